@@ -6,13 +6,13 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from hypothesis import settings
 
+import limits
 import lock_order
 import streamkeep
 from addresses import free_ports
@@ -44,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     The daily tests wait for the disk a fifth of their time; the long ones are there to use it.
     Modules must not be older than their source, nor compiled with STREAMKEEP_PURE=1.
     """
+    config.pluginmanager.register(limits.Limits(config))
     if not ALL and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell
@@ -73,24 +74,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # which pytest-xdist brings
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run all tests that need a session of Spark in one process: to start one takes seconds.
-
-    Groups of pytest-xdist cannot do this: with pytest 9.2 their marks have no effect. The tests of
-    the pipeline that need no session are in files of their own, and do not wait for that process.
-    """
+    """Run all tests that need a session of Spark in one process: to start one takes seconds."""
     if config.getoption("dist") == "no":
         return None
-    from xdist.scheduler import LoadScopeScheduling
+    from scheduling import Scheduling
 
-    scheduler: Any = LoadScopeScheduling(config, log)
-    scheduler._split_scope = lambda test: "spark" if _needs_spark(test.split("::")[0]) else test
-    return scheduler
-
-
-@cache
-def _needs_spark(path: str) -> bool:
-    """Return whether some tests of a file need a session of Spark."""
-    return path.startswith("tests/spark/") and "pytest.mark.spark" in (ROOT / path).read_text()
+    return Scheduling(config, log)
 
 
 @pytest.fixture

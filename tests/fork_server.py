@@ -19,6 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from patience import PATIENCE_S, line_of
+
 _TESTS: Final = Path(__file__).resolve().parent
 
 Wanted = dict[str, Any]  # what a process is to do, in JSON
@@ -42,7 +44,13 @@ class Server:
         )
 
     def close(self) -> None:
-        self._process.communicate()
+        """Have the program kill its processes and end; it is killed if it waits for one of them."""
+        try:
+            self._process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            raise
 
     def fork(self, wanted: Any) -> int:
         """Return the number of a new process; `wanted` is a dataclass."""
@@ -57,7 +65,7 @@ class Server:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(what) + "\n")
         self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        return int(line_of(self._process))
 
 
 @contextmanager

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import IO, AnyStr, Final
 
 PATIENCE_S: Final = 600.0
 
@@ -24,6 +26,24 @@ def wait_until(condition: Callable[[], object], what: str = "it did not come") -
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.001)
+
+
+def line_of(process: subprocess.Popen[AnyStr], pipe: IO[AnyStr] | None = None) -> AnyStr:
+    """Return the next line that a process prints; an empty one if it has ended.
+
+    It is killed if none comes.
+
+    Args:
+        pipe: its standard error; its standard output if left out.
+    """
+    pipe = pipe or process.stdout
+    assert pipe is not None
+    killer = threading.Timer(PATIENCE_S, process.kill)
+    killer.start()
+    try:
+        return pipe.readline()
+    finally:
+        killer.cancel()
 
 
 def handles_below(folder: Path) -> list[str]:

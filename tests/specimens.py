@@ -177,7 +177,6 @@ def in_child(work: Callable[[], Any], limit_s: int, stack: Path) -> Any:
     """
     reading, writing = os.pipe()
     began = time.monotonic()
-    faulthandler.cancel_dump_traceback_later()  # its thread is not in the child, and waited for
     child = os.fork()
     if child == 0:
         status = 1

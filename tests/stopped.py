@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,14 +18,23 @@ def stop() -> None:
 
 
 def child_of(work: Callable[[], None]) -> int:
-    """Run something in a forked child; return its number."""
+    """Run something in a forked child; return its number. It ends with 1 if that raises."""
     child = os.fork()
     if child == 0:
+        status = 1
         try:
             work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
-            os._exit(0)
+            os._exit(status)
     return child
+
+
+def status_of(child: int) -> int:
+    """Wait for the end of a child; return its exit status, or minus the signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def stopped_child(work: Callable[[], None]) -> int:

@@ -9,10 +9,8 @@ of `kills.py`.
 from __future__ import annotations
 
 import faulthandler
-import os
 import random
 import shutil
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -26,6 +24,7 @@ import streamkeep
 from crash.power import Disk, after_a_loss, watched
 from inside import environment_of
 from patience import PATIENCE_S
+from stopped import child_of, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
@@ -359,14 +358,10 @@ def repin(one: environment.Environment) -> None:
 
 def in_child(action: Callable[[], object]) -> bool:
     """Run something that may crash the interpreter; say whether it came to its end."""
-    child = os.fork()
-    if child == 0:
+
+    def act() -> None:
         faulthandler.disable()
         faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
-        try:
-            action()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1] == 0
+        action()
+
+    return status_of(child_of(act)) == 0

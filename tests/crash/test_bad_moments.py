@@ -20,6 +20,7 @@ import streamkeep
 from crash.losses import in_child, state_of
 from inside import checkpoint_now, environment_of, wait_table_of
 from patience import PATIENCE_S
+from stopped import child_of, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.lock import ArchiveLock
@@ -220,8 +221,8 @@ def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "store"
     streamkeep.open(path).close()
     told = os.pipe()
-    parent = os.fork()
-    if parent == 0:
+
+    def be_parent() -> None:
         store = streamkeep.open(path)
         store.xadd("s", {"f": "v"})
         environment = environment_of(store)
@@ -229,11 +230,16 @@ def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
         assert environment.checkpoints is not None
         for handle in (environment.context.journal.control.handle, environment.checkpoints._folder):
             fcntl.flock(handle, fcntl.LOCK_EX)
-        child = os.fork()
-        if child == 0:
+
+        def be_child() -> None:
             os.write(told[1], b"%d" % os.getpid())
             signal.pause()
+
+        child_of(be_child)
         signal.pause()
+
+    parent = child_of(be_parent)
+    os.close(told[1])
     child = int(os.read(told[0], 99))
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
@@ -290,13 +296,15 @@ def test_readers_that_died_are_cleared_by_a_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})
-        child = os.fork()
-        if child == 0:
+
+        def read() -> None:
             own = streamkeep.open(path, readonly=True)
             held = own.snapshot()
             assert held.xlen("s") == 1
             os.kill(os.getpid(), signal.SIGKILL)
-        os.waitpid(child, 0)
+
+        child = child_of(read)
+        assert status_of(child) == -signal.SIGKILL
         assert child in [slot.process for slot in store.durability().readers]
         store.xadd("s", {"n": 1})
         checkpoint_now(store)
@@ -336,14 +344,14 @@ def test_process_numbers_that_clash_are_named(tmp_path: Path) -> None:
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})
     go, told = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def use() -> None:
         os.read(go[0], 1)
-        try:
+        with pytest.raises(streamkeep.StoreError) as caught:
             streamkeep.open(path)
-        except streamkeep.StoreError as error:
-            os.write(told[1], str(error).encode())
-        os._exit(0)
+        os.write(told[1], str(caught.value).encode())
+
+    child = child_of(use)
     lock = os.open(path / "lock.mdb", os.O_RDWR)
     fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, child)
     os.write(go[1], b"g")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,22 +14,19 @@ import streamkeep
 from crash.power import another_boot, copy_store
 from inside import checkpoint_now, environment_of, journal_of
 from patience import PATIENCE_S
+from stopped import child_of, status_of
 from streamkeep.engine.store.command import Write
 from streamkeep.format.core.errors import StoreClosedError
 
 
 def run_to_its_end(code: Callable[[], object]) -> int:
     """Fork; have the child run a function, and free what nothing leads to; return its status."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    try:
+
+    def run() -> None:
         code()
         gc.collect()
-    except BaseException as error:
-        sys.stderr.write(repr(error))
-        os._exit(3)
-    os._exit(0)
+
+    return status_of(child_of(run))
 
 
 def test_a_snapshot_outlives_a_child_that_drops_it(tmp_path: Path) -> None:

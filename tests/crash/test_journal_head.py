@@ -15,6 +15,7 @@ from crash.losses import in_child
 from crash.power import another_boot
 from inside import journal_of
 from patience import wait_until
+from stopped import child_of, status_of
 from streamkeep.engine.journal.control_file import ControlFile, read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name
 from streamkeep.engine.system.safe_files import Folder
@@ -133,16 +134,12 @@ def test_a_store_whose_processes_were_killed_one_by_one_opens_for_reading(
         store = streamkeep.open(path, sync="none")
         die_at("commit:published", 1)
         store.xadd("s", {"f": "v"})
-        os._exit(1)
 
     def work() -> None:
         store = streamkeep.open(path, sync="none")
         store.xadd("s", {"f": "v"})
         for _ in range(3):
-            child = os.fork()
-            if child == 0:
-                append_and_die()
-            assert os.waitpid(child, 0)[1] == signal.SIGKILL
+            assert status_of(child_of(append_and_die)) == -signal.SIGKILL
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert not in_child(work)

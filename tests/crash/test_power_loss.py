@@ -29,6 +29,7 @@ from crash.losses import (
 )
 from crash.power import another_boot, copy_store, watched
 from inside import checkpoint_now, environment_of, flush_each_commit, journal_of
+from stopped import child_of, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.control_file import ControlFile
@@ -165,17 +166,17 @@ def waiting_behind(path: Path, name: str) -> Iterator[Callable[[], Store[bytes]]
     It is killed while the store is being opened by the function that the block gets.
     """
     told = os.pipe()
-    child = os.fork()
-    if child == 0:
 
-        def stop() -> None:
-            os.write(told[1], b"here")
-            signal.pause()
+    def stop() -> None:
+        os.write(told[1], b"here")
+        signal.pause()
 
+    def use() -> None:
         failpoints.arm(name, stop)
         with another_boot(9):
             streamkeep.open(path).close()
-        os._exit(0)
+
+    child = child_of(use)
     assert os.read(told[0], 9) == b"here"
     killer = threading.Timer(0.1, os.kill, (child, signal.SIGKILL))
 
@@ -216,14 +217,15 @@ def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> N
 def a_reader(path: Path) -> Iterator[None]:
     """Have a process that reads be the first to open the store."""
     mine, childs = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def read() -> None:
         os.close(mine[1])
         os.close(childs[0])
         with streamkeep.open(path, readonly=True):
             os.write(childs[1], b"open")
             os.read(mine[0], 1)
-        os._exit(0)
+
+    child = child_of(read)
     os.close(childs[1])
     os.close(mine[0])
     assert os.read(childs[0], 9) == b"open"
@@ -232,7 +234,7 @@ def a_reader(path: Path) -> Iterator[None]:
     finally:
         os.close(childs[0])
         os.close(mine[1])
-        assert os.waitpid(child, 0)[1] == 0
+        assert status_of(child) == 0
 
 
 class NothingKept(random.Random):

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from patience import PATIENCE_S
+from patience import PATIENCE_S, line_of
 
 BUCKET = "bucket"
 GOOD, CARELESS, LOCKED = "good", "careless", "locked"
@@ -87,7 +87,7 @@ def serving() -> Iterator[S3Server]:
     ) as process:
         try:
             assert process.stdout is not None
-            server = S3Server(int(process.stdout.readline()))
+            server = S3Server(int(line_of(process)))
             server.make_bucket()
             yield server
         finally:

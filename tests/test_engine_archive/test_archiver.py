@@ -15,6 +15,7 @@ import streamkeep
 from archived_streams import fill, rows, segments, shown, sum_of
 from conftest import assert_sound
 from inside import environment_of, flush_now, segment_files_of
+from stopped import child_of, status_of
 from streamkeep import aio
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions, ArchiveReport, clean
@@ -263,8 +264,8 @@ def test_a_kill_at_any_step_leaves_each_entry_in_one_place(tmp_path: Path, step:
         ids = fill(store, 500)
         store.xtrim("s", maxlen=20, approximate=False)
         store.sync()
-    child = os.fork()
-    if child == 0:
+
+    def archive() -> None:
         with Store(path, clock=ManualClock(5000)) as store:
             passages = {"commit:journaled": 2, "commit:made": 2}.get(step, 1)
 
@@ -277,8 +278,8 @@ def test_a_kill_at_any_step_leaves_each_entry_in_one_place(tmp_path: Path, step:
 
             failpoints.arm(step, die)
             store.archive(options=ArchiveOptions(target_bytes=4000))
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+    assert status_of(child_of(archive)) == 9
     with Store(path, clock=ManualClock(6000)) as store:
         assert list(store.path.glob("archive/*/*.tmp")) == []
         named = {segment_files_of(store).path(one) for one in store.archived_segments()}

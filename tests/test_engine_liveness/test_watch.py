@@ -21,7 +21,7 @@ from blocked import tickets
 from fork_server import Server, forking
 from inside import context_of
 from lease_holder import Holder
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, line_of, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 from streamkeep.engine.liveness import lease_file, leases, watch
@@ -235,9 +235,9 @@ def test_a_death_is_seen_from_another_pid_namespace(
     )
     try:
         assert waiting.stdout is not None
-        assert waiting.stdout.readline() == "ready\n"
+        assert line_of(waiting) == "ready\n"
         holders.kill(pid)
-        assert waiting.stdout.readline() == "2\n"
+        assert line_of(waiting) == "2\n"
     finally:
         waiting.kill()
         waiting.communicate()

@@ -23,6 +23,7 @@ import pytest
 import streamkeep
 from inside import environment_of, journal_of
 from patience import PATIENCE_S, wait_until
+from stopped import child_of, status_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
@@ -338,23 +339,19 @@ def test_a_forked_child_is_told_to_open_the_store_again(open_store: Open, tmp_pa
     store = open_store()
     store.xadd("s", {"f": "v"})
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            told = ""
-            try:
-                store.xadd("s", {"f": "child"})
-            except streamkeep.StoreClosedError as error:
-                told = str(error)
-            with Store(tmp_path / "store", sync="none") as own:
-                own.xadd("s", {"f": "child"}, id="9999999999999-0")
-            os.write(writer, told.encode())
-        finally:
-            os._exit(0)
+
+    def use() -> None:
+        with pytest.raises(streamkeep.StoreClosedError) as caught:
+            store.xadd("s", {"f": "child"})
+        with Store(tmp_path / "store", sync="none") as own:
+            own.xadd("s", {"f": "child"}, id="9999999999999-0")
+        os.write(writer, str(caught.value).encode())
+
+    child = child_of(use)
     os.close(writer)
     with os.fdopen(reader) as stream:
         told = stream.read()
-    os.waitpid(child, 0)
+    assert status_of(child) == 0
     assert "forked" in told
     assert store.xlen("s") == 2
     assert store.xadd("s", {"f": "v"}) == b"9999999999999-1"

@@ -20,7 +20,7 @@ import pytest
 
 from conftest import assert_sound
 from inside import context_of
-from patience import PATIENCE_S
+from patience import PATIENCE_S, line_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.system.clock import ManualClock
@@ -78,7 +78,7 @@ class Other:
 
     def _read(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        return line_of(self._process).strip()
 
     def run(self, call: Call) -> Any:
         assert self._process.stdin is not None

@@ -17,7 +17,8 @@ import pytest
 
 import streamkeep
 from inside import environment_of, journal_of
-from patience import PATIENCE_S, handles_below, wait_until
+from patience import PATIENCE_S, handles_below, line_of, wait_until
+from stopped import child_of, status_of
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpoint_file
@@ -229,12 +230,13 @@ def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path)
     assert opened.wait(PATIENCE_S)
     reader, writer = os.pipe()
     running, runs = os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def run() -> None:
         os.close(writer)
         os.write(runs, b"r")
         os.read(reader, 1)  # until the parent closes its end
-        os._exit(0)
+
+    child = child_of(run)
     os.close(reader)
     os.close(runs)
     try:
@@ -249,7 +251,7 @@ def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path)
     finally:
         os.close(running)
         os.close(writer)
-        os.waitpid(child, 0)
+        assert status_of(child) == 0
 
 
 def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
@@ -269,10 +271,13 @@ def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
     monkeypatch.setattr(environment.waiters, "close", close_lobby)
     thread, results = in_thread(store.close)
     assert half.wait(PATIENCE_S)  # the files of checkpoints are closed, the lock is not
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if environment.checkpoint_file.handle < 0 and not registry.environments else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def look() -> None:
+        assert environment.checkpoint_file is not None
+        assert environment.checkpoint_file.handle < 0
+        assert not registry.environments
+
+    assert status_of(child_of(look)) == 0
     go_on.set()
     thread.join(PATIENCE_S)
     assert results == [None]
@@ -308,7 +313,7 @@ def test_who_cannot_be_listed_reads_beside_nobody_who_writes(
     try:
         for reader in readers:
             assert reader.stdout is not None
-            assert reader.stdout.readline() == b"1\n"
+            assert line_of(reader) == b"1\n"
         with pytest.raises(streamkeep.StoreLockedError, match=r"permission to write lock\.mdb"):
             open_store()
         with open_store(readonly=True) as listed:

@@ -15,6 +15,7 @@ import pytest
 
 import streamkeep
 from other_users import ANN, BOB, EVE, TEAM, Failed, as_root, as_user, common_folder, rights_below
+from stopped import child_of, status_of
 from streamkeep import ArgumentError
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.recovery.backups.backup import backup
@@ -235,17 +236,13 @@ def test_two_users_write_at_the_same_time() -> None:
         as_user(ANN, [TEAM], lambda: streamkeep.open(path, mode=0o660, group=TEAM).close())
         children = []
         for user in (ANN, BOB, ANN, BOB):
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    for _ in range(5):
-                        as_user(user, [TEAM], partial(add, path, 3), trust=BOTH)
-                    status = 0
-                finally:
-                    os._exit(status)
-            children.append(child)
-        assert [os.waitpid(one, 0)[1] for one in children] == [0] * 4
+
+            def work(user: int = user) -> None:
+                for _ in range(5):
+                    as_user(user, [TEAM], partial(add, path, 3), trust=BOTH)
+
+            children.append(child_of(work))
+        assert [status_of(one) for one in children] == [0] * 4
         assert as_user(BOB, [TEAM], partial(read, path), trust=BOTH) == 60
         assert rights_below(path) == SHARED
 

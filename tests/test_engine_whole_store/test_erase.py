@@ -22,7 +22,7 @@ from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
 from erased import KILLED, SECRET, entry, grep, harmless
 from inside import checkpoint_now, environment_of, journal_of
-from patience import PATIENCE_S
+from patience import PATIENCE_S, line_of
 from stopped import child_of, killed
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpoint
@@ -232,13 +232,13 @@ def test_the_memory_of_another_writer_brings_nothing_back(
 ) -> None:
     assert writer.stdin is not None
     assert writer.stdout is not None
-    ids = writer.stdout.readline().split()
+    ids = line_of(writer).split()
     filled.erase("other", *ids)
     assert grep(filled.path) == []
     for _ in range(3):
         writer.stdin.write("go\n")
         writer.stdin.flush()
-        assert writer.stdout.readline() == "done\n"
+        assert line_of(writer) == "done\n"
         assert grep(filled.path) == []
 
 

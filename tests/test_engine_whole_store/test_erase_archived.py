@@ -16,7 +16,7 @@ import streamkeep
 from conftest import assert_sound
 from erased import KILLED, SECRET, entry, grep, harmless
 from inside import environment_of, run_read
-from patience import PATIENCE_S
+from patience import PATIENCE_S, line_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.system import failpoints
@@ -207,7 +207,7 @@ def test_an_erasure_finishes_another_that_was_killed_meanwhile(
             stdout=subprocess.PIPE,
         )
         assert child.stdout is not None
-        assert child.stdout.readline() == b"ready\n"
+        assert line_of(child) == b"ready\n"
         killed: list[int] = []
 
         def let_it_be_killed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from celery import Celery
 from kombu import Connection, Consumer, Exchange, Queue
 
 from patience import PATIENCE_S
+from stopped import child_of, status_of
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery import stores, workers
@@ -119,13 +119,7 @@ def test_a_message_whose_worker_died_is_marked_as_redelivered(url: str) -> None:
     with Connection(url) as connection:
         publish(connection, 1)
     stores.close_all()
-    child = os.fork()
-    if not child:
-        try:
-            Inbox(Connection(url)).wait(1)
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    assert status_of(child_of(lambda: Inbox(Connection(url)).wait(1))) == 0
     with Connection(url) as connection:
         publish(connection, 2)
         inbox = Inbox(connection)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import threading
@@ -17,6 +16,7 @@ from kombu import Connection
 
 import streamkeep
 from patience import PATIENCE_S, wait_until
+from stopped import child_of, status_of
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import take
 from test_integrations.celery_queues import jobs_of, publish
@@ -221,16 +221,12 @@ def test_shutdowns_end_tasks_or_return_them(
 
 def test_a_forked_child_opens_the_store_for_itself(app: Celery, url: str) -> None:
     app.backend.store_result("a", 1, "SUCCESS")
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            app.backend.store_result("b", 2, "SUCCESS")
-            publish(Connection(url), 1)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def work() -> None:
+        app.backend.store_result("b", 2, "SUCCESS")
+        publish(Connection(url), 1)
+
+    assert status_of(child_of(work)) == 0
     assert app.backend.get_result("b") == 2
     [job] = take([jobs_of(url)], jobs_of(url).consumer, 1, timeout=0)
     job.done()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import errno
-import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from taskiq.depends.progress_tracker import TaskProgress, TaskState
 
 import streamkeep
 from patience import PATIENCE_S, wait_until
+from stopped import child_of, status_of
 from streamkeep.format.core.errors import ArgumentError, CorruptionError, StoreFullError
 from streamkeep.integrations.taskiq import (
     ResultIsMissingError,
@@ -201,15 +201,7 @@ def test_a_listener_that_is_cancelled_leaves_nothing_taken(tmp_path: Path) -> No
 def test_a_forked_child_sends_with_the_broker_that_its_parent_has_used(tmp_path: Path) -> None:
     broker = StreamkeepBroker(tmp_path / "s")
     run(broker.kick(message(1)))
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            run(broker.kick(message(2)))
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+    assert status_of(child_of(lambda: run(broker.kick(message(2))))) == 0
     run(broker.kick(message(3)))
     assert broker.queue().stats().waiting == 3
     broker.queue().close()

@@ -6,16 +6,14 @@ import asyncio
 import functools
 import itertools
 import logging
-import os
 import pickle
-import signal
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from patience import PATIENCE_S
+from stopped import child_of, status_of
 from streamkeep import ArgumentError, Store, jobs
 from streamkeep.aio import Queue as AsyncQueue
 from streamkeep.engine.system.clock import ManualClock
@@ -269,12 +267,8 @@ def test_a_forked_child_opens_the_store_again(
     own = jobs.Queue(queue.store.path, "mails", sync="none")
     own.put("x")
     with own.core._lock:  # another thread has it at this moment
-        child = os.fork()
-        if not child:
-            signal.alarm(round(PATIENCE_S))
-            own.put("y")
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+        child = child_of(lambda: own.put("y"))
+    assert status_of(child) == 0
     assert own.stats().waiting == 2
     own.close()
 

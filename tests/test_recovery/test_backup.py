@@ -20,6 +20,7 @@ import streamkeep
 from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
 from inside import checkpoint_now
+from patience import line_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
@@ -193,7 +194,7 @@ def test_a_backup_that_somebody_has_open_is_not_replaced(store: Store, tmp_path:
         [sys.executable, "-c", HOLDER, str(target), "readonly"], stdin=-1, stdout=-1, text=True
     ) as child:
         assert child.stdout is not None
-        assert child.stdout.readline() == "open\n"
+        assert line_of(child) == "open\n"
         with pytest.raises(errors.StoreLockedError, match="open"):
             backup(store, target)
         child.communicate("\n")
@@ -344,7 +345,7 @@ def test_a_store_that_is_open_is_not_compacted(store: Store) -> None:
         [sys.executable, "-c", HOLDER, str(store.path)], stdin=-1, stdout=-1, text=True
     ) as child:
         assert child.stdout is not None
-        assert child.stdout.readline() == "open\n"
+        assert line_of(child) == "open\n"
         with pytest.raises(errors.StoreLockedError, match="another process"):
             compact(store.path)
         child.communicate("\n")

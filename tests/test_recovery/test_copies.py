@@ -24,7 +24,7 @@ from crash.power import another_boot, copy_store
 from erased import SECRET, entry, grep
 from golden_stores import describe, digest
 from inside import checkpoint_now, journal_of
-from patience import wait_until
+from patience import line_of, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.reader import journal_names
 from streamkeep.engine.remote.object_store import FolderObjects, put_bytes
@@ -694,7 +694,7 @@ def test_other_processes_read_a_standby(open_store: Open, tmp_path: Path) -> Non
     assert reader.stdin is not None
     assert reader.stdout is not None
     try:
-        assert reader.stdout.readline() == "open\n"
+        assert line_of(reader) == "open\n"
         for round_number in range(25):
             for _ in range(chance.randrange(1, 40)):
                 change(store, chance)
@@ -707,7 +707,7 @@ def test_other_processes_read_a_standby(open_store: Open, tmp_path: Path) -> Non
             following.run(once=True)
             reader.stdin.write("go\n")
             reader.stdin.flush()
-            assert reader.stdout.readline() == f"{digest(describe(store))}\n"
+            assert line_of(reader) == f"{digest(describe(store))}\n"
     finally:
         reader.communicate()
         following.close()

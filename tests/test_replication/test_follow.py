@@ -19,7 +19,7 @@ import streamkeep
 from cli_runner import run
 from cli_runner import start as start_cli
 from conftest import ROOT
-from patience import wait_until
+from patience import line_of, wait_until
 from real_redis.mixed import KEYS, full, of_store, random_command
 from real_redis.server import RealRedis, running_redis
 from streamkeep import ArgumentError, NotAStoreError, StoreError, StoreLockedError, recovery
@@ -575,7 +575,7 @@ def test_no_server(store: Path) -> None:
 def test_a_follower_that_never_had_a_connection_says_so(store: Path) -> None:
     with start_cli("follow", "redis://127.0.0.1:1", str(store)) as process:
         assert process.stderr is not None
-        assert b"cannot connect" in process.stderr.readline()
+        assert b"cannot connect" in line_of(process, process.stderr)
         process.terminate()
         said = process.stderr.read().decode()
     assert said == f"{store}: has nothing of redis://127.0.0.1:1/0 yet\n"

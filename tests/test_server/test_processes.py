@@ -13,7 +13,7 @@ import pytest
 
 import streamkeep
 from cli_runner import start
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, line_of, wait_until
 from resp_peer import Peer, decode
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def server(store: Path, path: Path, *options: str) -> Iterator[subprocess.Popen[
     with start("serve", str(store), "--socket", str(path), *options) as child:
         try:
             assert child.stderr is not None
-            assert b"serving" in child.stderr.readline()
+            assert b"serving" in line_of(child, child.stderr)
             yield child
         finally:
             child.terminate()
@@ -61,7 +61,7 @@ def test_a_server_whose_store_was_deleted_ends_at_sigterm(tmp_path: Path, sync: 
         ExitStack() as stack,
     ):
         assert child.stderr is not None
-        assert b"serving" in child.stderr.readline()
+        assert b"serving" in line_of(child, child.stderr)
         peer, reader = stack.enter_context(Peer(path)), stack.enter_context(Peer(path))
         peer.call("XADD", "k", "1-0", "f", "v")
         reader.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
@@ -86,7 +86,7 @@ def test_a_killed_server_loses_nothing_that_it_has_replied_to(tmp_path: Path) ->
     for turn in range(3):
         with start("serve", str(store), "--socket", str(path)) as child:
             assert child.stderr is not None
-            assert b"serving" in child.stderr.readline()
+            assert b"serving" in line_of(child, child.stderr)
             with Peer(path) as peer:
                 assert peer.ask("XLEN", "k") >= replied
                 for number in range(200):

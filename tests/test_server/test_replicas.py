@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from patience import wait_until
+from patience import line_of, wait_until
 from real_redis.server import RealRedis, running_redis
 from replica_load import batch, in_processes, shown
 from streamkeep.format.redis.stream_dump import TARGETS
@@ -195,7 +195,7 @@ def test_server_that_was_killed_sends_all_again(tmp_path: Path) -> None:
             text=True,
         )
         assert server.stdout is not None
-        line = server.stdout.readline()
+        line = line_of(server)
         port = line.partition("127.0.0.1:")[2].partition('"')[0]
         return server, RealRedis(tmp_path / "k")
 
@@ -288,7 +288,7 @@ def test_server_that_was_stopped_while_others_wrote(tmp_path: Path) -> None:
     )
     try:
         assert server.stdout is not None
-        port = server.stdout.readline().partition("127.0.0.1:")[2].partition('"')[0]
+        port = line_of(server).partition("127.0.0.1:")[2].partition('"')[0]
         peer = RealRedis(tmp_path / "k")
         with replica_of(port) as replica:
             fed = Fed(peer, port, None)

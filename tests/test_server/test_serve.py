@@ -20,7 +20,7 @@ import pytest
 
 import streamkeep
 from cli_runner import run, start
-from patience import PATIENCE_S
+from patience import PATIENCE_S, line_of
 from resp_peer import Peer
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.server import serve
@@ -166,7 +166,7 @@ def test_sigterm_ends_the_server_after_the_replies(tmp_path: Path) -> None:
     with start("--json", "serve", str(tmp_path / "s"), "--socket", str(path),
                stdout=subprocess.PIPE) as child:  # fmt: skip
         assert child.stdout is not None
-        told = json.loads(child.stdout.readline())
+        told = json.loads(line_of(child))
         assert told["addresses"] == [str(path)]
         with Peer(path) as peer:
             assert peer.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
@@ -225,7 +225,7 @@ def test_a_server_that_any_user_can_reach_says_so(tmp_path: Path) -> None:
     ):
         with start("serve", str(tmp_path / "s"), *words, stderr=subprocess.PIPE) as child:
             assert child.stderr is not None
-            said = child.stderr.readline().decode()
+            said = line_of(child, child.stderr).decode()
             assert "serving Redis clients on" in said
             child.send_signal(signal.SIGTERM)
             assert ("without a password" in child.stderr.read().decode()) == warns

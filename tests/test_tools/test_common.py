@@ -14,7 +14,7 @@ import pytest
 
 import streamkeep
 from cli_runner import _RUNNER, APART, below, lines, reply, run, spawn, start
-from patience import PATIENCE_S
+from patience import PATIENCE_S, line_of
 from streamkeep.tools.base import common
 from streamkeep.tools.base.statuses import MEANINGS, Exit
 from streamkeep.tools.cli import main
@@ -203,7 +203,7 @@ def test_a_verdict_is_reached_though_nobody_reads_the_findings() -> None:
     damage()
     with start("fsck", "s") as child:
         assert child.stdout is not None
-        assert child.stdout.readline()
+        assert line_of(child)
         child.stdout.close()
         assert child.wait(PATIENCE_S) == 4
 

@@ -10,6 +10,7 @@ import pytest
 
 import streamkeep
 from cli_runner import lines, objects, run
+from patience import line_of
 from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.store import meta
 from streamkeep.recovery import backup
@@ -57,7 +58,7 @@ def test_processes_that_have_the_store_open_are_named() -> None:
     with streamkeep.open("s"):
         child = subprocess.Popen([sys.executable, "-c", HOLD, "s"], stdin=-1, stdout=-1)
         assert child.stdout is not None
-        child.stdout.readline()
+        line_of(child)
         [found] = [one["text"] for one in objects("doctor", "s")[:-1] if one["name"] == "open by"]
         child.communicate()
     assert f"{child.pid} (python" in found

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import streamkeep
 from cli_runner import lines, run, start
-from patience import PATIENCE_S
+from patience import PATIENCE_S, line_of
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.redis.resp import split_line
 from streamkeep.server.commands.replies import Status
@@ -81,7 +81,7 @@ def test_a_reply_comes_before_the_next_command_is_read() -> None:
         for number in range(1, 4):
             child.stdin.write(b"XADD k %d-0 f v\n" % number)
             child.stdin.flush()
-            assert child.stdout.readline() == b'"%d-0"\n' % number
+            assert line_of(child) == b'"%d-0"\n' % number
         child.stdin.close()
         assert child.wait(PATIENCE_S) == 0
 

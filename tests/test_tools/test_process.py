@@ -17,7 +17,7 @@ import pytest
 import streamkeep
 from cli_runner import run, spawn, start
 from conftest import ROOT
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, line_of, wait_until
 from streamkeep.__main__ import main as program
 from streamkeep.format.core.keys import META
 from streamkeep.format.node import listpack
@@ -117,7 +117,7 @@ def test_a_closed_pipe_ends_quietly(more: list[str]) -> None:
     with start("range", "s", "k", *more) as child:
         assert child.stdout is not None
         assert child.stderr is not None
-        assert child.stdout.readline()
+        assert line_of(child)
         child.stdout.close()
         assert child.wait(PATIENCE_S) == 0
         assert child.stderr.read() == b""

@@ -13,7 +13,7 @@ import pytest
 
 import streamkeep
 from cli_runner import lines, objects, run
-from patience import PATIENCE_S
+from patience import PATIENCE_S, line_of
 from streamkeep.jobs import Queue
 from streamkeep.recovery import backup
 from streamkeep.server.http import overview
@@ -149,7 +149,7 @@ def test_processes_that_have_the_store_open_are_named() -> None:
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as child:
         assert child.stdout is not None
-        assert child.stdout.readline() == b"open\n"
+        assert line_of(child) == b"open\n"
         [one] = facts()["open_by"]
         assert one["process"] == child.pid
         assert f"{child.pid} ({one['name']})" in run("status", "s").stdout

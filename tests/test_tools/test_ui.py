@@ -12,7 +12,7 @@ import pytest
 
 import streamkeep
 from cli_runner import run, start
-from patience import PATIENCE_S
+from patience import PATIENCE_S, line_of
 
 pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
 
@@ -55,7 +55,7 @@ def test_it_serves_until_a_signal(path: Path, stop: signal.Signals) -> None:
     process = start("ui", str(path), "--bind", "127.0.0.1:0", "--json")
     try:
         assert process.stdout is not None
-        told: dict[str, Any] = json.loads(process.stdout.readline())
+        told: dict[str, Any] = json.loads(line_of(process))
         base, _, token = told["url"].partition("/page/#token=")
         request = urllib.request.Request(f"{base}/streams/k")
         request.add_header("Authorization", f"Bearer {token}")

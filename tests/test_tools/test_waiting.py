@@ -29,7 +29,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 def line_of(process: subprocess.Popen[bytes]) -> bytes:
     assert process.stdout is not None
-    return process.stdout.readline()
+    return line_of(process)
 
 
 def interrupt(process: subprocess.Popen[bytes]) -> None:

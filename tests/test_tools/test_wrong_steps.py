@@ -19,6 +19,7 @@ import pytest
 import streamkeep
 from cli_runner import run
 from other_users import ANN, EVE, as_root, as_user, common_folder
+from stopped import child_of, status_of
 from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.store import meta
 from streamkeep.engine.system import files
@@ -134,18 +135,18 @@ def test_a_forked_store(path: Path) -> None:
             partial(list, store.scan_iter()),
         ]
         reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
+
+        def use() -> None:
             for call in calls:
-                try:
+                with pytest.raises(streamkeep.StoreClosedError) as caught:
                     call()
-                except streamkeep.StoreClosedError as error:
-                    os.write(writing, f"{error}\n".encode())
-            os._exit(0)
+                os.write(writing, f"{caught.value}\n".encode())
+
+        child = child_of(use)
         os.close(writing)
         with os.fdopen(reading) as pipe:
             told = pipe.read().splitlines()
-        os.waitpid(child, 0)
+        assert status_of(child) == 0
     assert len(told) == len(calls)
     for line in told:
         says(line, "opened before this process was forked", "open it again in the child")
