@@ -1,4 +1,4 @@
-"""Processes that stop themselves in the middle of something (SIGSTOP)."""
+"""Processes that stop or kill themselves in the middle of something."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
 
 
 def stop() -> None:
@@ -49,9 +50,29 @@ def killed(work: Callable[[], object]) -> None:
 
     def run() -> None:
         work()
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
 
-    assert os.waitpid(child_of(run), 0)[1] == signal.SIGKILL
+    assert status_of(child_of(run)) == -signal.SIGKILL
+
+
+def die() -> None:
+    """Kill this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(name: str, passages: int) -> None:
+    """Kill this process when it passes a failpoint for so-many-th time."""
+    left = passages
+
+    def passed() -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            failpoints.arm(name, passed)
+        else:
+            die()
+
+    failpoints.arm(name, passed)
 
 
 def copy_of_killed(store: Store[bytes], path: Path) -> Path:

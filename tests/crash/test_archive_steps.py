@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 import failpoint_names
-from crash.kill_worker import die_at
 from crash.losses import in_child, small_journal, watching
 from crash.places import Fields, Id, assert_sound_and_in_one_place
 from crash.power import another_boot, copy_store, watched
+from stopped import die_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import restore, segments
 from streamkeep.engine.archive.archiver import ArchiveOptions

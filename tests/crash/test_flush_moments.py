@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from crash.kill_worker import die_at
 from crash.losses import in_child
 from inside import flush_each_commit, journal_of
 from patience import wait_until
-from stopped import child_of
+from stopped import child_of, die_at
 from streamkeep import recovery
 from streamkeep.engine.system import failpoints
 from tiers import pairs_of, slow_but

@@ -24,10 +24,9 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 import streamkeep
-from crash.kill_worker import die_at
 from inside import checkpoint_now, context_of
 from patience import PATIENCE_S
-from stopped import child_of
+from stopped import child_of, die_at
 from streamkeep import recovery
 from tiers import slow_but
 

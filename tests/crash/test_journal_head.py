@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from crash.kill_worker import die_at
 from crash.losses import in_child
 from crash.power import another_boot
 from inside import journal_of
 from patience import wait_until
-from stopped import child_of, status_of
+from stopped import child_of, die_at, status_of
 from streamkeep.engine.journal.control_file import ControlFile, read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name
 from streamkeep.engine.system.safe_files import Folder

@@ -21,11 +21,11 @@ import lmdb
 import pytest
 
 import streamkeep
-from crash.kill_worker import die_at
 from crash.losses import in_child, small_journal
 from crash.power import another_boot, copy_store
 from crash.test_damaged_journal import slot_of
 from inside import checkpoint_now, flush_each_commit, flush_now
+from stopped import die_at
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint import read_meta_pages
 from streamkeep.engine.crash_recovery.state import examine

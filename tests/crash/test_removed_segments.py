@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import streamkeep
-from crash.kill_worker import die_at
 from crash.losses import in_child
 from crash.power import another_boot, watched
 from inside import checkpoint_now
+from stopped import die_at
 from streamkeep import recovery
 from streamkeep.engine.archive import archiver, garbage
 from streamkeep.engine.system import failpoints

@@ -27,9 +27,9 @@ from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import streamkeep
-from crash.kill_worker import die_at
 from fork_server import serve
 from spark.in_process import InProcess
+from stopped import die_at
 from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.archive import restore as restore_engine
 from streamkeep.engine.system import failpoints

@@ -26,6 +26,7 @@ import pytest
 
 from crash.losses import small_journal
 from crash.power import Disk, watched
+from stopped import die_at
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.system import failpoints, files
 from streamkeep.format.core.errors import StoreError
@@ -42,6 +43,7 @@ class Faults:
     Attributes:
         seed: of the choices here.
         dies: it kills itself, at failpoints whose names begin with `at`.
+        passages: it kills itself at its so-many-th passage of the failpoint `at`; 0 for never.
         waits: it sleeps for some milliseconds, as if another process had its processor.
         raises: a command fails after its record was written.
         flush_fails: LMDB cannot take what the memtable has.
@@ -58,6 +60,7 @@ class Faults:
     seed: int = 0
     dies: float = 0.0
     at: str = ""
+    passages: int = 0
     waits: float = 0.0
     raises: float = 0.0
     flush_fails: float = 0.0
@@ -136,6 +139,8 @@ def inside(one: Faults) -> Iterator[None]:
         if name == "flush:ending" and happens(one.flush_fails):
             raise lmdb.DiskError("simulated: the disk refuses")
 
+    if one.passages:
+        die_at(one.at, one.passages)
     with ExitStack() as stack:
         if one.small:
             stack.enter_context(small_journal(threads=True))

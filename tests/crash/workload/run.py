@@ -27,6 +27,7 @@ from crash.workload.actors import Actor, Style
 from crash.workload.faults import Faults
 from crash.workload.worker import Work, fork, run
 from patience import PATIENCE_S
+from stopped import die_at
 from streamkeep import recovery
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.crash_recovery.state import WAYS
@@ -311,6 +312,57 @@ class Run:
             self.kill(child)
             if self.random.random() < 0.3:
                 time.sleep(self.random.choice([0.005, 0.05, 0.2]))  # the others go on
+
+    def kill_at(self, name: str) -> None:
+        """Have a process kill itself at a failpoint while another one works, and compare.
+
+        What a recovery has to do was left by one that was killed before.
+        """
+        if name.startswith("recover"):
+            self._die_at_work("commit:journaled", 60)
+            while not self._dies_in_recovery(name):  # there was nothing to recover
+                self.verify()
+                self._die_at_work("commit:journaled", 60)
+        else:
+            self._die_at_work(name, 60 if name.startswith(("commit", "journal:sync")) else 3)
+        self.verify()
+
+    def _die_at_work(self, name: str, passages: int) -> None:
+        for style in self.styles.values():
+            style.erases, style.rest_s = True, 0.0
+        works = []
+        for names in filter(None, (self.actors[::2], self.actors[1::2])):
+            works.append(self._work("threads", self.path, self.random.choice(MODES), names))
+            works[-1].flushes = self.random.choice([1, 20, 1000])
+        works[0].faults = Faults(
+            at=name,
+            passages=self.random.randrange(1, passages),
+            raises=0.05 if name == "commit:failed" else 0.0,
+        )
+        self.round += 1
+        self.start(works)
+        died, began = self.children[0], time.monotonic()
+        while died.status is None:
+            if time.monotonic() - began > PATIENCE_S:
+                raise Failure(f"no process came to {name} in {PATIENCE_S:.0f} s: {self.errors()}")
+            time.sleep(0.002)
+            self.reap()
+        if died.status != -signal.SIGKILL:
+            raise Failure(f"a process did not come to {name}: {self.errors()}")
+        self.end_by_kills()
+        self.children = []
+
+    def _dies_in_recovery(self, name: str) -> bool:
+        def recover() -> None:
+            die_at(name, 1)
+            with small_journal(), another_boot(77):
+                streamkeep.open(self.path).close()
+
+        errors = self.folder / "recover.err"
+        status = os.waitstatus_to_exitcode(os.waitpid(fork(recover, errors), 0)[1])
+        if status not in (0, -signal.SIGKILL):
+            raise Failure(f"a recovery failed: {errors.read_text()[-3000:]}")
+        return status != 0
 
     # --- comparing --------------------------------------------------------------------------
 
