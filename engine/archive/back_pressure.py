@@ -38,7 +38,7 @@ class BackPressure:
     def __init__(self, environment: Environment, most: int | None = None) -> None:
         self._environment = environment
         self.most = RETIRED_MAX_BYTES if most is None else most
-        self._lock = make_lock("back pressure", environment.context.raw.path())
+        self._lock = make_lock("back pressure", environment.context.path)
         self._not_before = 0.0  # monotonic time of the next try after a failure
 
     def __call__(self) -> None:

@@ -70,7 +70,7 @@ class Checkpoints:
         self.context = context
         self.file = file
         self.journal = journal
-        self.lock = make_reentrant_lock("checkpoint", context.raw.path())
+        self.lock = make_reentrant_lock("checkpoint", context.path)
         self.wait = LongWait("the lock of checkpoints", self._holders)
         self._depth = 0  # of nested `exclusive` blocks
         self._folder = journal.folder.open_again()
@@ -305,7 +305,7 @@ class Checkpoints:
         except lmdb.Error as error:
             if strict:
                 raise
-            log.warning("%s: a checkpoint of what data.mdb has: %s", self.context.raw.path(), error)
+            log.warning("%s: a checkpoint of what data.mdb has: %s", self.context.path, error)
 
     def _meta_page(self, commit_number: int) -> MetaPage:
         for page in read_meta_pages(self._data):

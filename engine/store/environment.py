@@ -131,7 +131,7 @@ class Environment:
         self.transactions: dict[int, object] = {}  # those of `Store.transaction`, by thread
         self.renew_queue()
         self.segments = SegmentFiles(folder, remote=self.remote_archive)
-        self.archive_work = OwnedLock("archive", context.raw.path())
+        self.archive_work = OwnedLock("archive", context.path)
         context.segment_files = self.segments
         context.control = control
         if not readonly and lock is not None:

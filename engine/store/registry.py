@@ -161,7 +161,7 @@ class Registry:
             environment.leases.abandon()
             environment.waiters.abandon()
             environment.renew_queue()
-            environment.archive_work = OwnedLock("archive", context.raw.path())
+            environment.archive_work = OwnedLock("archive", context.path)
             # The child must not hold the parent's file locks: they would outlive the parent.
             if environment.checkpoint_file is not None:
                 environment.checkpoint_file.close()

@@ -81,6 +81,7 @@ class EngineContext:
         self.raw = raw
         self.tables = tables
         # Set here and never changed.
+        self.path = str(raw.path())  # which a closed environment of LMDB does not tell
         self.epoch = epoch
         self.clock = clock
         self._ticks = type(clock) is Clock  # no test moves it
@@ -131,7 +132,7 @@ class EngineContext:
 
     def make_locks(self) -> None:
         """Make the locks; also in a forked child, where threads of the parent may hold the old."""
-        store = self.raw.path()
+        store = self.path
         self.write_lock = PatientLock(make_lock("write", store), self.wait)
         self.gate = make_lock("gate", store)  # held while the map is resized
         self.apply_lock = make_lock("apply", store)
@@ -312,7 +313,7 @@ class EngineContext:
         """Return the error of a journal that lacks commits."""
         known = -1 if self.log is None else self.log.commit_number
         return RecoveryNeededError(
-            f"{self.raw.path()}: the journal ends at commit {known}, but commit {newest} was made; "
+            f"{self.path}: the journal ends at commit {known}, but commit {newest} was made; "
             "next: close the store in every process, and open it again, which recovers it"
         )
 

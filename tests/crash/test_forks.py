@@ -127,3 +127,33 @@ def test_a_child_that_is_forked_after_any_file_was_closed_can_open_the_store(
             store.xadd("s", {"n": number, "pad": bytes(1 << 20)})
         monkeypatch.undo()
     assert statuses == {0}
+
+
+def test_a_child_that_is_forked_while_another_store_closes_may_use_no_store_of_the_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever part of the other one is closed already: it may be the first that the child finds."""
+    close, parent = os.close, os.getpid()
+    statuses: list[int] = []
+
+    def use() -> None:
+        with pytest.raises(StoreClosedError, match="forked"):
+            store.xlen("s")
+        for name in "closed", "open":
+            with streamkeep.open(tmp_path / name, readonly=True) as own:
+                own.xlen("s")
+
+    def close_and_fork(handle: int) -> None:
+        close(handle)
+        if os.getpid() == parent and threading.current_thread() is threading.main_thread():
+            statuses.append(run_to_its_end(use))
+
+    closed = streamkeep.open(tmp_path / "closed")
+    closed.xadd("s", {"n": 0})
+    with streamkeep.open(tmp_path / "open") as store:
+        store.xadd("s", {"n": 0})
+        monkeypatch.setattr(os, "close", close_and_fork)
+        closed.close()
+        monkeypatch.undo()
+    assert len(statuses) > 5
+    assert set(statuses) == {0}
