@@ -24,7 +24,7 @@ from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate_os
-from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.locks import make_lock, make_reentrant_lock
 from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, PatientLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.memtable import Memtable
@@ -136,7 +136,8 @@ class EngineContext:
         self.write_lock = PatientLock(make_lock("write", store), self.wait)
         self.gate = make_lock("gate", store)  # held while the map is resized
         self.apply_lock = make_lock("apply", store)
-        self.exit_gate = make_lock("exit gate", store)
+        # A thread that holds it may take it again: the garbage collector may end a transaction.
+        self.exit_gate = make_reentrant_lock("exit gate", store)
 
     def use(self, raw: lmdb.Environment, tables: dict[int, lmdb._Database]) -> None:
         """Go on with LMDB opened again; no transaction of this process is open."""

@@ -132,7 +132,7 @@ def test_a_child_that_is_forked_after_any_file_was_closed_can_open_the_store(
 def test_a_child_that_is_forked_while_another_store_closes_may_use_no_store_of_the_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever part of the other one is closed already: it may be the first that the child finds."""
+    """Whatever part of the other one is closed already: the child may find it first."""
     close, parent = os.close, os.getpid()
     statuses: list[int] = []
 

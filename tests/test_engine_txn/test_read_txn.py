@@ -1,8 +1,10 @@
-"""Snapshots of a caller that keeps the streams it has read."""
+"""Snapshots: of a caller that keeps the streams it has read, and those that no one ends."""
 
 from __future__ import annotations
 
-from inside import environment_of
+import gc
+
+from inside import context_of, environment_of
 from streamkeep import Store
 from streamkeep.engine.txn.stream import Stream
 
@@ -42,3 +44,14 @@ def test_few_streams_are_kept(store: Store) -> None:
             txn.known = known
             assert txn.find_stream(b"s%d" % number) is not None
     assert 0 < len(known) <= 64
+
+
+def test_the_garbage_collector_may_end_a_snapshot_while_another_one_ends(store: Store) -> None:
+    store.xadd("s", {"f": "v"})
+    context = context_of(store)
+    lost: list[object] = [store.snapshot()]
+    lost.append(lost)
+    del lost
+    with context.exit_gate:
+        gc.collect()
+    assert context.left == context.entered
