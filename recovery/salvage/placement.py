@@ -9,7 +9,8 @@ Without a free list, freed pages cannot be told from live ones. Then:
 1. Of several copies of a node, the newest (epoch, commit number) is used.
 2. Nodes below first_id of their stream were trimmed, and are dropped.
 3. Nodes above max_deleted_id cannot have been deleted, and are put back.
-4. All other nodes are put back if there are exactly as many as the stream record states.
+4. All other nodes are put back if there are, with those that are present and those whose row is
+   damaged, exactly as many as the stream record states.
 5. Otherwise they may have been deleted, and go to lost+found.
 """
 
@@ -182,8 +183,11 @@ class Placement:
         """Put back nodes that may have been deleted, where their number proves the contrary."""
         number = unpack_node_key(db_keys[0])[0]
         record, _, _ = self._record_of(number)
-        present = sum(1 for _ in self.found.rows(NODES, pack_number(number)))
-        all_of_them = record is not None and record.sealed_nodes == present + len(db_keys)
+        prefix = pack_number(number)
+        others = sum(1 for _ in self.found.rows(NODES, prefix))
+        for rest, _ in self.found.notes(DAMAGED[NODES] + prefix):  # a row is there, if unreadable
+            others += prefix + rest not in db_keys and self.found.get(NODES, prefix + rest) is None
+        all_of_them = record is not None and record.sealed_nodes == others + len(db_keys)
         for db_key in db_keys:
             candidate, value = split_candidate(self.found.noted(FOUND_NODE + db_key) or b"")
             envelope = decode_envelope(value, "page")

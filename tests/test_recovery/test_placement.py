@@ -85,6 +85,16 @@ def test_their_number_may_prove_that_they_were_not(repair: Repair) -> None:
     assert repair.report.stream(NUMBER).moved == 0
 
 
+def test_rows_that_cannot_be_read_count_as_well(repair: Repair) -> None:
+    keys = [repair.find(ms, known_live=False) for ms in (10, 20)]
+    for db_key in (keys[0], node_key(NUMBER, 30, 0)):  # of the first, another copy is whole
+        repair.found.note(DAMAGED[NODES] + db_key, b"damaged")
+    repair.state(3)
+    repair.run()
+    assert [key for key, _ in repair.found.rows(NODES)] == keys
+    assert repair.report.stream(NUMBER).moved == 0
+
+
 @pytest.mark.parametrize("known_live", [False, True])
 def test_a_node_that_cannot_be_read_to_its_end_is_not_dropped(
     repair: Repair, known_live: bool
