@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 import lmdb
 
+from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.crash_recovery.recover import META_RECOVERY
 from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
@@ -30,8 +31,8 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.tables.manifest import decode_row
-from streamkeep.engine.tables.segment_files import stored_name
+from streamkeep.engine.tables.manifest import decode_row, iter_segments
+from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.begin import CheckpointNeeded
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.format.copies.head import Generation
@@ -48,6 +49,7 @@ from streamkeep.format.journal.journal import PUT, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
 from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.segment import SUFFIX
 from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import Place, Progress, Target
@@ -99,6 +101,11 @@ class Standby:
             self.environment.release()
             raise
         self.state = self._read_state(place)
+        try:
+            _remove_strays(self.environment)
+        except BaseException:
+            self.close()
+            raise
         self._located = False  # that the next piece begins after the newest commit
         self._idle = 0  # polls since the last piece
 
@@ -320,6 +327,7 @@ class Standby:
 
         outdated = self.environment.run_locked(commit)
         self.state = state
+        failpoints.hit("standby:committed")  # a later opening removes the files
         if outdated:  # so that no recovery goes back to a manifest that names them
             self.environment.make_checkpoint(strict=True)
         for path in outdated:
@@ -351,6 +359,29 @@ def _open(place: Path) -> Environment:
     )
 
 
+def _remove_strays(environment: Environment) -> None:
+    """Remove the segments that the manifest does not name. The caller holds the lock of the standby.
+
+    A killed process may have committed that a segment is gone and not removed its file, or fetched
+    one that no commit names yet. Rows of `garbage` are those of the source, which deletes them once
+    its own file is removed. So only the folder shows what is left here.
+    """
+    folder = environment.folder
+    with environment.begin_read() as txn:
+        named = {one.path for one in iter_segments(txn)}
+    strays = [
+        path
+        for path in folder.files_below(ARCHIVE_FOLDER)
+        if path.endswith((SUFFIX, SUFFIX + TEMPORARY)) and path not in named
+    ]
+    if not strays:
+        return
+    environment.make_checkpoint(strict=True)  # no recovery goes back to a manifest that names them
+    for path in strays:
+        log.warning("%s: removing %r, which no row names", environment.path, stored_name(path))
+        folder.remove(stored_name(path))
+
+
 def _lock(folder: Folder, source: str, place: Path) -> int:
     """Lock a standby, so that only one process follows or promotes it; return the descriptor."""
     handle = hold_slot(folder.folder(JOURNAL_FOLDER), source)
@@ -379,6 +410,7 @@ def promote(path: str | Path) -> StandbyRow:
                 body = txn.get_row(META, META_STANDBY, "meta")
             if body is None:
                 raise StoreError(f"{place}: another process has just promoted it")
+            _remove_strays(environment)
             state = decode_standby(body, "meta")
             slot = Slot(state.source, state.generation, "", 0, NOWHERE, 0, 0, HOLD_BYTES)
             slot.write(environment.folder.folder(JOURNAL_FOLDER), durable=True)

@@ -26,6 +26,7 @@ from golden_stores import describe, digest
 from inside import checkpoint_now, journal_of
 from patience import line_of, wait_until
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.journal.reader import journal_names
 from streamkeep.engine.remote.object_store import FolderObjects, put_bytes
 from streamkeep.engine.system.clock import Clock, ManualClock
@@ -540,6 +541,44 @@ def test_a_power_loss_of_a_standby_brings_back_no_row_of_a_removed_segment(
         following.close()
     with another_boot():
         assert_sound(tmp_path / "lost")
+
+
+@pytest.mark.parametrize("promoted", [False, True])
+def test_a_killed_standby_leaves_no_file_that_no_row_names(
+    open_store: Open, tmp_path: Path, promoted: bool
+) -> None:
+    """Neither one that was to be removed, nor one that it was fetching."""
+    store = open_store()
+    target, place = str(tmp_path / "target"), tmp_path / "standby"
+    store.set_retention("s", archive=True)
+    store.xadd_many("s", [{"n": str(n)} for n in range(500)])
+    store.xtrim("s", maxlen=9, approximate=False)
+    store.archive()
+    ship(store, target)
+    Standby(target, place).close()
+    (segment,) = (place / "archive").rglob("*.seg")
+    assert store.drop_segments("s")
+    ship(store, target)
+    program = (
+        "import os, sys\n"
+        "from streamkeep.engine.system import failpoints\n"
+        "from streamkeep.recovery.copies.standby import Standby\n"
+        "following = Standby(sys.argv[1], sys.argv[2])\n"
+        "failpoints.arm('standby:committed', lambda: os._exit(9))\n"
+        "following.run(once=True)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, target, str(place)], check=False)
+    assert killed.returncode == 9
+    assert segment.exists()
+    segment.with_name(f"{segment.name}{TEMPORARY}").write_bytes(b"half")
+    (place / "archive" / "notes.txt").write_text("of the user")
+    if promoted:
+        promote(place)
+    else:
+        Standby(target, place).close()
+    assert [one.name for one in (place / "archive").rglob("*.*")] == ["notes.txt"]
+    (place / "archive" / "notes.txt").unlink()
+    assert_sound(place)
 
 
 def test_a_standby_begins_anew(open_store: Open, tmp_path: Path) -> None:
