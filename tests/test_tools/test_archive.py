@@ -10,6 +10,7 @@ from cli_runner import lines, objects, reply, run
 from conftest import assert_sound
 from segments import archive, pairs_of, retire, some
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.tables.segment_files import open_segment
 
 MAY = 1_714_521_600_000  # 2024-05-01
 HOUR = 3_600_000
@@ -84,8 +85,25 @@ def test_erasing_what_is_in_no_node_any_more(tmp_path: Path) -> None:
         return [one.name for one in found if b"SECRETANN" in one.read_bytes()]
 
     assert "data.mdb" in files()
+    mistyped = run("erase", str(path), "visit", "5-1", "--yes", status=6)
+    assert "no stream 'visit'" in mistyped.stderr
+    assert f"streamkeep erase {path} --finish" in mistyped.stderr
+    assert run("erase", str(path), "visit", "--where", "name=SECRETANN", status=6).stdout == ""
+    assert "data.mdb" in files()  # nothing was read or overwritten for it
     assert lines("erase", str(path), "visits", "--where", "name=SECRETANN", "--yes") == ["0"]
     assert files() == []
+
+
+def test_erasing_what_only_a_published_archive_has(tmp_path: Path) -> None:
+    path, fleet = tmp_path / "s", tmp_path / "fleet"
+    with Store(path) as store:
+        for number in range(1, 4):
+            store.xadd("visits", {"name": f"SECRET{number}"}, f"{number}-0")
+        store.archive(to=fleet, seal=True)
+        store.delete("visits")
+    run("erase", str(path), "visits", "2-0", "--yes", status=6)  # no stream, and not refused
+    [segment] = fleet.rglob("*.seg")
+    assert open_segment(segment).trailer.entries == 2
 
 
 def test_list_of_nothing(tmp_path: Path) -> None:
@@ -106,10 +124,10 @@ def test_verify_says_what_is_damaged(path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[20] ^= 1
     file.write_bytes(data)
-    shown = run("archive", "verify", path, status=4)
+    shown = run("archive", "verify", path, status=6)
     assert shown.stdout.startswith("block 0 of segment 1-orders/")
     assert "1 segment damaged" in shown.stderr
-    *rows, summary = objects("archive", "verify", path, "orders", status=4)
+    *rows, summary = objects("archive", "verify", path, "orders", status=6)
     assert [len(row["problems"]) for row in rows] == [1, 0]
     assert (summary["segments"], summary["damaged"]) == (2, 1)
 

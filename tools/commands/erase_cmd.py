@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -19,7 +21,7 @@ from streamkeep.tools.base.arguments import EntryId, Ms, StorePath, Where, Yes
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import confirm_loss, open_store
 from streamkeep.tools.base.statuses import Failure
-from streamkeep.tools.commands.entry_cmds import check_exists
+from streamkeep.tools.commands.entry_cmds import no_stream
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
@@ -71,6 +73,11 @@ def erase(
         raise click.UsageError("give KEY and IDs, KEY and --where, or --finish")
     wanted = given_ids(ids, key) if key is not None and ids else []
     with open_store(store_path) as store:
+        known = key is None or _is_known(store, key)
+        # Before all of STORE is read for a key that was mistyped. Where the archive is published,
+        # segments there may be all that is left of a deleted stream.
+        if key is not None and not known and store.remote_archive() is None:
+            raise _unknown(store_path, key)
         if key is not None and condition is not None:
             wanted = [bytes(one) for one in store.find_remains(key, condition)]
         if key is not None and wanted:
@@ -93,15 +100,21 @@ def erase(
                 hint="if another process has appended them since, run the command again",
             )
         output.result(str(count), count=count)
-        if key is not None and not count:
-            _check_known(store, key)
+        if key is not None and not known and not count:
+            raise _unknown(store_path, key)
 
 
-def _check_known(store: Store[bytes], key: bytes) -> None:
-    """Raise Failure for a stream that does not exist and has left nothing that was trimmed."""
-    if all(one.key != key for one in store.archived_streams()):
-        with store.snapshot() as snapshot:
-            check_exists(snapshot, key)
+def _is_known(store: Store[bytes], key: bytes) -> bool:
+    """Return whether a stream exists, or has left something that was trimmed."""
+    return bool(store.exists(key)) or any(one.key == key for one in store.archived_streams())
+
+
+def _unknown(path: Path, key: bytes) -> Failure:
+    """Return the error for a stream that does not exist and has left nothing in nodes."""
+    failure = no_stream(path, key)
+    finish = f"streamkeep erase {shlex.quote(str(path))} --finish"
+    failure.hint += f"; or, for what a deleted stream has left in free pages, {finish}"
+    return failure
 
 
 STDIN: Final = b"-"
