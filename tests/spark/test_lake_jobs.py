@@ -21,12 +21,13 @@ from streamkeep.engine.archive import restore as restore_engine  # noqa: E402
 from streamkeep.engine.system import failpoints  # noqa: E402
 from streamkeep.format.core.entry import MAX_ID, StreamId  # noqa: E402
 from streamkeep.format.core.errors import IdTooSmallError  # noqa: E402
+from streamkeep.pipeline.distribution.units import Report  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
 from streamkeep.pipeline.jobs import erase as erase_job  # noqa: E402
 from streamkeep.pipeline.jobs import restore as restore_job  # noqa: E402
 from streamkeep.pipeline.jobs.executor import rewrite as compact_worker  # noqa: E402
-from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
+from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake  # noqa: E402
 from streamkeep.pipeline.lake.executor import read_file  # noqa: E402
 from streamkeep.pipeline.lake.files import (  # noqa: E402
     LakeError,
@@ -251,6 +252,54 @@ def test_a_stream_that_went_back_in_time_is_not_copied(
     fill(store, 200, 5)
     done = to_lake(spark, str(path), lake, fail_on_data_loss=False)
     assert (done.problems, done.entries) == ([], 5)
+
+
+@pytest.mark.parametrize("fleet", [False, True])
+def test_a_store_that_another_one_has_replaced_is_named(tmp_path: Path, fleet: bool) -> None:
+    """Nobody knows what it had that was not copied, 500 entries here: it is not there any more."""
+    spark: Any = InProcess()
+    path, lake = tmp_path / "stores" / "a.store", str(tmp_path / "lake")
+    path.parent.mkdir()
+
+    def copy(**options: Any) -> Report:
+        if fleet:
+            return fleet_to_lake(spark, str(path.parent), lake, **options)
+        return to_lake(spark, str(path), lake, **options)
+
+    def problems() -> list[str]:
+        if fleet:
+            return audit_job.audit(spark, lake=lake, fleet=str(path.parent)).problems
+        return audit_job.audit(spark, str(path), lake=lake).problems
+
+    with Store(path, sync="none") as store:
+        fill(store, 1, 500)
+        assert copy().problems == []
+        fill(store, 501, 500)
+        first = store.uuid
+    path.rename(tmp_path / "aside")
+    with Store(path, sync="none") as store:
+        fill(store, 1, 50)
+        second = store.uuid
+    said = f"it was at {path} when it was copied, and store {second} is there now; entries that"
+    for new in (50, 0):
+        report = copy()
+        assert report.entries == new
+        (problem,) = report.problems
+        assert problem.startswith(f"store {first}: not copied: {said}")
+        (problem,) = problems()
+        assert problem.startswith(f"store {first}: {said}")
+    (tmp_path / "aside").rename(path.with_name("b.store"))
+    moved = to_lake(spark, str(path.with_name("b.store")), lake)
+    assert (moved.problems, moved.entries) == ([], 500)
+    assert copy().problems == problems() == []  # it was only moved
+    shutil.rmtree(path.with_name("b.store"))
+    path.rename(path.with_name("b.store"))
+    (problem,) = to_lake(spark, str(path.with_name("b.store")), lake).problems
+    assert first in problem
+    path = path.with_name("b.store")
+    assert copy(fail_on_data_loss=False).problems == []
+    assert copy().problems == problems() == []  # it is noted
+    assert sum(file.entries for file in Lake.open(lake).files()) == 1050
 
 
 def test_a_file_that_was_taken_out_of_the_log_is_missed(

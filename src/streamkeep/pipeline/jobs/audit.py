@@ -61,6 +61,7 @@ from streamkeep.pipeline.store_fleet.pieces import (
     deleted_streams,
     pack_groups,
     read_positions,
+    replaced_stores,
 )
 
 if TYPE_CHECKING:
@@ -131,7 +132,9 @@ def audit(
     with timed(NAME) as report:
         found = _begin(lake)
         if store is not None:
-            _look_at_live(live_member(Path(store)), found, "")
+            member = live_member(Path(store))
+            _look_at_live(member, found, "")
+            _look_for_replaced(found, [member])
         if fleet is not None:
             sealed = _look_at_fleet(spark, fleet, found)
             report.details["sealed_ms"] = sealed
@@ -184,7 +187,9 @@ def _look_at_fleet(spark: SparkSession, fleet: str, found: _Found) -> dict[str, 
     """
     headless: list[str] = []
     archived: list[Member] = []
-    for member in find_members(fleet, found.problems, headless):
+    members = find_members(fleet, found.problems, headless)
+    _look_for_replaced(found, members)
+    for member in members:
         if not member.path:
             archived.append(member)
             continue
@@ -207,6 +212,11 @@ def _look_at_fleet(spark: SparkSession, fleet: str, found: _Found) -> dict[str, 
             found.expected[store, number] += expected
             found.erased[store, number] += [StreamId.parse(one) for one in erased]
     return {one.store: one.sealed_ms for one in archived}
+
+
+def _look_for_replaced(found: _Found, members: Sequence[Member]) -> None:
+    for store, text in replaced_stores(found.positions, members).items():
+        found.problems.append(f"store {store}: {text.partition('; next:')[0]}")
 
 
 def _look_at_live(member: Member, found: _Found, prefix: str) -> None:

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from streamkeep.arrow.keys import key_text
 from streamkeep.engine.system import failpoints
-from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
+from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError, StreamkeepError
 from streamkeep.pipeline.distribution.packing import filled, spread
 from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, run_units, timed
 from streamkeep.pipeline.jobs.executor.to_lake import Task, write_pieces
@@ -62,6 +62,7 @@ from streamkeep.pipeline.store_fleet.pieces import (
     Positions,
     pack_groups,
     read_positions,
+    replaced_stores,
     without_erased,
     without_streams,
 )
@@ -136,8 +137,9 @@ def to_lake(
             written there for workers on other hosts, and removed at the end. These must also reach
             the archive: where it is published, otherwise `STORE/archive`.
         fail_on_data_loss: do not copy a stream of which entries were trimmed since the last run,
-            or that was deleted since, or has gone back in time; the report names it. False: copy
-            what remains, count the lost entries, and note that the stream is gone.
+            or that was deleted since, or has gone back in time; the report names it, and a store
+            that was copied from this directory if another one is there now. False: copy what
+            remains, count the lost entries, and note that the stream or the other store is gone.
 
     Returns:
         A report whose `problems` name each stream that could not be copied; the others are. Its
@@ -196,7 +198,8 @@ def fleet_to_lake(
         streams, pattern, columns: as for one store.
         fail_on_data_loss: do not copy a stream that was deleted since the last run, or has gone
             back in time, or one of a store on a path of which entries were trimmed since; the
-            report names it. False: copy what remains, and note that the stream is gone.
+            report names it, and a store on whose path another one is now. False: copy what remains,
+            and note that the stream or the store is gone.
 
     Returns:
         A report whose `problems` name each store and stream that could not be copied; all others
@@ -248,12 +251,18 @@ def _run(
     """
     checked = False
     problems: dict[str, str] = {}
+    there = members
     for _ in attempts(lake):
         try:
             table = Lake.create(lake, columns)
         except LakeConflictError:  # another job has committed something
             continue
+        replaced = _replaced(table, there)
         planned = plan(spark, table, members, options, folder)
+        if options.fail_on_data_loss:
+            problems |= {f"store {one.member.store}": text for one, text in replaced}
+        else:
+            planned.stores += [one for one, _ in replaced]
         for key in () if checked else options.keys or ():
             if key not in planned.keys and not planned.problems:
                 raise NoSuchKeyError(f"{options.path}: no store has a stream {key_text(key)!r}")
@@ -272,6 +281,30 @@ def _run(
         members = [one for one in find() if one.store in again]
     report.problems = [f"{where}: not copied: {problems[where]}" for where in sorted(problems)]
     report.details["lake_version"] = Lake.open(lake).version
+
+
+def _replaced(table: Lake, members: Sequence[Member]) -> list[tuple[_Store, str]]:
+    """Return the stores in whose place a member is, with positions that note it, and a sentence."""
+    if not any(one.path for one in members):
+        return []
+    others = sorted(POSITIONS.stores(table.uri) - {one.store for one in members})
+    versions = {one: table.transaction(POSITIONS.application(one)) for one in others}
+
+    def read(store: str) -> Positions:
+        try:
+            return read_positions(table.uri, store, versions[store])
+        except CorruptionError:
+            return Positions()  # a job has just replaced them; the next run, or audit, reports them
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        copied = dict(zip(others, threads.map(read, others), strict=True))
+    found = []
+    for store, text in replaced_stores(copied, members).items():
+        was = copied[store]
+        member = Member(store, was.name, was.labels)
+        positions = replace(was, gone=True)
+        found.append((_Store(member, versions[store], positions, None, absent=was.absent), text))
+    return found
 
 
 def plan(

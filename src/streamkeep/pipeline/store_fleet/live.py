@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -100,7 +101,8 @@ def plan_live(
                 sequence=max(was.sequence, sequences.get(number, 0)),
                 gone=was.gone or (source == ARCHIVE and number not in before.streams),
             )
-    positions = Positions(streams, member.name, member.labels)
+    path = os.path.abspath(member.path)
+    positions = Positions(streams, member.name, member.labels, path=path)
     gone = {
         number: text
         for number, text in deleted_streams(before, living).items()

@@ -10,6 +10,7 @@ The positions of a store say, for each stream, up to which ID a lake has everyth
 from __future__ import annotations
 
 import base64
+import os
 import pickle
 import zlib
 from bisect import bisect_left, bisect_right
@@ -99,12 +100,16 @@ class Positions:
 
     Attributes:
         sealed_ms: of the member when it was read.
+        path: where it was last read live, absolute; "" if it never was.
+        gone: another store is there, and a run went on although nobody knows what it had then.
     """
 
     streams: dict[int, StreamPosition] = field(default_factory=dict)
     name: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     sealed_ms: int | None = None
+    path: str = ""
+    gone: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the positions as a value for JSON."""
@@ -113,7 +118,7 @@ class Positions:
             for number, one in sorted(self.streams.items())
         ]
         told = {"name": self.name, "labels": self.labels, "sealed_ms": self.sealed_ms}
-        return {"streams": streams, **told}
+        return {"streams": streams, **told, "path": self.path, "gone": self.gone}
 
     @classmethod
     def from_json(cls, members: dict[str, Any]) -> Positions:
@@ -122,7 +127,8 @@ class Positions:
             number: StreamPosition(from_json(key), StreamId.parse(end), *rest)
             for number, key, end, *rest in members["streams"]
         }
-        return cls(streams, members["name"], members["labels"], members["sealed_ms"])
+        place = members.get("path", ""), members.get("gone", False)  # older lakes lack them
+        return cls(streams, members["name"], members["labels"], members["sealed_ms"], *place)
 
     def end_of(self, number: int) -> StreamId:
         """Return up to which ID everything of a stream was copied; 0-0 for nothing."""
@@ -156,7 +162,23 @@ def read_positions(lake: str, store: str, version: int | None) -> Positions:
     return POSITIONS.read(lake, store, version, Positions.from_json)
 
 
-# --- deleted streams ------------------------------------------------------------------------------
+# --- deleted streams, and replaced stores ---------------------------------------------------------
+
+
+def replaced_stores(copied: Mapping[str, Positions], members: Iterable[Member]) -> dict[str, str]:
+    """Return a sentence about each store of a lake in whose place another one is, by UUID.
+
+    Only the path shows it: the store itself is not there to be compared with what was copied. A
+    store that is among the members was moved.
+    """
+    there = {os.path.abspath(one.path): one.store for one in members if one.path}
+    known = {one.store for one in members}
+    return {
+        store: f"it was at {was.path} when it was copied, and store {there[was.path]} is there "
+        f"now; entries that it got since then are lost, if there were any; next: {_GO_ON}"
+        for store, was in sorted(copied.items())
+        if was.path in there and store not in known and not was.gone
+    }
 
 
 def deleted_streams(before: Positions, living: Mapping[int, bytes]) -> dict[int, str]:
@@ -249,7 +271,8 @@ def new_pieces(
             sequence=max([was.sequence, *(one.record.sequence for one in segments)]),
             gone=was.gone or not (stream.exists or number in before.streams),
         )
-    return pieces, Positions(streams, member.name, member.labels, member.sealed_ms)
+    told = (member.name, member.labels, member.sealed_ms)
+    return pieces, Positions(streams, *told, before.path, before.gone)
 
 
 def stream_pieces(member: Member, key: bytes, segments: Sequence[RemoteSegment]) -> Iterator[Slice]:
