@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+import random
+import select
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from crash.losses import small_journal
+from crash.power import another_boot, watched
 from inside import checkpointer_of, context_of, journal_of
+from patience import wait_until
 from stopped import child_of
 from streamkeep import Store, StoreError
 from streamkeep.engine.journal import reader
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, file_name, journal_names
+from streamkeep.engine.journal.write_lock import TURN_FILE
 from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.long_wait import holders_of
 from streamkeep.engine.system.safe_files import Folder
 
 
@@ -82,6 +89,78 @@ def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
     store.xadd("s", {"f": "v"})
     assert path.stat().st_ino != former
     assert synced[-1] == path.stat().st_ino
+
+
+def test_the_name_of_a_file_that_was_begun_again_is_on_disk(tmp_path: Path) -> None:
+    """The folder was synced for the first file of that name, whose commit failed afterwards."""
+    path = tmp_path / "store"
+    with small_journal(), watched(path) as disk, Store(path, sync="none") as store:
+        store.xadd("s", {"n": 1})
+        journal, first = journal_of(store), store.durability().last_commit
+
+        def sync_and_fail() -> None:
+            assert journal.control.durable() < first
+            journal.syncs.wait_for(first)  # as a thread that waits for it does
+            raise OSError("the commit fails after its record")
+
+        failpoints.arm("commit:journaled", sync_and_fail)
+        with pytest.raises(OSError, match="after its record"):
+            store.xadd("s", {"n": 2, "pad": bytes(journal.first_size)})  # it begins file 2
+        store.using("commit").xadd("s", {"n": 3})
+        assert journal.log.number == 2
+        for seed in range(8):
+            disk.lose_power(tmp_path / f"lost-{seed}", random.Random(seed))
+    for seed in range(8):
+        with another_boot(seed + 1), Store(tmp_path / f"lost-{seed}") as found:
+            assert [entry.fields[b"n"] for entry in found.xrange("s")] == [b"1", b"3"]
+
+
+def test_a_failed_commit_takes_nothing_back_that_others_have_committed(
+    open_store: Callable[..., Store],
+) -> None:
+    """Its record is cut off under the lock, so no other process has written one in its place."""
+    store = open_store(sync="none")
+    store.xadd("s", {"n": "first"})
+    ready, go, done = os.pipe(), os.pipe(), os.pipe()
+
+    def work() -> None:
+        with Store(store.path) as other:  # what it commits is on disk
+            os.write(ready[1], b"y")
+            os.read(go[0], 1)
+            for number in range(5):
+                other.xadd("s", {"n": number})
+            os.write(done[1], b"y")
+
+    child = child_of(work)
+    os.read(ready[0], 1)
+    turn = os.open(
+        store.path / JOURNAL_FOLDER / TURN_FILE, os.O_RDONLY
+    )  # held while it waits for the lock
+
+    def committed() -> bool:
+        return bool(select.select([done[0]], [], [], 0)[0])
+
+    early: list[bool] = []
+
+    def watcher(name: str) -> None:
+        if name == "commit:journaled":
+            raise OSError("the commit fails after its record")
+        if name == "commit:failed":
+            failpoints.unwatch(watcher)
+            os.write(go[1], b"y")
+            wait_until(lambda: holders_of([turn]) == [child] or committed())
+            early.append(committed())
+
+    failpoints.watch(watcher)
+    with pytest.raises(OSError, match="after its record"):
+        store.xadd("s", {"n": "failed", "pad": bytes(200_000)})
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(turn)
+    assert early == [False]
+    found = [b"first", b"0", b"1", b"2", b"3", b"4"]
+    assert [entry.fields[b"n"] for entry in store.xrange("s")] == found
+    context_of(store).start_over()  # as another process, which reads the journal
+    assert [entry.fields[b"n"] for entry in store.xrange("s")] == found
 
 
 def test_a_commit_that_was_published_is_made_although_an_interrupt_came(
