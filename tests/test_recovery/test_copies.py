@@ -49,6 +49,7 @@ from streamkeep.recovery.copies.shipper import Shipper, Superseded
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Target
 from streamkeep.recovery.copies.writer import Again
+from streamkeep.tools.commands import ship_cmd
 
 Open = Callable[..., Store]
 
@@ -248,6 +249,51 @@ def test_each_flipped_bit_is_named(open_store: Open, tmp_path: Path) -> None:
             named = path.name in str(error)
         assert named, f"{path.name}: bit {at}"
         path.write_bytes(data)
+
+
+def test_a_drill_compares_with_the_store(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the store was when the drill began; writers go on, and the copy may be ahead."""
+    monkeypatch.setattr(ship_cmd, "_CATCH_UP_S", 0.0)
+    store = open_store()
+    target, path = str(tmp_path / "target"), str(store.path)
+    store.xgroup_create("s", "g", mkstream=True)
+    for n in range(20):
+        store.xadd("s", {"n": str(n)})
+    store.xreadgroup("g", "c", {"s": ">"}, count=3)
+    ship(store, target)
+    text = run("ship", "verify", target, "--store", path).stdout
+    assert text.endswith(f"fsck found nothing; it is the same as {path}\n")
+    summary = objects("ship", "verify", target, "--store", path)[-1]
+    assert (summary["restored"], summary["differences"]) == (newest(store), 0)
+    store.xadd("s", {"n": "not shipped"})
+    behind = run("ship", "verify", target, "--store", path, status=1).stderr
+    assert f"it has commits up to {newest(store) - 1}, and the store had {newest(store)}" in behind
+    assert "`streamkeep ship STORE TARGET --once` brings it up to date" in behind
+    with streamkeep.open(tmp_path / "other"):
+        pass
+    other = run("ship", "verify", target, "--store", tmp_path / "other", status=1).stderr
+    assert "the copy of another store" in other
+
+
+def test_a_drill_names_what_differs(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that every checksum fits, and that the store does not have."""
+    store = open_store()
+    target, path = str(tmp_path / "target"), str(store.path)
+    store.xadd("s", {"n": "1"}, id="1-1")
+    with monkeypatch.context() as patch:
+        patch.setattr(writer.Writer, "_note", lambda self, body: [])  # no row has changed
+        patch.setattr(writer, "_PIECES_PER_ROWS", 1)
+        ship(store, target)
+        store.xadd("s", {"n": "2"}, id="2-1")
+        ship(store, target)
+        ship(store, target)
+    done = run("ship", "verify", target, "--store", path, status=7)
+    assert "- stream 's' entry 2-1" in done.stdout
+    assert "differences between" in done.stderr
 
 
 def test_archived_segments_go_along(open_store: Open, tmp_path: Path) -> None:

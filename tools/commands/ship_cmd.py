@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import StoreError
 from streamkeep.format.humanize import count_text, size_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import From, Ms, SizeBytes, StorePath
@@ -20,7 +21,11 @@ from streamkeep.tools.base.opening import on_signals, open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
+    from streamkeep.engine.api.views import Snapshot
     from streamkeep.recovery.copies.shipper import ShipReport
+    from streamkeep.recovery.copies.verify import VerifyReport
+
+_CATCH_UP_S: Final = 5.0  # in which a shipper that runs brings a copy up to date
 
 
 class _ShipGroup(CommandGroup):
@@ -134,46 +139,95 @@ def _tell(report: ShipReport, seconds: float) -> None:
 
 
 @ship.command(finishes=True)
-def verify(target: str, everything: bool = False, drill: bool = False) -> None:
+def verify(
+    target: str, everything: bool = False, drill: bool = False, store: StorePath | None = None
+) -> None:
     """Prove that TARGET has each commit of its store up to the last one.
 
     Reads every object that was not proved before, and compares it with its checksum. Each record
-    must follow the one before, as the store wrote it. Nothing is restored, unless --restore is
-    given.
+    must follow the one before, as the store wrote it. Nothing is restored, unless --restore or
+    --store is given: those are a drill for the day on which the disk dies.
 
     \b
     Exit status: 0  proved
                  3  not a copy, or not to be reached
                  4  damaged, or something is missing
+                 7  what was restored differs from --store
 
     \b
     Examples:
       streamkeep ship verify orders.copy
-      streamkeep ship verify s3://bucket/orders --all --restore
+      streamkeep ship verify s3://bucket/orders --all --store orders.store
 
     Args:
         everything (--all): Read again what was proved before.
-        drill (--restore): Also restore it into a temporary folder, with fsck.
+        drill (--restore): Also restore it into a temporary folder, and check that with fsck.
+        store (STORE): The same, as STORE is now, and compare both as `diff` does.
     """
-    from streamkeep.recovery.copies.restore import restore_copy
     from streamkeep.recovery.copies.verify import verify_copy
 
     began = time.perf_counter()
-    with _advancing("verify", sized=False) as progress:
-        report = verify_copy(target, everything=everything, progress=progress)
-    for problem in report.problems:
-        output.item("problem", str(problem), where=problem.where, problem=problem.problem)
-    restored = None
-    if drill and not report.problems:
-        with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
-            restored = restore_copy(target, Path(folder) / "store")
-    seconds = time.perf_counter() - began
+    with ExitStack() as stack:
+        present = None
+        if store is not None:
+            source = stack.enter_context(open_store(store, readonly=True))
+            # Taken first: programs go on writing, and what is restored is of this commit.
+            present = stack.enter_context(source.snapshot())
+            with suppress(StoreError):  # nothing ships it: what is missing is said below
+                source.wait_shipped(_CATCH_UP_S)
+        with _advancing("verify", sized=False) as progress:
+            report = verify_copy(target, everything=everything, progress=progress)
+        for problem in report.problems:
+            output.item("problem", str(problem), where=problem.where, problem=problem.problem)
+        drilled = None
+        if (drill or present is not None) and not report.problems:
+            drilled = _drill(report, present)
+    _tell_proof(report, drilled, store, time.perf_counter() - began)
+
+
+def _drill(report: VerifyReport, present: Snapshot[bytes] | None) -> tuple[int, int]:
+    """Restore a copy, which is checked with fsck, and compare it with its store.
+
+    Returns:
+        the commit that was restored, and the number of differences.
+    """
+    from streamkeep.recovery.copies.restore import restore_copy
+    from streamkeep.recovery.copies.target import Target
+    from streamkeep.tools.commands.diff_cmd import print_json, print_text
+    from streamkeep.transfer.differences import diff_txns
+
+    tell = print_json if common.as_json() else print_text
+    commit = None if present is None else present.txn.newest_commit()
+    owner = str(Target(report.target).known_head().store)
+    if present is not None and present.uuid != owner:
+        raise Failure(f"{report.target}: the copy of another store ({owner})")
+    if commit is not None and commit > report.last_commit:
+        raise Failure(
+            f"{report.target}: it has commits up to {report.last_commit}, and the store had "
+            f"{commit} when this began",
+            hint="`streamkeep ship STORE TARGET --once` brings it up to date",
+        )
+    with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
+        restored = restore_copy(report.target, Path(folder) / "store", commit=commit)
+        if present is None:
+            return restored.commit_number, 0
+        found = 0
+        with open_store(restored.path, readonly=True) as store, store.snapshot() as copied:
+            for found, one in enumerate(diff_txns(present.txn, copied.txn), start=1):
+                tell(one)
+        return restored.commit_number, found
+
+
+def _tell_proof(
+    report: VerifyReport, drilled: tuple[int, int] | None, store: Path | None, seconds: float
+) -> None:
+    """Print what was proved; end with the status for what was found."""
+    restored, differences = drilled or (None, 0)
+    problems = len(report.problems)
     if common.as_json():
-        members = report._asdict()
-        members["problems"] = len(report.problems)
-        members["restored"] = None if restored is None else restored.commit_number
-        output.summary(**members, seconds=round(seconds, 3))
-    elif not report.problems:
+        members = {**report._asdict(), "problems": problems, "restored": restored}
+        output.summary(**members, differences=differences, seconds=round(seconds, 3))
+    elif not problems:
         known = f", {report.known_commits:,} known before" if report.known_commits else ""
         output.line(
             f"{report.target}: proved from commit {report.first_commit} to {report.last_commit}, "
@@ -182,13 +236,20 @@ def verify(target: str, everything: bool = False, drill: bool = False) -> None:
             f"{count_text(report.segments, 'segment', 'segments')}, in {output.span_text(seconds)}"
         )
         if restored is not None:
-            output.line(f"restored up to commit {restored.commit_number}; fsck found nothing")
-    if report.problems:
+            same = f"; it is the same as {store}" if store is not None and not differences else ""
+            output.line(f"restored up to commit {restored}; fsck found nothing{same}")
+    if problems:
         raise Failure(
-            f"{report.target}: {count_text(len(report.problems), 'problem', 'problems')}",
+            f"{report.target}: {count_text(problems, 'problem', 'problems')}",
             hint="`ship restore --commit N` restores what comes before the damage; for a sound "
             "copy, move TARGET away, and `streamkeep ship` with --take-over makes another",
             status=Exit.DAMAGED,
+        )
+    if differences:
+        raise Failure(
+            f"{report.target}: {count_text(differences, 'difference')} between {store} and what "
+            "was restored",
+            status=Exit.DIFFERENT,
         )
 
 
