@@ -213,8 +213,9 @@ def _drill(report: VerifyReport, present: Snapshot[bytes] | None) -> tuple[int, 
             return restored.commit_number, 0
         found = 0
         with open_store(restored.path, readonly=True) as store, store.snapshot() as copied:
-            for found, one in enumerate(diff_txns(present.txn, copied.txn), start=1):
+            for one in diff_txns(present.txn, copied.txn):
                 tell(one)
+                found += 1
         return restored.commit_number, found
 
 
