@@ -44,7 +44,7 @@ class Generation(NamedTuple):
         begun_ms: Unix time of the base.
         owner: the host and the process that began it.
         keep_ms: for how long the store wants to be able to go back.
-        erased_ms: Unix time of the newest erasure that its base knows.
+        erasures: how many erasures its base knows; they are never forgotten.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Generation(NamedTuple):
     begun_ms: int
     owner: str
     keep_ms: int
-    erased_ms: int = 0
+    erasures: int = 0
 
 
 class Head(NamedTuple):

@@ -455,14 +455,14 @@ class Shipper:
             base.begun_ms,
             self._owner,
             self.keep_ms,
-            writer.erased_ms,
+            writer.erasures,
         )
         head = Head(self.environment.uuid, (*generations, generation))
         if not self.target.set_head(head, self._tag):
             raise Again(self.target.uri)
         failpoints.hit("ship:head")
         outdated = [
-            one.name for one in generations if self._erased or one.erased_ms < writer.erased_ms
+            one.name for one in generations if self._erased or one.erasures < writer.erasures
         ]
         self._writer, self._base, self._erased = writer, None, False
         self._base_bytes = writer.base_bytes

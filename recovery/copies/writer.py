@@ -27,7 +27,6 @@ from streamkeep.format.copies.piece import (
     checksum_of,
     read_commits,
 )
-from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import (
     MissingSegmentError,
     StreamkeepError,
@@ -35,10 +34,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.keys import ERASURES, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations
-from streamkeep.format.segment.manifest import (
-    SegmentRecord,
-    decode_erasure,
-)
+from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.copies.history import History
 from streamkeep.recovery.copies.target import Progress, Rows, Target, chain_of, segment_name
 
@@ -66,7 +62,7 @@ class Writer:
         history: what follows the commits that were written.
         rows_bytes: the size of the rows after the base.
         base_bytes: the size of the base, if this writer wrote it.
-        erased_ms: Unix time of the newest erasure that the base knows.
+        erasures: how many erasures the base knows.
         erased: records that were written since have recorded an erasure.
         sent_bytes, pieces, missing: what was written, and how many segments the store lacked.
     """
@@ -84,7 +80,7 @@ class Writer:
         self.name = name
         self.history = history
         self.progress = progress
-        self.rows_bytes = self.base_bytes = self.erased_ms = 0
+        self.rows_bytes = self.base_bytes = self.erasures = 0
         self.sent_bytes = self.pieces = self.missing = 0
         self.erased = False
         self._before = 0  # checksum of the last piece
@@ -283,8 +279,7 @@ class Writer:
                     if table == SEGMENTS:
                         segments.append(decode_row(db_key, value))
                     elif table == ERASURES:
-                        body = open_row(table, db_key, value, "erasure")
-                        self.erased_ms = max(self.erased_ms, decode_erasure(body, "erasure"))
+                        self.erasures += 1
                     yield table, db_key, value
                     found = cursor.next()
 

@@ -363,6 +363,11 @@ def test_erasure_reaches_the_copy_after_a_step_of_the_clock(
     store.erase("s", erased)
     ship(store, str(target))
     assert SECRET not in copied(target)
+    again = store.xadd("s", entry(1))
+    ship(store, str(target))
+    store.erase("s", again)  # at the same time as the one before
+    ship(store, str(target))
+    assert SECRET not in copied(target)
 
 
 def copied(target: Path) -> bytes:
