@@ -360,7 +360,7 @@ def _open(place: Path) -> Environment:
 
 
 def _remove_strays(environment: Environment) -> None:
-    """Remove the segments that the manifest does not name. The caller holds the lock of the standby.
+    """Remove the segments that the manifest does not name. The caller holds its lock.
 
     A killed process may have committed that a segment is gone and not removed its file, or fetched
     one that no commit names yet. Rows of `garbage` are those of the source, which deletes them once
