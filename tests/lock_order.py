@@ -38,6 +38,11 @@ ORDER: Final = (
         "an iterator of the asyncio interface: one thread at a time runs its steps",
     ),
     Lock(
+        "life",
+        "engine/store/registry.py: Opening.life, Environment.life",
+        "one thread opens or closes a store; those that open it meanwhile wait for it",
+    ),
+    Lock(
         "back pressure",
         "engine/archive/back_pressure.py: BackPressure._lock",
         "one thread of a process archives to make room",

@@ -171,7 +171,7 @@ class Store(
         """
         environment = self._environment
         if self._closed:
-            environment.finish_release()
+            environment.finish()
             return
         if environment.users == 1:
             environment.check_may_close()

@@ -38,9 +38,11 @@ log = logging.getLogger("streamkeep")
 class Bell:
     """The reading side of a bell, which this process made."""
 
+    # What `__del__` reads, also if an interrupt has come before anything was set.
+    handle = -1
+    maker = 0  # the process that has to remove it
+
     def __init__(self, folder: Folder) -> None:
-        self.handle = -1
-        self.maker = 0  # the process that has to remove it
         self.number = secrets.randbits(63) | 1
         self.folder = folder
         self.name = bell_name(self.number)

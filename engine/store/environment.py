@@ -37,6 +37,7 @@ from streamkeep.engine.store.registry import identity_of, registry
 from streamkeep.engine.store.sizes import without_transactions
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate, translate_os, translated
+from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.long_wait import OwnedLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
@@ -132,6 +133,7 @@ class Environment:
         self.renew_queue()
         self.segments = SegmentFiles(folder, remote=self.remote_archive)
         self.archive_work = OwnedLock("archive", context.path)
+        self.life = make_reentrant_lock("life", context.path)  # held by a thread that closes it
         context.segment_files = self.segments
         context.control = control
         if not readonly and lock is not None:
@@ -501,27 +503,25 @@ class Environment:
 
     def release(self) -> None:
         """End one use; the last one closes the environment, after archiving has ended."""
-        last = waited = False
-        try:
-            with registry.lock:
-                last = self.users == 1 and not self.context.closed
-                self.users -= 1
-            if not last:
-                return
-            if self.checkpointer is not None:
-                self.checkpointer.stop()
-            waited = self.archive_work.acquire()
-            if self.checkpoints is not None:
-                if self._needs_last_checkpoint(self.checkpoints):
-                    self.make_checkpoint()
-                with suppress(StreamkeepError):  # this process may not even have written
-                    self.checkpoints.release_room()
-        finally:
-            if last:
-                steps: list[Step] = [self.close_files, partial(registry.remove, self)]
-                if waited:
-                    steps.append(self.archive_work.release)
-                _take(steps)
+        with self.life:
+            last = False
+            try:
+                with registry.lock:
+                    last = self.users == 1 and not self.context.closed
+                    self.users -= 1
+                if not last:
+                    return
+                if self.checkpointer is not None:
+                    self.checkpointer.stop()
+                self.archive_work.acquire()
+                if self.checkpoints is not None:
+                    if self._needs_last_checkpoint(self.checkpoints):
+                        self.make_checkpoint()
+                    with suppress(StreamkeepError):  # this process may not even have written
+                        self.checkpoints.release_room()
+            finally:
+                if last:
+                    _take(self._last_steps())
 
     def _needs_last_checkpoint(self, checkpoints: Checkpoints) -> bool:
         """Return whether to make a checkpoint before the end, so that no recovery is needed.
@@ -537,11 +537,20 @@ class Environment:
         slot = checkpoints.file.newest()
         return slot is not None and slot.commit_number < control.newest()
 
-    def finish_release(self) -> None:
-        """Close what the last `release` has left open, because it was interrupted twice."""
-        if self.users <= 0 and self._unclosed != [] and not self.context.forked:
+    def finish(self) -> None:
+        """Close what the last `release` has left open, because it was interrupted."""
+        if self.users <= 0 and not self.context.forked:
             self.context.check_not_writing()
-            self.close_files()
+            with self.life:
+                _take(self._last_steps())
+
+    def _last_steps(self) -> list[Step]:
+        """Return what closes the environment at last; to take a step again does no harm."""
+        return [self.close_files, partial(registry.remove, self), self._end_archive_work]
+
+    def _end_archive_work(self) -> None:
+        if self.archive_work.is_mine():
+            self.archive_work.release()
 
     def close_files(self) -> None:
         """Close everything, without a checkpoint.

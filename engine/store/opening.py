@@ -102,10 +102,9 @@ def open_environment(
         readonly, force_recovery, max_readers, max_store_bytes, clock, node_limits, standby
     )
     opening = Opening(path)
-    environment = None
-    try:
+    while True:
         with registry.lock:
-            known = registry.find(path)
+            known, busy = registry.look(path)
             if known is not None:
                 if force_recovery:
                     raise StoreLockedError(
@@ -114,23 +113,36 @@ def open_environment(
                 _check_compatible(known, options)
                 known.users += 1
                 return known
-            registry.openings.append(opening)
-        # Without the registry's lock: other stores can be opened and closed at the same time.
-        while environment is None:
-            folder = check_place(path, create and not readonly, readonly, trust_owners, modes)
-            with suppress(_Removed):  # the next round creates the store again, or says it is gone
-                environment = _open_noted(folder, opening, options)
-        return environment
-    finally:
-        registry.end(opening, environment)
+            if busy is None:
+                registry.openings.append(opening)
+        if busy is not None:
+            busy.finish()
+            continue
+        with opening.life:
+            if opening not in registry.openings:  # another thread took it for an interrupted one
+                continue
+            # Without the registry's lock: other stores can be opened and closed at the same time.
+            try:
+                while opening.environment is None:
+                    folder = check_place(
+                        path, create and not readonly, readonly, trust_owners, modes
+                    )
+                    with suppress(_Removed):  # the next round creates it, or says it is gone
+                        _open_noted(folder, opening, options)
+                return opening.environment
+            finally:
+                registry.end(opening)
 
 
 class _Removed(Exception):
     """The folder was removed while this process waited for the lock of the store."""
 
 
-def _open_noted(folder: Folder, opening: Opening, options: _Options) -> Environment:
-    """Open a store that this process has not open, and that no other thread of it is opening."""
+def _open_noted(folder: Folder, opening: Opening, options: _Options) -> None:
+    """Open a store that this process has not open, and that no other thread of it is opening.
+
+    The environment is that of `opening` afterwards, if nothing is raised.
+    """
     readonly = options.readonly
     raw = None
     control = None
@@ -166,7 +178,9 @@ def _open_noted(folder: Folder, opening: Opening, options: _Options) -> Environm
                 environment.make_checkpoint()  # the first one after a creation or a recovery
         if environment.checkpointer is not None:
             environment.checkpointer.start()
+        opening.environment = environment
     except BaseException as error:
+        opening.environment = None
         if environment is not None:
             environment.close_files()
         elif raw is not None:
@@ -181,7 +195,6 @@ def _open_noted(folder: Folder, opening: Opening, options: _Options) -> Environm
         if isinstance(error, OSError):
             raise translate_os(error) from error
         raise
-    return environment
 
 
 def _uses_control(folder: Folder, readonly: bool) -> bool:

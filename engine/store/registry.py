@@ -5,6 +5,8 @@ files share one `Environment`, which is found by the identity of `data.mdb` and 
 The last user closes it. Closing may wait for calls of other threads; until it is done, the
 environment is listed here without users, and a thread that opens the same store waits. Opening may
 take as long as a recovery; it is also listed here, and only threads that open the same store wait.
+They wait for a lock that the thread at work has in a `with` block (`life`), so they go on also if
+an interrupt ends its work, and finish it then.
 
 A forked child must not use or close what its parent has opened. There, every environment is marked
 closed and kept alive.
@@ -57,12 +59,21 @@ class Opening:
 
     Attributes:
         names: what identifies the store before it has a data file: its path and its folder.
+        life: held by the thread.
         lock: the lock of the store, which a forked child must not hold.
+        environment: what the thread has opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.names = _names_of(path)
+        self.life = make_reentrant_lock("life", str(path))
         self.lock: CheckpointFile | None = None
+        self.environment: Environment | None = None
+
+    def finish(self) -> None:
+        """End what the thread has begun, if an interrupt has kept it from that."""
+        with self.life:
+            registry.end(self, close=True)
 
 
 def _names_of(path: Path) -> set[object]:
@@ -81,7 +92,8 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Condition(make_reentrant_lock("registry"))
+        # Not a `Condition`: an interrupt may come inside of its `__enter__`, with the lock held.
+        self.lock = make_reentrant_lock("registry")
         self.environments: dict[Identity, Environment] = {}
         self.openings: list[Opening] = []  # of stores that are being opened
 
@@ -91,31 +103,49 @@ class Registry:
         Raises:
             StoreError: another thread is closing it and waits for a transaction of this thread.
         """
-        with self.lock:
-            while True:
-                known = None
-                with suppress(OSError):
-                    known = self.environments.get(identity_of(path))
-                if known is None:
-                    names = _names_of(path)
-                    if not any(names & one.names for one in self.openings):
-                        return None
-                elif known.users:
-                    return known
-                else:
-                    known.context.check_not_writing()
-                self.lock.wait()
+        while True:
+            with self.lock:
+                known, busy = self.look(path)
+            if busy is None:
+                return known
+            busy.finish()
 
-    def end(self, opening: Opening, environment: Environment | None) -> None:
-        """End an opening; list its environment, if it succeeded, with one user."""
+    def look(self, path: Path) -> tuple[Environment | None, Environment | Opening | None]:
+        """Return the environment of an open store, or what a thread opens or closes at the path.
+
+        The caller holds `lock`. It must release that before it waits (`finish`).
+
+        Raises:
+            StoreError: another thread is closing it and waits for a transaction of this thread.
+        """
+        known = None
+        with suppress(OSError):
+            known = self.environments.get(identity_of(path))
+        if known is None:
+            names = _names_of(path)
+            return None, next((one for one in self.openings if names & one.names), None)
+        if known.users:
+            return known, None
+        known.context.check_not_writing()
+        return None, known
+
+    def end(self, opening: Opening, *, close: bool = False) -> None:
+        """End an opening; list its environment, if it succeeded, with one user.
+
+        Args:
+            close: close the environment instead, which the thread that opened it cannot use.
+        """
+        environment = opening.environment
         with self.lock:
-            if opening in self.openings:
-                self.openings.remove(opening)
-            if environment is not None:
+            if opening not in self.openings:
+                return
+            if environment is not None and not close:
                 environment.users = 1
                 self.environments[environment.identity] = environment
                 self._end_with_child()
-            self.lock.notify_all()
+            self.openings.remove(opening)
+        if environment is not None and close:
+            environment.close_files()
 
     def _end_with_child(self) -> None:
         """End what is open also when a child of `multiprocessing` ends, which runs no `atexit`."""
@@ -127,8 +157,8 @@ class Registry:
 
     def remove(self, environment: Environment) -> None:
         with self.lock:
-            self.environments.pop(environment.identity, None)
-            self.lock.notify_all()
+            if self.environments.get(environment.identity) is environment:
+                del self.environments[environment.identity]
 
     def end_all(self) -> None:
         """Before the interpreter ends its threads, end what the program has not closed."""
@@ -141,7 +171,7 @@ class Registry:
 
     def leave_to_parent(self) -> None:
         """Mark every environment closed in a forked child; LMDB's locks belong to the parent."""
-        self.lock = threading.Condition(make_reentrant_lock("registry"))
+        self.lock = make_reentrant_lock("registry")
         for opening in self.openings:
             if opening.lock is not None:
                 opening.lock.close()

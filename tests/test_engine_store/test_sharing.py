@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -155,36 +154,19 @@ def test_opening_waits_for_another_thread_that_closes(open_store: Open, tmp_path
 def test_only_the_last_user_closes(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = open_store(), open_store()
     environment = environment_of(one)
-
-    class Slow(threading.Condition):
-        """The thread that leaves first continues when the other has left."""
-
-        left = False
-
-        def __exit__(self, *details: Any) -> None:
-            first, self.left = not self.left, True
-            super().__exit__(*details)
-            wait_until(lambda: not (first and environment.users))
-
-    monkeypatch.setattr(registry, "lock", Slow(threading.RLock()))
-    slow, results = in_thread(one.close)
-    wait_until(lambda: environment.users <= 1)
-    half, go_on = threading.Event(), threading.Event()
     closing_files = environment.close_files
+    left: list[int] = []
 
     def close_files() -> None:
-        half.set()
-        assert go_on.wait(PATIENCE_S)
+        left.append(environment.users)
         closing_files()
 
     monkeypatch.setattr(environment, "close_files", close_files)
-    last, more = in_thread(other.close)
-    assert half.wait(PATIENCE_S)
-    slow.join(PATIENCE_S)
-    assert not slow.is_alive()  # it has nothing to close
-    go_on.set()
-    last.join(PATIENCE_S)
-    assert results == more == [None]
+    begun = [in_thread(one.close), in_thread(other.close)]
+    for thread, results in begun:
+        thread.join(PATIENCE_S)
+        assert results == [None]
+    assert left == [0]
 
 
 # --- what a failed opening leaves ---------------------------------------------------------------

@@ -1,0 +1,82 @@
+"""An interrupt at any step of opening and closing leaves the store to the other threads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import pytest
+
+import streamkeep
+from patience import PATIENCE_S
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.store import environment, opening, registry
+
+# Functions whose every step is tried.
+_STEPS: Final = {
+    (opening.__file__, "open_environment"),
+    (environment.__file__, "release"),
+    (environment.__file__, "_last_steps"),
+    (environment.__file__, "_take"),
+}
+_FILES: Final = {registry.__file__, threading.__file__}
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt in this thread at a step, counted from the first.
+
+    Python looks for signals where a function begins and after each call, and so does this.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        if event != "c_call" and (
+            code.co_filename in _FILES or (code.co_filename, code.co_name) in _STEPS
+        ):
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+def opened_and_closed(path: Path, interrupt: Interrupt) -> bool:
+    """Open and close a store, closing it again after an interrupt; say whether there was one."""
+    store: Store | None = None
+    sys.setprofile(interrupt)
+    try:
+        store = streamkeep.open(path, sync="none")
+        store.close()
+    except KeyboardInterrupt:
+        if store is not None:
+            store.close()
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+@pytest.mark.usefixtures("plain_locks")
+def test_an_interrupt_at_any_step_leaves_the_store_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    lengths: list[int] = []
+
+    def use() -> None:
+        with streamkeep.open(path, sync="none") as store:
+            store.xadd("s", {"f": "v"})
+            lengths.append(store.xlen("s"))
+
+    use()
+    step = 1
+    while opened_and_closed(path, Interrupt(step)):
+        other = threading.Thread(target=use, daemon=True)
+        other.start()
+        other.join(PATIENCE_S)
+        assert lengths == list(range(1, step + 2)), step
+        step += 1
+    assert step > 20
