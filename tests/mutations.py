@@ -320,20 +320,19 @@ def _compare(
     unverified = sum(loss.unverified for loss in repaired.report.streams.values())
     wrong = 0
     # Without the table, the free list or the rows of streams it is unknown what had been deleted or
-    # archived: then lost+found has it.
+    # archived: then lost+found has it. The free list says which pages are live without a tree.
     aside = _put_aside(target)
     no_free_list = bool(specimen.free & touched)
     no_records = any(node.tail and node.pages & touched for node in specimen.nodes)
-    unsure = (
-        damage.table is not None or no_records or (no_free_list and bool(specimen.main & touched))
-    )
+    unsure = damage.table is not None or no_records
     for node in specimen.nodes:
         untouched = not node.pages & touched
+        doubtful = unsure or (no_free_list and bool((specimen.main | node.leads) & touched))
         figures.nodes += 1
         figures.untouched += untouched
         figures.entries += len(node.entries)
         for place, pairs in node.entries.items():
-            if untouched and (unsure or (node.retired and no_free_list)) and place in aside:
+            if untouched and (doubtful or (node.retired and no_free_list)) and place in aside:
                 figures.aside += 1
             elif untouched:
                 assert found.get(place) == pairs, f"{where}: {place} did not come back"

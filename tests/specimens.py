@@ -77,6 +77,7 @@ class Node:
     """A macro node of a specimen: the pages that hold it, and its live entries."""
 
     pages: frozenset[int]
+    leads: frozenset[int]  # the root of its table and its leaf: without them, no tree leads to it
     entries: Entries
     retired: bool  # it waits for the archive
     tail: bool  # it is in the row of its stream
@@ -157,7 +158,10 @@ def _nodes_in(tables: Tables, table: int) -> list[Node]:
             for slot in read_until_damage(listpack, envelope.ms, envelope.seq)[0]:
                 if not slot.deleted:
                     entries[envelope.number, slot.ms, slot.seq] = tuple(slot.pairs)
-        nodes.append(Node(frozenset(pages), entries, table == RETIRED, table == STREAMS))
+        root = tables.tree(table).database.root
+        assert root is not None
+        leads = frozenset((root, page.number))
+        nodes.append(Node(frozenset(pages), leads, entries, table == RETIRED, table == STREAMS))
     return nodes
 
 
