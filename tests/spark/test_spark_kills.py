@@ -38,9 +38,12 @@ def fill(store: Store[bytes], first: int, last: int) -> None:
     store.xadd_many("orders", [{"n": str(n)} for n in numbers], ids=[f"{n}-0" for n in numbers])
 
 
-def dying(work: Callable[[Any], list[str]], failpoint: str, folder: Path) -> Any:
-    """Return a function that does the work, in a process that is killed at the first try."""
-    mark = str(folder / f"{work.__name__}.tried")
+def dying(work: Callable[[Any], list[str]], failpoint: str, mark: str) -> Any:
+    """Return a function that does the work, in a process that is killed at the first try.
+
+    Args:
+        mark: path of a file that the first try makes.
+    """
 
     def first_dies(task: Any) -> list[str]:
         import os
@@ -72,7 +75,8 @@ def test_workers_that_are_killed_are_replaced_and_nothing_comes_twice(
         (erase_job, "rewrite_files", "lake:file-named"),
         (restore_job, "make_nodes", "stage:written"),
     ):
-        made = dying(getattr(module, work), failpoint, tmp_path)
+        mark = tmp_path / f"{module.__name__}.tried"  # two jobs do the same work
+        made = dying(getattr(module, work), failpoint, str(mark))
         monkeypatch.setattr(module, work, made)
     fill(store, 1, 500)
     assert to_lake_job.to_lake(spark, str(store.path), lake).entries == 500
