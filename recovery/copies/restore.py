@@ -16,7 +16,8 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +39,7 @@ from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.whole_store.copying import finish_copy, made_beside, open_new
 from streamkeep.format.copies.head import Generation, Head
-from streamkeep.format.copies.piece import END, Commit, Piece, PieceName, read_commits
+from streamkeep.format.copies.piece import Commit, Piece, PieceName, read_commits
 from streamkeep.format.core.checksum import digest64, seal_row
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -203,40 +204,51 @@ def _plan(
     found = target.rows(generation.name)
     base = target.base(generation, found)
     names = target.names(generation.name, 0)
-    last = target.header(names[-1]) if names else None
-    if last is not None and last.kind == END:
-        names.pop()
-        newest = last.last_commit
-    else:
-        newest = generation.base_commit if last is None else last.last_commit
-    end, time_ms = newest, generation.begun_ms
+    newest, damage = generation.base_commit, ""
+    if names:
+        try:
+            newest = target.piece(names[-1])[0].last_commit  # a header alone proves nothing
+        except CorruptionError as error:
+            newest, damage = names[-1].first - 1, error.problem
+    end = newest
     if commit is not None:
-        if commit > newest:
-            if following is None:
-                problem = f"the copy ends with commit {newest}, before {commit}"
-            else:
-                problem = f"the copy has commit {newest}, and then {following.base_commit}"
-            raise ArgumentError(f"{target.uri}: {problem}; next: name one that it has")
         end = commit
     elif at_ms is not None:
         # The last piece that was written by then: their times rise.
         at = bisect_right(names, at_ms, key=lambda name: target.header(name).last_ms)
+        for name in names[max(0, at - 1) : at + 1]:
+            target.piece(name)
         end = target.header(names[at - 1]).last_commit if at else generation.base_commit
+    if damage and (end > newest or (commit is None and at_ms is None)):
+        raise _damaged(target.where(names[-1]), damage, newest)
+    if end > newest:
+        if following is None:
+            problem = f"the copy ends with commit {newest}, before {commit}"
+        else:
+            problem = f"the copy has commit {newest}, and then {following.base_commit}"
+        raise ArgumentError(f"{target.uri}: {problem}; next: name one that it has")
     rows = chain_of([one for one in found if one not in avoid], generation.base_commit, end)
     done = rows[-1].last if rows else generation.base_commit
-    at = bisect_right(names, done, key=lambda name: name.first)
-    first = max(0, at - 1)  # it may begin before and end after
-    pieces = [name for name in names[first:] if name.first <= end]
-    if pieces and first < at and target.header(pieces[0]).last_commit <= done:
-        pieces.pop(0)
-    if pieces:
-        time_ms = target.header(pieces[-1]).last_ms
-    elif rows:
-        time_ms = target.header(rows[-1].parts[-1]).last_ms
+    # A piece goes up to the next one. One that ends before is not read.
+    pieces = [
+        name
+        for name, following_it in zip_longest(names, names[1:])
+        if name.first <= end and (following_it is None or following_it.first > done + 1)
+    ]
+    time_ms = generation.begun_ms
+    with suppress(CorruptionError):  # of a piece that need not be read
+        for name in [name for name in names if name.first <= end][-1:]:
+            time_ms = target.header(name).last_ms
     if end > done and (not pieces or pieces[0].first > done + 1):
         missing = PieceName(generation.name, 0, done + 1)
         raise CorruptionError(target.where(missing), "the piece is missing")
     return Plan(generation, (base, *rows), tuple(pieces), end, time_ms, newest)
+
+
+def _damaged(where: str, problem: str, before: int) -> CorruptionError:
+    """Return the error for a piece that cannot be read."""
+    next_step = f"next: --commit {before} restores what comes before it"
+    return CorruptionError(where, f"{problem}; {next_step}")
 
 
 @contextmanager
@@ -364,7 +376,10 @@ class _Restore:
             position = decode_position(txn.get(POSITION_KEY) or b"")
         last, chain = position.commit_number, position.chain
         for at, name in enumerate(self.plan.pieces):
-            piece, body, _ = self.target.piece(name)
+            try:
+                piece, body, _ = self.target.piece(name)
+            except CorruptionError as error:
+                raise _damaged(error.where, error.problem, last) from error
             if piece.last_commit <= last:
                 continue  # before this restore was killed
             wanted = self._wanted(piece, body, self.target.where(name), last, chain)
@@ -384,10 +399,7 @@ class _Restore:
             self._report(len(self.steps) + at + 1)
         if last != self.plan.end:
             missing = PieceName(self.plan.generation.name, 0, last + 1)
-            raise CorruptionError(
-                self.target.where(missing),
-                f"the piece is missing; next: --commit {last} restores what comes before it",
-            )
+            raise _damaged(self.target.where(missing), "the piece is missing", last)
 
     def _wanted(
         self, piece: Piece, body: bytes, where: str, last: int, chain: int
