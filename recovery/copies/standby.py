@@ -129,11 +129,20 @@ class Standby:
     def run(self, *, once: bool = False) -> StandbyRow:
         """Apply what the copy has, until `stop` is set; with `once`, what it has now."""
         pause = 1.0
+        damaged = False
         while not self.stop.is_set():
             try:
+                if damaged:  # a shipper follows a damaged generation by another one
+                    self._look_at_head(damaged=True)
                 found = self._next()
-                pause = 1.0
-            except UnreachableError as error:
+                if found is not None:
+                    self._idle = 0
+                    self._apply(*found)
+                pause, damaged = 1.0, False
+            except (UnreachableError, CorruptionError) as error:
+                if not damaged and isinstance(error, CorruptionError):
+                    damaged = True
+                    continue
                 if once:
                     raise
                 log.warning("%s; following goes on in %.0f s", error, pause)
@@ -141,8 +150,6 @@ class Standby:
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 continue
             if found is not None:
-                self._idle = 0
-                self._apply(*found)
                 continue
             self._idle += 1
             if self._idle % _HEAD_POLLS == 0:
@@ -174,10 +181,15 @@ class Standby:
             return self._next()
         return name, piece, body
 
-    def _look_at_head(self) -> bool:
-        """Go on with another generation if this one is not there any more; return whether."""
+    def _look_at_head(self, *, damaged: bool = False) -> bool:
+        """Go on with another generation if this one is not there any more; return whether.
+
+        Args:
+            damaged: also if it is there, and another one has begun.
+        """
         head = self.target.known_head()
-        if self.state.generation in [one.name for one in head.generations]:
+        names = [one.name for one in head.generations]
+        if self.state.generation in (names[-1:] if damaged else names):
             return False
         self._follow(head.generations[-1].name)
         return True
@@ -187,17 +199,18 @@ class Standby:
         head = self.target.known_head()
         found = [one for one in head.generations if one.name == name]
         generation = found[0] if found else head.generations[-1]
-        self.state = self.state._replace(generation=generation.name)
         self._located = False
-        if not self._continues(generation):
-            log.warning(
-                "%s: %s does not go on after commit %d; beginning with its base, of commit %d",
-                self.target.uri,
-                generation.name,
-                self.state.commit_number,
-                generation.base_commit,
-            )
-            self._take_base(generation)
+        if self._continues(generation):
+            self.state = self.state._replace(generation=generation.name)
+            return
+        log.warning(
+            "%s: %s does not go on after commit %d; beginning with its base, of commit %d",
+            self.target.uri,
+            generation.name,
+            self.state.commit_number,
+            generation.base_commit,
+        )
+        self._take_base(generation)
 
     def _continues(self, generation: Generation) -> bool:
         """Return whether a generation has the newest commit, with the same checksum."""
@@ -291,22 +304,25 @@ class Standby:
             return before
 
         position = LogPosition(0, 0, generation.base_chain, generation.base_commit)
-        self._write(write, position, generation.begun_ms)
+        self._write(write, position, generation.begun_ms, generation.name)
 
     def _write(
         self,
         write: Callable[[lmdb.Transaction[bytes]], set[str]],
         position: LogPosition,
         time_ms: int,
+        generation: str = "",
     ) -> None:
         """Run `write` in a transaction of LMDB, with the log position; and show it to readers.
 
         Args:
             write: returns segments that the manifest may not name any more.
+            generation: the one that goes on, if it is another one.
         """
         context = self.context
         control, journal = cast(ControlFile, context.control), cast(Journal, context.journal)
-        state = self.state._replace(commit_number=position.commit_number, time_ms=time_ms)
+        generation = generation or self.state.generation
+        state = StandbyRow(self.target.uri, generation, position.commit_number, time_ms)
 
         def commit() -> set[str]:
             # As for a flush: without a pin, it could reuse pages of the checkpoint.
