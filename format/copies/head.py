@@ -5,13 +5,13 @@
     GENERATION/...                   the pieces of a generation; see `piece`
     GENERATION/segments/<name>       empty objects: the segments that the generation needs
     segments/<name>                  segments of the archive; the name ends with their checksum
-    GENERATION/verified.json         how far the generation was verified
+    GENERATION/verified.json         how far the generation was verified, and what was damaged
 
 A *generation* is a base and all commits after it. It is named here as soon as its base is whole.
 A new one begins when the journal lacks what was not copied yet, when this store is not the one
-that was copied last, after an erasure, and when a base has become old. An old one stays as long
-as somebody may want to go back to its time: it is no longer named here before its objects are
-removed.
+that was copied last, after an erasure, after damage, and when a base has become old. An old one
+stays as long as somebody may want to go back to its time: it is no longer named here before its
+objects are removed. The piece that ends it stays: see `recovery.copies.generations`.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ class Verified(NamedTuple):
         pieces: of level 0, up to that commit.
         piece_checksum: that of the last one; 0 for the base.
         segments: the names of the segments that were found sound.
+        damaged: the names of the objects that were not: a shipper then begins another generation.
     """
 
     commit_number: int
@@ -129,7 +130,8 @@ class Verified(NamedTuple):
     pieces: int
     piece_checksum: int
     time_ms: int
-    segments: tuple[str, ...]
+    segments: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """Return the bytes of the object."""
@@ -140,10 +142,11 @@ def decode_verified(data: bytes, where: str) -> Verified:
     """Parse what the last verification has left; raise CorruptionError."""
     try:
         found = Verified(**_checked(json.loads(data)))
-        numbers = found[:-1]
+        numbers = found[:-2]
         if not all(type(one) is int for one in numbers):
             raise ValueError(f"{numbers}")
-        return found._replace(segments=tuple(map(str, found.segments)))
+        names = (tuple(map(str, one)) for one in found[-2:])
+        return Verified(*numbers, *names)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(where, f"damaged: {error}") from None
 

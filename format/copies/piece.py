@@ -126,6 +126,11 @@ def is_generation_name(name: str) -> bool:
     return _GENERATION.fullmatch(name) is not None
 
 
+def generation_number(name: str) -> int:
+    """Return the number in the name of a generation; 0 for no name."""
+    return int(name.partition("-")[0] or "0", 16)
+
+
 def parse_name(name: str) -> PieceName | None:
     """Return what a name says; None if it is not that of a piece."""
     found = _NAME.fullmatch(name)

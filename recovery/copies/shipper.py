@@ -21,20 +21,18 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.slots import Slot, hold_slot, read_slot, slot_name
-from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
-from streamkeep.format.copies.head import Generation, Head
-from streamkeep.format.copies.piece import END, Piece, PieceName, encode_end
+from streamkeep.format.copies.head import Generation
+from streamkeep.format.copies.piece import generation_number
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -47,22 +45,24 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.values import whole
 from streamkeep.format.journal.position import LogPosition
+from streamkeep.recovery.copies.generations import Generations
 from streamkeep.recovery.copies.history import Diverged, Gap, History, find_history
-from streamkeep.recovery.copies.target import Place, Progress, Target
+from streamkeep.recovery.copies.target import Place, Progress, Refused, Target
 from streamkeep.recovery.copies.writer import Again, Writer
 
 HOLD_BYTES: Final = 4 << 30
 _LEAST_BASE: Final = 64 << 20  # bytes of rows after a base before a new one is due
 _MOST_CONFLICTS: Final = 10
 _POLL_S: Final = 0.02
-_TIDY_MS: Final = 3_600_000
+_LEAST_AGE_MS: Final = 3_600_000  # of a base, whatever `keep` is
+_TIDY_S: Final = 600.0
 _PAUSE_S: Final = 1.0  # before the next try; twice as long each time
 _LONGEST_PAUSE_S: Final = 30.0
 
 log = logging.getLogger("streamkeep")
 
 
-class Superseded(StoreError):
+class Superseded(Refused):
     """The copy goes on with commits that this store has not made."""
 
 
@@ -131,6 +131,7 @@ class Shipper:
         keep: Duration = "7d",
         hold_bytes: int = HOLD_BYTES,
         take_over: bool = False,
+        renew: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """Take the settings; see `ship`.
@@ -150,18 +151,19 @@ class Shipper:
         self.keep_ms = above_zero(keep, "keep")
         self.hold_bytes = whole(hold_bytes, "hold_bytes", 1, 1 << 62)
         self.take_over = take_over
+        self.renew = renew
         self.progress = progress
         self.stop = threading.Event()
         self.failure = ""
         self._owner = f"{socket.gethostname()}, process {os.getpid()}"
-        self._head: Head | None = None
-        self._tag: str | None = None
+        self.generations = Generations(self.target)
         self._writer: Writer | None = None  # of the generation that goes on; None at a gap
         self._base: _Base | None = None
         self._base_bytes = 0  # that were written
         self._erased = False  # the copy has what was erased from the store
         self._proved_ms = 0  # when the copy was verified
-        self._tidied_ms = 0
+        self._damaged: tuple[str, ...] = ()  # objects of the generation that goes on
+        self._tidied_s = -_TIDY_S
 
     def report(self) -> ShipReport:
         """Return what was done."""
@@ -208,7 +210,7 @@ class Shipper:
                         begun = True
                     shipped = self._step()
                     self.failure, pause = "", _PAUSE_S
-                    if once and self._base is None and shipped >= end:
+                    if once and self._base is None and not self._damaged and shipped >= end:
                         break
                     self._wait()
                 except Again as again:
@@ -220,9 +222,9 @@ class Shipper:
                             "loses what it was given"
                         ) from again
                     self.stop.wait(min(pause, self.every_s))
-                except (UnreachableError, StoreFullError) as error:
-                    if once:
-                        raise
+                except StoreError as error:
+                    if once or type(error) not in (UnreachableError, StoreFullError, StoreError):
+                        raise  # it would not help to try again
                     self.failure = str(error)
                     log.warning("%s; shipping goes on in %.0f s", error, pause)
                     self.stop.wait(pause)
@@ -253,8 +255,8 @@ class Shipper:
             self._switch(newest, now_ms)
         elif self._writer is not None and self._writer.rows_are_due():
             self._send_rows(self._writer)
-        elif now_ms - self._tidied_ms > _TIDY_MS:
-            self._tidy(now_ms, ())
+        elif self._base is None and time.monotonic() - self._tidied_s >= _TIDY_S:
+            self._tidy(now_ms)
         return -1 if self._writer is None else self._writer.commit_number
 
     def _wait(self) -> None:
@@ -277,39 +279,41 @@ class Shipper:
     def _start(self) -> None:
         """Find out where the target is, and whether the journal goes on from there."""
         self._drop_base()
-        self._writer = self._head = self._tag = None
+        self._writer = None
         self.target.check_writes()
         slot = None
         try:
             slot = read_slot(self.folder, slot_name(self.target.uri))
         except CorruptionError as error:
             log.warning("%s", error)
-        found = self.target.head()
-        if found is None and slot is not None and slot.generation and not self.take_over:
+        head = self.generations.read()
+        if head is None and slot is not None and slot.generation and not self.take_over:
             raise UnreachableError(
                 f"{self.target.uri}: the copy that was there is gone; next: mount its disk, or "
                 "--take-over makes a new one"
             )
-        if found is None:
+        if head is None:
             return
-        self._head, self._tag = found
-        if self._head.store != self.environment.uuid:
-            raise StoreError(
-                f"{self.target.uri}: the copy of another store ({self._head.store}); next: name "
-                "another target"
+        if head.store != self.environment.uuid:
+            raise Refused(
+                f"{self.target.uri}: the copy of another store ({head.store}); next: name another "
+                "target"
             )
-        newest = self._head.generations[-1]
-        self._erased = slot is not None and slot.erased
+        newest = head.generations[-1]
+        self._erased = self.renew or (slot is not None and slot.erased)
         known = slot is not None and newest.name in (slot.generation, slot.begun)
         # The journal of a store that was replaced may go on from the same commit. Without a slot,
         # which a power loss may take, its epoch is lower: a restore and a promotion raise it.
         may_resume = newest.epoch <= self.context.epoch if slot is None else known
+        why = "the journal of the store does not go on where the copy ends"
         try:
             if may_resume and self._resume(newest, slot):
                 return
         except Diverged as error:  # a copy of the store's folder was used, and shipped, too
             log.warning("%s: %s", self.target.uri, error)
             known = False
+        except CorruptionError as error:
+            why = f"{error}"
         if not known and not self.take_over:
             raise Superseded(
                 f"{self.target.uri}: the copy goes on with {newest.name}, which {newest.owner} "
@@ -321,9 +325,9 @@ class Shipper:
         restored = slot is not None and slot.position.commit_number < 0
         log.log(
             logging.INFO if restored else logging.WARNING,
-            "%s: a new generation begins: the journal of the store does not go on where the copy "
-            "ends",
+            "%s: a new generation begins: %s",
             self.target.uri,
+            why,
         )
 
     def _resume(self, generation: Generation, slot: Slot | None) -> bool:
@@ -343,16 +347,17 @@ class Shipper:
         writer = Writer(self.target, self.environment, generation.name, history)
         writer.resume(generation, before)
         self._writer = writer
-        self._proved_ms = self.target.proved_ms(generation.name)
+        self._note_proof(generation.name)
         self._note_shipped()
-        for before_it in self._generations()[-2:-1]:  # a killed process may not have come to that
-            self._end(before_it, generation)
+        self.generations.end_before(generation)  # a killed process may not have come to that
+        self.take_over = False  # or two stores would take over from each other for ever
         return True
 
     def _note_shipped(self) -> None:
         """Write the slot: how far the target is, and from where on the journal is needed."""
         writer, base = self._writer, self._base
         assert writer is not None
+        self.generations.check(writer.name)
         held, epoch = writer.history.position, writer.history.epoch
         if base is not None and base.held.commit_number < held.commit_number:
             held, epoch = base.held, base.epoch
@@ -380,9 +385,12 @@ class Shipper:
             self.environment.sync_to(txn.newest_commit())
             try:
                 writer.send_commits(txn.newest_commit(), self.context.now_ms(), self._note_shipped)
+                writer.send_rows(txn)
             except Gap:
                 return  # the next step finds it, too
-            writer.send_rows(txn)
+            except CorruptionError as error:  # of rows that were written before
+                log.warning("%s; a new generation begins", error)
+                self._damaged = (error.where,)
 
     def _is_erased(self) -> bool:
         """Return whether the copy has what was erased, and the erasure is done."""
@@ -390,11 +398,11 @@ class Shipper:
 
     def _is_base_due(self, now_ms: int) -> bool:
         """Return whether a new generation has to begin."""
-        writer, generations = self._writer, self._generations()
-        if writer is None or not generations or self._is_erased():
+        writer, generations = self._writer, self.generations.named
+        if writer is None or not generations or self._damaged or self._is_erased():
             return True
         base = generations[-1]
-        if now_ms - base.begun_ms > max(self.keep_ms, _TIDY_MS):
+        if now_ms - base.begun_ms > max(self.keep_ms, _LEAST_AGE_MS):
             return True
         return writer.rows_bytes > max(base.base_bytes // 2, _LEAST_BASE)
 
@@ -403,10 +411,9 @@ class Shipper:
         with self.context.apply_lock:
             self.context.begin_view().abort()
             held = self.journal.log.position
-        epoch, generations = self.context.epoch, self._generations()
+        epoch, generations = self.context.epoch, self.generations.named
         known = generations[-1].name if generations else ""
-        number = int(known.partition("-")[0] or "0", 16) + 1
-        name = f"{number:08x}-{secrets.token_hex(4)}"
+        name = f"{generation_number(known) + 1:08x}-{secrets.token_hex(4)}"
         if self._writer is None:  # nothing else holds the journal from here on
             slot = Slot(
                 self.target.uri, known, name, epoch, held, 0, now_ms, self.hold_bytes, self._erased
@@ -420,10 +427,14 @@ class Shipper:
         except Gap:  # a checkpoint came between: the next step tries again
             txn.close()
             return
-        writer = Writer(self.target, self.environment, name, history, self.progress)
+        writer = Writer(self.target, self.environment, name, history, self.progress, self._damaged)
         self._base = _Base(writer, txn, held, now_ms)
         if self._writer is not None:
-            self._note_shipped()
+            try:
+                self._note_shipped()
+            except BaseException:  # without a note of it, a new head could not be told apart
+                self._drop_base()
+                raise
 
     def _drop_base(self) -> None:
         """End the thread that writes a base, if there is one."""
@@ -445,7 +456,7 @@ class Shipper:
         except Gap as gap:
             log.warning("%s: %s: the base is written again", self.target.uri, gap)
             raise Again(f"{gap}") from None
-        generations = self._generations()
+        generations = self.generations.named
         generation = Generation(
             writer.name,
             base.epoch,
@@ -457,79 +468,38 @@ class Shipper:
             self.keep_ms,
             writer.erasures,
         )
-        head = Head(self.environment.uuid, (*generations, generation))
-        if not self.target.set_head(head, self._tag):
-            raise Again(self.target.uri)
-        failpoints.hit("ship:head")
+        self.generations.begin(self.environment.uuid, generation)
         outdated = [
             one.name for one in generations if self._erased or one.erasures < writer.erasures
         ]
-        self._writer, self._base, self._erased = writer, None, False
+        self._writer, self._base, self._damaged = writer, None, ()
+        self._erased = self.renew = self.take_over = False
         self._base_bytes = writer.base_bytes
         self._note_shipped()
         log.info("%s: %s begins at commit %d", self.target.uri, writer.name, writer.commit_number)
-        if generations:
-            self._end(generations[-1], generation)
-        failpoints.hit("ship:ended")
-        self._read_head()
         self._tidy(now_ms, outdated)
 
-    def _generations(self) -> tuple[Generation, ...]:
-        """Return the generations that the head named when it was read."""
-        return () if self._head is None else self._head.generations
-
-    def _read_head(self) -> None:
-        """Read the head that was just written, with its tag."""
-        found = self.target.head()
-        if found is None:
-            raise Again(self.target.uri)
-        self._head, self._tag = found
-
-    def _end(self, ended: Generation, successor: Generation) -> None:
-        """End a generation: whoever still writes to it finds out at the next piece."""
-        names = self.target.names(ended.name, 0)
-        last = self.target.header(names[-1]) if names else None
-        if last is not None and last.kind == END:
+    def _tidy(self, now_ms: int, outdated: Container[str] = ()) -> None:
+        """Remove what nobody may want to go back to, and look at what the last proof has found."""
+        self._tidied_s = time.monotonic()
+        if self._writer is None:
             return
-        first = 1 + (ended.base_commit if last is None else last.last_commit)
-        end = Piece(
-            END,
-            self.environment.uuid.bytes,
-            successor.epoch,
-            first,
-            first - 1,
-            successor.begun_ms,
-            0,
-            0,
-        )
-        data = encode_end(end, successor.name, successor.owner)
-        if not self.target.create(str(PieceName(ended.name, 0, first)), data):
-            raise Again(self.target.uri)  # it was written to in this moment
-
-    def _tidy(self, now_ms: int, outdated: Iterable[str]) -> None:
-        """Remove generations that nobody may want to go back to, and rows that others have."""
-        self._tidied_ms = now_ms
-        generations, head = self._generations(), self._head
-        if self._writer is None or head is None:
-            return
-        kept = [
-            one
-            for one, following in pairwise(generations)
-            if one.name not in outdated and following.begun_ms > now_ms - self.keep_ms
-        ]
-        kept.append(generations[-1])
-        dropped = [one for one in generations if one not in kept]
-        if dropped:
-            if not self.target.set_head(head._replace(generations=tuple(kept)), self._tag):
-                raise Again(self.target.uri)
-            self._read_head()
-            failpoints.hit("ship:dropped")
-            for one in dropped:
-                self.target.remove(one.name)
-            self.target.drop_segments()
-        self.target.remove_unnamed(tuple(kept))
+        self.generations.remove(now_ms - self.keep_ms, outdated)
         self._writer.drop_merged_rows()
-        self._proved_ms = max(self._proved_ms, self.target.proved_ms(kept[-1].name))
+        self._note_proof(self._writer.name)
+
+    def _note_proof(self, generation: str) -> None:
+        """Note what the last verification of the generation that goes on has found."""
+        verified = self.target.verified(generation)
+        self._proved_ms = verified.time_ms
+        if verified.damaged and not self._damaged:
+            log.warning(
+                "%s: `ship verify` found damage in %s, such as %s; a new generation begins",
+                self.target.uri,
+                generation,
+                verified.damaged[0],
+            )
+        self._damaged = verified.damaged
 
 
 def ship(
@@ -539,6 +509,7 @@ def ship(
     keep: Duration = "7d",
     hold_bytes: int = HOLD_BYTES,
     take_over: bool = False,
+    renew: bool = False,
     progress: Progress | None = None,
 ) -> ShipReport:
     """Bring the copy of a store at `target` up to the newest commit; make it if there is none.
@@ -552,6 +523,8 @@ def ship(
         keep: for how long a restore can go back to any moment.
         hold_bytes: of the journal, which the store keeps for the next time, at most.
         take_over: also if the copy follows another store of the same identity now.
+        renew: make the copy anew; when it is complete, all that it had before is removed, and
+            `keep` begins again.
 
     Raises:
         StoreError: the target has the copy of another store, or this store does not know how the
@@ -565,6 +538,7 @@ def ship(
             keep=keep,
             hold_bytes=hold_bytes,
             take_over=take_over,
+            renew=renew,
             progress=progress,
         )
         return shipper.run(once=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from streamkeep.engine.remote.object_store import open_objects
@@ -20,6 +21,7 @@ from streamkeep.format.copies.head import (
     VERIFIED,
     Generation,
     Head,
+    Verified,
     decode_head,
     decode_verified,
 )
@@ -36,9 +38,14 @@ from streamkeep.format.copies.piece import (
 )
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError, StoreError
 from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.segment import Segment
 
 Place = str | os.PathLike[str]  # a URI, or the path of a folder
 Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes
+
+
+class Refused(StoreError):
+    """A store must not be shipped there; trying again does not help."""
 
 
 class Rows(NamedTuple):
@@ -68,11 +75,11 @@ class Target:
         """Check that the target refuses writes on whose refusal everything here depends.
 
         Raises:
-            StoreError: it does not, so two stores that write to it could mix their commits.
+            Refused: it does not, so two stores that write to it could mix their commits.
         """
         create = self.objects.create
         if (create(PROBE, b"") and create(PROBE, b"")) or self.objects.replace(PROBE, b"", "0"):
-            raise StoreError(
+            raise Refused(
                 f"{self.uri}: it replaces an object in spite of If-None-Match or If-Match, so "
                 "that two stores could mix their commits there; next: name a target that heeds "
                 "them, such as a folder or S3"
@@ -105,11 +112,13 @@ class Target:
     def set_head(self, head: Head, tag: str | None) -> bool:
         """Write the head; return False if it is no longer the one with the tag."""
         data = head.encode()
-        if tag is None:
-            done = self.objects.create(HEAD, data)
-        else:
-            done = self.objects.replace(HEAD, data, tag)
-        return done or self._is(HEAD, data)
+        with contextlib.suppress(FileNotFoundError):  # the copy is gone
+            if tag is None:
+                done = self.objects.create(HEAD, data)
+            else:
+                done = self.objects.replace(HEAD, data, tag)
+            return done or self._is(HEAD, data)
+        return False
 
     # --- pieces -----------------------------------------------------------------------------
 
@@ -147,13 +156,16 @@ class Target:
                 return rows
         raise CorruptionError(self.where(generation.name), "the base of the copy is not whole")
 
-    def header(self, name: PieceName) -> Piece:
-        """Return the header of a piece."""
-        where = self.where(name)
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Return a part of an object; raise CorruptionError if it is missing."""
         try:
-            return decode_header(self.objects.read(str(name), 0, HEADER_SIZE), where)
+            return self.objects.read(name, offset, size)
         except FileNotFoundError:
-            raise CorruptionError(where, "the piece is missing") from None
+            raise CorruptionError(self.where(name), "the object is missing") from None
+
+    def header(self, name: PieceName) -> Piece:
+        """Return the header of a piece, of which only a read of the whole proves anything."""
+        return decode_header(self.read(str(name), 0, HEADER_SIZE), self.where(name))
 
     def piece(self, name: PieceName) -> tuple[Piece, bytes, int]:
         """Return a piece, its body and its checksum.
@@ -180,32 +192,38 @@ class Target:
                 return piece, checksum
         return None
 
-    def proved_ms(self, generation: str) -> int:
-        """Return when a generation was verified; 0 for never."""
+    def verified(self, generation: str) -> Verified:
+        """Return what the last verification of a generation has noted."""
         name = f"{generation}/{VERIFIED}"
         try:
-            return decode_verified(self.objects.get(name), self.where(name)).time_ms
+            return decode_verified(self.objects.get(name), self.where(name))
         except (FileNotFoundError, CorruptionError):  # the next verification says more
-            return 0
+            return Verified(0, 0, 0, 0, 0)
 
     # --- segments ---------------------------------------------------------------------------
+
+    def segment(self, name: str) -> Segment:
+        """Open a segment; raise CorruptionError if it is missing or damaged."""
+        where = self.where(name)
+        size = self.objects.size(name)
+        if size is None:
+            raise CorruptionError(where, "the segment is missing")
+        return Segment.open(partial(self.read, name), size, where)
 
     def needed_segments(self, generation: str) -> set[str]:
         """Return the names of the segments that a generation needs."""
         return set(_below(self.objects.names(f"{generation}/{SEGMENTS}"), f"{generation}/"))
 
-    def remove(self, generation: str) -> None:
-        """Remove what is left of a generation, after the head no longer names it."""
+    def remove(self, generation: str, *, with_end: bool) -> None:
+        """Remove what is left of a generation that the head does not name."""
+        end = ""
+        for last in self.names(generation, 0)[-1:]:
+            with contextlib.suppress(CorruptionError):
+                if not with_end and self.header(last).kind == END:
+                    end = str(last)
         for name in self.objects.names(generation):
-            self.objects.remove(name)
-
-    def remove_unnamed(self, generations: tuple[Generation, ...]) -> None:
-        """Remove what killed processes have left of generations that were never named."""
-        named = {one.name for one in generations}
-        for name in self.objects.folders():
-            # A later one may be that of a process which is still at its base.
-            if is_generation_name(name) and name not in named and name < generations[-1].name:
-                self.remove(name)
+            if name != end:
+                self.objects.remove(name)
 
     def drop_segments(self) -> None:
         """Remove the segments that no generation needs, not even one whose base is being made."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Final
 
 from streamkeep.engine.store.environment import Environment
@@ -28,9 +28,8 @@ from streamkeep.format.copies.piece import (
     read_commits,
 )
 from streamkeep.format.core.errors import (
-    MissingSegmentError,
+    CorruptionError,
     StreamkeepError,
-    UnreachableError,
 )
 from streamkeep.format.core.keys import ERASURES, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations
@@ -74,6 +73,7 @@ class Writer:
         name: str,
         history: History,
         progress: Progress | None = None,
+        damaged: Container[str] = (),
     ) -> None:
         self.target = target
         self.environment = environment
@@ -90,6 +90,7 @@ class Writer:
         self._rows: list[tuple[Rows, int]] = []  # after the base, with the number of rows
         self._last_keys: set[RowKey] = set()  # of the last of these, unless there are many
         self._segments: set[str] = set()  # that the generation has
+        self._damaged = damaged  # objects that are to be written again
 
     @property
     def commit_number(self) -> int:
@@ -165,7 +166,7 @@ class Writer:
                 self._send_piece(piece, b"".join(data))
                 data, size, segments, start, epoch = [], 0, [], here, history.epoch
                 sent()
-        except UnreachableError:
+        except BaseException:
             history.go_back(epoch, start)
             raise
 
@@ -203,7 +204,8 @@ class Writer:
             name = segment_name(record)
             if name in self._segments:
                 continue
-            if self.target.objects.size(name) is None and not self._send_segment(name, record):
+            size = None if name in self._damaged else self.target.objects.size(name)
+            if size != record.size_bytes and not self._send_segment(name, record):
                 continue
             failpoints.hit("ship:segment")
             self.target.create(f"{self.name}/{name}", b"")
@@ -214,7 +216,7 @@ class Writer:
         folder = self.environment.folder
         try:
             segment = open_stored(folder, record.path, record.where)
-        except MissingSegmentError as error:
+        except CorruptionError as error:  # missing, or damaged: the commits go along all the same
             if self.environment.remote_archive() is not None:
                 return False  # the manifest names it, and it is read from there
             if self.environment.read(is_named, record):

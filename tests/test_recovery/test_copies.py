@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from streamkeep.engine.system.clock import Clock, ManualClock
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.copies.head import HEAD, decode_head
 from streamkeep.format.copies.piece import parse_name
+from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
@@ -45,6 +47,7 @@ from streamkeep.format.segment.segment import Segment
 from streamkeep.metrics.prometheus import prometheus_text
 from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
+from streamkeep.recovery.copies.remains import find_in_copy
 from streamkeep.recovery.copies.shipper import Shipper, Superseded
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Target
@@ -348,6 +351,74 @@ def test_erasure_reaches_the_copy(open_store: Open, tmp_path: Path) -> None:
     assert not grep(tmp_path / "restored")
     with streamkeep.open(tmp_path / "restored") as restored:
         assert describe(restored) == describe(store)
+
+
+def test_erase_searches_the_copy(open_store: Open, tmp_path: Path) -> None:
+    """In bases, rows, records and segments: until the shipper has replaced them, it is found."""
+    clock = ManualClock(1_718_004_800_000)
+    store = open_store(clock=clock)
+    target, path = str(tmp_path / "target"), str(store.path)
+    erase = ("erase", path, "s", "--yes", "--timeout", "10ms", "--verify", target)
+    store.set_retention("s", archive=True)
+    ids: dict[str, bytes] = {}
+
+    def add(name: str) -> None:
+        clock.ms += 1  # the stream is deleted, and no ID comes again
+        ids[name] = store.xadd("s", {"of": name, "pad": "x" * 50})
+        store.xadd_many("s", [{"n": str(n)} for n in range(300)])
+
+    add("base")
+    store.xadd("other", {"of": "record"})
+    ship(store, target)
+    add("segment")
+    store.xtrim("s", maxlen=0, approximate=False)
+    store.archive()
+    ship(store, target)
+    add("gone")  # no state that was shipped has it, but the records
+    store.delete("s")
+    add("record")
+    ship(store, target)
+    kinds = {"base": "/1/ segments/", "segment": "/0/ segments/", "gone": "/0/", "record": "/0/"}
+    for name, parts in kinds.items():
+        found = search(store, target, [ids[name]], None)
+        assert all(any(part in one for one in found) for part in parts.split()), (name, found)
+        assert search(store, target, [], {b"of": [name.encode()]}) == found
+    text = run(*erase, "--where", "of=record", status=1).stderr
+    assert re.search(r"still in the copy .*/0/\d+\.skp \(1 entry\)\n", text)
+    ship(store, target)
+    done = run(*erase, "--where", "of=record")
+    assert done.stderr.endswith("target: clean\n")
+    for name in ("segment", "base"):
+        run(*erase, ids[name], status=1)
+        ship(store, target)
+    for name in kinds:
+        assert not search(store, target, [ids[name]], None), name
+    assert search(store, target, [], {b"n": [b"7"]})
+
+
+def search(
+    store: Store[Any], target: str, ids: list[bytes], wanted: dict[bytes, list[bytes]] | None
+) -> list[str]:
+    """Return the names of the objects of a copy that have entries."""
+    parsed = [(one.ms, one.seq) for one in map(StreamId.parse, ids)]
+    return sorted(one.name for one in find_in_copy(store, target, b"s", parsed, wanted, 0))
+
+
+def test_erase_waits_for_the_shipper(open_store: Open, tmp_path: Path) -> None:
+    """One that runs begins a generation at once; then nothing of the entry is left."""
+    store = open_store()
+    erased = store.xadd("s", entry(0))
+    shipper = Shipper(store, str(tmp_path / "target"), every="10ms")
+    thread = threading.Thread(target=shipper.run)
+    thread.start()
+    try:
+        wait_until(lambda: shipper.report().commit_number >= newest(store))
+        erase = ("erase", store.path, "s", erased, "--yes", "--timeout", "5m", "--verify")
+        assert run(*erase, tmp_path / "target").stderr.endswith("clean\n")
+        assert SECRET not in copied(tmp_path / "target")
+    finally:
+        shipper.stop.set()
+        thread.join()
 
 
 def test_erasure_reaches_the_copy_after_a_step_of_the_clock(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from streamkeep.engine.commands.arguments import parse_ids
 from streamkeep.format import quoting
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError
@@ -34,6 +35,7 @@ def erase(
     ids: tuple[EntryId, ...] = (),
     where: Where = (),
     finish: bool = False,
+    verify: str | None = None,
     timeout: Ms = 60_000,
     yes: Yes = False,
 ) -> None:
@@ -53,22 +55,27 @@ def erase(
     Other processes may go on reading and writing. If one still reads an old snapshot after
     --timeout, it is named and the bytes remain. --finish then erases them.
 
-    Copies elsewhere are not erased: backups, exported files, snapshots of the file system, and
+    What `streamkeep ship` keeps elsewhere is replaced by the shipper. --verify waits for that, and
+    then searches every object there: contents that it finds are an error. Other copies are not
+    erased: backups, exported files, old versions in a bucket, snapshots of the file system, and
     blocks that the disk has taken out of use.
 
     \b
     Examples:
       streamkeep erase orders.store orders 1718004800000-0 1718004800000-1 --yes
-      streamkeep erase orders.store orders --where user=42
+      streamkeep erase orders.store orders --where user=42 --verify s3://bucket/orders
       streamkeep erase orders.store --finish
 
     Args:
         key ([KEY):
         ids (ID...]):
         finish: Finish an erasure that was interrupted; takes no KEY and no ID.
-        timeout: How long to wait for readers of old snapshots.
+        verify (TARGET): Search the copy TARGET, too, for what was to be erased.
+        timeout: How long to wait for readers of old snapshots, and for the shipper of TARGET.
     """
     condition = arguments.condition_of(where)
+    if verify is not None and key is None:
+        raise click.UsageError("--verify needs a KEY: what to search for")
     if finish == (key is not None) or (key is not None and bool(ids) == bool(where)):
         raise click.UsageError("give KEY and IDs, KEY and --where, or --finish")
     wanted = given_ids(ids, key) if key is not None and ids else []
@@ -99,9 +106,37 @@ def erase(
                 f"still in the store: {entries_text(len(left))} with these fields: {shown}",
                 hint="if another process has appended them since, run the command again",
             )
+        if verify is not None and key is not None:
+            _check_copy(store, verify, key, wanted, condition, timeout / 1000)
         output.result(str(count), count=count)
         if key is not None and not known and not count:
             raise _unknown(store_path, key)
+
+
+def _check_copy(
+    store: Store[bytes],
+    target: str,
+    key: bytes,
+    ids: Sequence[bytes],
+    condition: dict[bytes, list[bytes]] | None,
+    timeout_s: float,
+) -> None:
+    """Raise Failure if a copy has contents of entries after its shipper had time to replace it."""
+    from streamkeep.recovery.copies.remains import find_in_copy
+
+    # Without an erasure, the shipper replaces nothing.
+    found = find_in_copy(
+        store, target, key, parse_ids(list(ids)), condition, timeout_s if ids else 0
+    )
+    if found:
+        shown = ", ".join(f"{one.name} ({entries_text(len(one.ids))})" for one in found[:3])
+        more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+        raise Failure(
+            f"still in the copy {target}: {shown}{more}",
+            hint="`streamkeep ship STORE TARGET --once` replaces it; where that was done, --renew "
+            "does; then run the command again",
+        )
+    output.note(f"{target}: clean")
 
 
 def _is_known(store: Store[bytes], key: bytes) -> bool:

@@ -79,6 +79,7 @@ def run(
     keep: Ms = 604_800_000,
     hold: SizeBytes = 4 << 30,
     take_over: bool = False,
+    renew: bool = False,
     forget: bool = False,
 ) -> None:
     """Ship STORE to TARGET.
@@ -89,6 +90,7 @@ def run(
         keep: For how long TARGET can go back to any moment.
         hold: What STORE keeps of its journal for TARGET, at most. Past it, the copy begins anew.
         take_over: Ship to a TARGET that follows another store of the same identity now.
+        renew: Make the copy anew, and then remove what TARGET had before.
         forget: Ship no more to TARGET: STORE holds no journal for it.
     """
     from streamkeep.recovery.copies import shipper as shipping
@@ -109,6 +111,7 @@ def run(
             keep=keep / 1000,
             hold_bytes=hold,
             take_over=take_over,
+            renew=renew,
             progress=progress,
         )
         if not once:
@@ -240,10 +243,17 @@ def _tell_proof(
             same = f"; it is the same as {store}" if store is not None and not differences else ""
             output.line(f"restored up to commit {restored}; fsck found nothing{same}")
     if problems:
+        if not report.damaged:
+            renewal = "what goes on is sound; the rest is removed after --keep, or now by"
+        elif report.noted:
+            renewal = "a shipper begins anew within ten minutes, and at its start; at once does"
+        else:
+            renewal = "the damage could not be noted at TARGET, so tell the shipper:"
         raise Failure(
             f"{report.target}: {count_text(problems, 'problem', 'problems')}",
-            hint="`ship restore --commit N` restores what comes before the damage; for a sound "
-            "copy, move TARGET away, and `streamkeep ship` with --take-over makes another",
+            hint=f"{renewal} `streamkeep ship STORE TARGET --once"
+            f"{'' if report.damaged and report.noted else ' --renew'}`; "
+            "`ship restore --commit N` restores what comes before the damage",
             status=Exit.DAMAGED,
         )
     if differences:

@@ -1,0 +1,159 @@
+"""The generations that the head of a copy names: beginning one, ending the others, removing them.
+
+A generation that is followed by another one ends with a piece in place of its next one, so that
+a store that still writes to it finds out. That piece stays when everything else of the generation
+is removed: a store that slept for days must find it, too. So that it need not stay for ever, a
+shipper acknowledges nothing before it has read the head again, if that was some time ago.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container
+from itertools import pairwise
+from typing import Final
+from uuid import UUID
+
+from streamkeep.engine.system import failpoints
+from streamkeep.format.copies.head import Generation, Head
+from streamkeep.format.copies.piece import (
+    END,
+    Piece,
+    PieceName,
+    encode_end,
+    generation_number,
+    is_generation_name,
+)
+from streamkeep.format.core.errors import CorruptionError, UnreachableError
+from streamkeep.recovery.copies.target import Target
+from streamkeep.recovery.copies.writer import Again
+
+_TRUSTED_S: Final = 600  # for which the head of a bucket is not read again
+# At most one generation begins per second, so that more than `_TRUSTED_S` have gone by.
+_ENDS: Final = 1000
+
+
+class Generations:
+    """The generations of one copy.
+
+    Attributes:
+        named: those that the head named when it was read; the last one goes on.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.named: tuple[Generation, ...] = ()
+        self._store: UUID | None = None
+        self._tag: str | None = None
+        self._read_s = 0.0
+        self._bare: set[str] = set()  # of which only the end is left
+        # In a folder that costs nothing, and finds a disk that is not mounted any more.
+        self._trusted_s = 0 if target.uri.startswith("file:") else _TRUSTED_S
+
+    def read(self) -> Head | None:
+        """Read the head; None if there is none."""
+        began = time.clock_gettime(time.CLOCK_BOOTTIME)  # which goes on while the machine sleeps
+        found = self.target.head()
+        head, self._tag = found or (None, None)
+        self._store, self.named = head or (None, ())
+        self._read_s = began
+        return head
+
+    def check(self, name: str) -> None:
+        """Check that a generation still goes on, so that what it was given can be restored.
+
+        Raises:
+            Again: another one has begun, or the copy is gone.
+        """
+        if time.clock_gettime(time.CLOCK_BOOTTIME) - self._read_s < self._trusted_s:
+            return
+        if self.read() is None or self.named[-1].name != name:
+            raise Again(f"{self.target.uri}: the copy does not go on with {name}")
+
+    def begin(self, store: UUID, generation: Generation) -> None:
+        """Have the head name a new generation, which goes on from now on; and end the one before.
+
+        Raises:
+            Again: another process has changed the head; or the one before is not ended yet, which
+                the next start does.
+        """
+        before = self.named
+        if not self.target.set_head(Head(store, (*before, generation)), self._tag):
+            raise Again(self.target.uri)
+        failpoints.hit("ship:head")
+        try:
+            self.read()
+            self.end_before(generation)
+        except UnreachableError as error:
+            raise Again(f"{error}") from error
+        failpoints.hit("ship:ended")
+
+    def end_before(self, successor: Generation) -> None:
+        """End the generation before the newest: whoever still writes there finds out."""
+        for ended in self.named[-2:-1]:
+            first = self._next_commit(ended)
+            if first is None:
+                continue
+            end = Piece(
+                END,
+                self._store.bytes if self._store else b"",
+                successor.epoch,
+                first,
+                first - 1,
+                successor.begun_ms,
+                0,
+                0,
+            )
+            data = encode_end(end, successor.name, successor.owner)
+            if not self.target.create(str(PieceName(ended.name, 0, first)), data):
+                raise Again(self.target.uri)  # it was written to in this moment
+
+    def _next_commit(self, generation: Generation) -> int | None:
+        """Return the next commit of a generation; None if it has ended, or cannot be read."""
+        names = self.target.names(generation.name, 0)
+        if not names:
+            return generation.base_commit + 1
+        try:
+            last = self.target.header(names[-1])
+        except CorruptionError:
+            return None
+        return None if last.kind == END else last.last_commit + 1
+
+    def remove(self, since_ms: int, outdated: Container[str]) -> None:
+        """Remove generations that nobody may want to go back to, and what was never named.
+
+        Args:
+            since_ms: those after which another one began before this time are removed.
+            outdated: the names of others.
+        """
+        kept = [
+            one
+            for one, following in pairwise(self.named)
+            if one.name not in outdated and following.begun_ms > since_ms
+        ]
+        kept.append(self.named[-1])
+        if len(kept) < len(self.named):
+            assert self._store is not None
+            if not self.target.set_head(Head(self._store, tuple(kept)), self._tag):
+                raise Again(self.target.uri)
+            self.read()
+            failpoints.hit("ship:dropped")
+        self._remove_unnamed()
+
+    def _remove_unnamed(self) -> None:
+        """Remove what is left of generations that the head does not name, and their segments."""
+        named = {one.name for one in self.named}
+        newest = self.named[-1].name
+        unnamed = [
+            name
+            # A later one may be that of a process which is still at its base.
+            for name in self.target.objects.folders()
+            if is_generation_name(name) and name not in named and name < newest
+        ]
+        for name in unnamed:
+            is_old = generation_number(name) + _ENDS < generation_number(newest)
+            if is_old or name not in self._bare:
+                self.target.remove(name, with_end=is_old)
+        if not self._bare.issuperset(unnamed):
+            self.target.drop_segments()
+        self._bare.update(unnamed)

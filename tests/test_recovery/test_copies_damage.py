@@ -1,0 +1,274 @@
+"""Damage in a target: each bit is named, no restore is wrong, and the shipper renews the copy."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import streamkeep
+from cli_runner import run
+from golden_stores import describe, digest
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.copies.head import HEAD, VERIFIED
+from streamkeep.format.copies.piece import PIECE
+from streamkeep.format.core.errors import CorruptionError, FormatVersionError, StreamkeepError
+from streamkeep.recovery import restore_copy, ship, verify_copy
+from streamkeep.recovery.copies import writer
+from streamkeep.recovery.copies.standby import Standby
+from streamkeep.recovery.copies.target import Target
+from test_recovery.test_copies import change, newest
+from tiers import slow_but
+
+FLIPS = 20  # in each of 50 parts
+
+
+class Copy(NamedTuple):
+    """A copy, and what its store was at each commit."""
+
+    target: Path
+    states: dict[int, str]
+    objects: dict[str, list[Path]]  # by their kind
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    """Two generations with bases and rows in several parts, records, and segments."""
+    folder = tmp_path_factory.mktemp("damage")
+    target, states, chance = folder / "target", dict[int, str](), random.Random(5)
+    store = streamkeep.open(folder / "store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "_SMALL", 5)
+        patch.setattr(writer, "_PIECES_PER_ROWS", 4)
+        patch.setattr(writer, "_MOST_ROWS", 3000)
+        store.set_retention("s0", archive=True)
+        store.xadd_many("s0", [{"n": str(n), "pad": "x" * 40} for n in range(200)])
+        for number in range(22):
+            for _ in range(6):
+                change(store, chance)
+            if number % 8 == 3:
+                store.xadd_many("s0", [{"n": str(n)} for n in range(300)])
+                store.xtrim("s0", maxlen=9, approximate=False)
+                store.archive()
+            if number == 11:  # another store goes on
+                ship(store, target)
+                restore_copy(target, folder / "second")
+                store.close()
+                store = streamkeep.open(folder / "second")
+            states[newest(store)] = digest(describe(store))
+            ship(store, target)
+    store.close()
+    verify_copy(target)
+    paths = [path for path in target.rglob("*") if path.is_file() and path.stat().st_size]
+    return Copy(
+        target,
+        states,
+        {kind: [one for one in paths if kind_of(one) == kind] for kind in map(kind_of, paths)},
+    )
+
+
+def kind_of(path: Path) -> str:
+    """Return what an object of a copy is."""
+    if path.suffix == ".skp":
+        first = path.name.startswith("0" * 20)
+        return "records" if path.parent.name == "0" else "base" if first else "rows"
+    return path.name if path.name in (HEAD, VERIFIED) else "segment"
+
+
+def flipped(copy: Copy, folder: Path, chance: random.Random) -> tuple[Path, Path, str]:
+    """Copy a target and flip a bit; return it, the object, and what was done."""
+    kind = chance.choice(sorted(copy.objects))
+    path = chance.choice(copy.objects[kind])
+    target = folder / "target"
+    shutil.copytree(copy.target, target, copy_function=os_link)
+    data = bytearray(path.read_bytes())
+    # Headers, which plans are made of, are small: half of the bits are in them.
+    size = PIECE.size if path.suffix == ".skp" and chance.random() < 0.5 else len(data)
+    at = chance.randrange(8 * size)
+    data[at // 8] ^= 1 << at % 8
+    name = path.relative_to(copy.target)
+    (target / name).unlink()
+    (target / name).write_bytes(data)
+    return target, name, f"{kind} {name}: bit {at}"
+
+
+def os_link(source: str, target: str) -> None:
+    """Link a file, which is not written to."""
+    Path(target).hardlink_to(source)
+
+
+def restored(copy: Copy, target: Path, new: Path, commit: int | None) -> str:
+    """Restore a copy, and compare it with its store; return the error if it is refused."""
+    try:
+        done = restore_copy(target, new, commit=commit)
+    except StreamkeepError as error:
+        return str(error)
+    expected = max(copy.states) if commit is None else commit
+    assert done.commit_number == expected
+    with streamkeep.open(new, readonly=True) as store:
+        found = digest(describe(store))
+    assert found == copy.states.get(expected, found), (new, commit)
+    return ""
+
+
+@pytest.mark.parametrize("seed", slow_but(range(50), 0, 1, 2))
+def test_flipped_bits(copy: Copy, tmp_path: Path, seed: int) -> None:
+    """Each is named; a restore refuses, or gives the store as it was at that commit."""
+    chance = random.Random(seed)
+    for number in range(FLIPS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        target, name, what = flipped(copy, folder, chance)
+        try:
+            report = verify_copy(target, everything=True)
+            problems: list[Any] = list(report.problems)
+        except (CorruptionError, FormatVersionError) as error:
+            report, problems = None, [error]
+        assert any(str(name) in str(one) for one in problems), (what, problems)
+        sound = None if report is None else report.last_commit
+        for commit in {None, sound, chance.choice(sorted(copy.states))}:
+            new = folder / f"restored-{commit}"
+            refusal = restored(copy, target, new, commit)
+            if refusal:
+                assert not new.exists()
+                assert str(name) in refusal, (what, commit)
+                # What rows cannot say, records do; and one can go back to before any damage.
+                assert not what.startswith(("rows", VERIFIED)), (what, commit)
+                assert commit != sound or not what.startswith("records"), (what, commit)
+        shutil.rmtree(folder)
+
+
+# --- renewal ------------------------------------------------------------------------------------
+
+Open = Callable[..., Store]
+
+
+def spoil(path: Path) -> None:
+    """Change a byte in the middle of an object."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def names(target: str) -> list[str]:
+    """Return the names of the generations of a copy."""
+    return [one.name for one in Target(target).known_head().generations]
+
+
+def test_a_damaged_generation_is_followed_by_another_one(open_store: Open, tmp_path: Path) -> None:
+    """The damaged one goes on until then, and stays for what can be restored of it."""
+    store = open_store()
+    target = str(tmp_path / "target")
+    for n in range(6):
+        store.xadd("s", {"n": str(n)})
+        ship(store, target)
+    pieces = sorted(Path(target).rglob("0/*.skp"))
+    spoil(pieces[2])
+    failed = run("ship", "verify", target, status=4)
+    assert f"{pieces[2].name}: the checksum" in failed.stdout
+    assert "a shipper begins anew within ten minutes" in failed.stderr
+    assert "`streamkeep ship STORE TARGET --once`; `ship restore --commit N`" in failed.stderr
+    (before,) = names(target)
+    run("ship", store.path, target, "--once")
+    assert names(target)[0] == before
+    assert len(names(target)) == 2
+    report = verify_copy(target)
+    assert (len(report.problems), report.damaged, report.last_commit) == (1, False, newest(store))
+    assert "what goes on is sound" in run("ship", "verify", target, status=4).stderr
+    restore_copy(target, tmp_path / "before", commit=newest(store) - 5)
+    ship(store, target)
+    assert len(names(target)) == 2  # once
+    run("ship", store.path, target, "--once", "--renew")
+    assert len(names(target)) == 1
+    run("ship", "verify", target)
+    restore_copy(target, tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert describe(restored) == describe(store)
+
+
+@pytest.mark.parametrize("what", ["0/*.skp", "1/*-end.skp"])
+def test_damage_that_the_shipper_itself_finds(
+    open_store: Open, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the last piece, from which it goes on, or in rows, into which it merges others."""
+    monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 2)
+    store = open_store()
+    target = str(tmp_path / "target")
+    for n in range(5):
+        store.xadd("s", {"n": str(n)})
+        ship(store, target)
+    spoil(max(Path(target).rglob(what)))
+    for n in range(5):
+        store.xadd("s", {"n": str(n)})
+        ship(store, target)
+    ship(store, target)
+    assert len(names(target)) == 2
+    assert not verify_copy(target).damaged
+    restore_copy(target, tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert describe(restored) == describe(store)
+
+
+def test_a_damaged_segment_is_written_again(open_store: Open, tmp_path: Path) -> None:
+    """A new generation needs the same segments; it is not enough that they are there."""
+    store = open_store()
+    target = str(tmp_path / "target")
+    store.set_retention("s", archive=True)
+    store.xadd_many("s", [{"n": str(n)} for n in range(900)])
+    store.xtrim("s", maxlen=10, approximate=False)
+    store.archive()
+    ship(store, target)
+    segment = next(one for one in Path(target, "segments").rglob("*.seg.*"))
+    spoil(segment)
+    assert [segment.name in str(one) for one in verify_copy(target, everything=True).problems]
+    ship(store, target)
+    assert not verify_copy(target, everything=True).problems
+    segment.write_bytes(segment.read_bytes()[:-9])
+    ship(store, target, renew=True)
+    assert not verify_copy(target, everything=True).problems
+
+
+def test_a_standby_follows_the_generation_after_a_damaged_one(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    target = str(tmp_path / "target")
+    ship(store, target)
+    following = Standby(target, tmp_path / "standby")
+    try:
+        store.xadd("s", {"n": "1"})
+        ship(store, target)
+        spoil(max(Path(target).rglob("0/*.skp")))
+        with pytest.raises(CorruptionError, match="the checksum"):
+            following.run(once=True)
+        store.xadd("s", {"n": "2"})
+        ship(store, target)
+        assert following.run(once=True).commit_number == newest(store)
+        with streamkeep.open(tmp_path / "standby", readonly=True) as reader:
+            assert describe(reader) == describe(store)
+    finally:
+        following.close()
+
+
+def test_a_restore_to_a_time_trusts_no_header(open_store: Open, tmp_path: Path) -> None:
+    """A flipped time would have it end too early, at a piece that it does not read."""
+    clock = ManualClock(1_718_004_800_000)
+    store = open_store(clock=clock)
+    target = str(tmp_path / "target")
+    for n in range(6):
+        clock.ms += 60_000
+        store.xadd("s", {"n": str(n)})
+        ship(store, target)
+    wanted = clock.ms - 60_000
+    piece = sorted(Path(target).rglob("0/*.skp"))[-2]
+    assert restore_copy(target, tmp_path / "sound", at_ms=wanted).commit_number == newest(store) - 1
+    data = bytearray(piece.read_bytes())
+    data[PIECE.offset("last_ms") + 2] ^= 1  # years later
+    piece.write_bytes(data)
+    with pytest.raises(CorruptionError, match=piece.name):
+        restore_copy(target, tmp_path / "damaged", at_ms=wanted)

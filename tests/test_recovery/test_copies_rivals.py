@@ -1,0 +1,247 @@
+"""Shippers under bad conditions: rivals, lost disks, wrong moments. No promise is false."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from erased import SECRET, entry
+from golden_stores import describe
+from patience import wait_until
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import StoreError, UnreachableError
+from streamkeep.recovery import restore_copy, ship, verify_copy
+from streamkeep.recovery.copies import generations, shipper, verify, writer
+from streamkeep.recovery.copies.generations import Generations
+from streamkeep.recovery.copies.history import Entry, History
+from streamkeep.recovery.copies.shipper import Shipper, Superseded
+from streamkeep.recovery.copies.target import Target
+from streamkeep.recovery.copies.writer import Again
+from test_recovery.test_copies import copied, newest
+
+Open = Callable[..., Store]
+
+
+def bucket_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no head read again, as in a bucket for some minutes."""
+    init = Generations.__init__
+
+    def trusting(self: Generations, target: Target) -> None:
+        init(self, target)
+        self._trusted_s = 600
+
+    monkeypatch.setattr(Generations, "__init__", trusting)
+
+
+def test_a_removed_generation_still_refuses_the_store_before(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end stays: else the store before would ship into nothing, and promise."""
+    bucket_like(monkeypatch)
+    store = open_store()
+    target = str(tmp_path / "target")
+    store.xadd("s", {"n": "1"})
+    running = Shipper(store, target)
+    running.run(once=True)
+    restore_copy(target, tmp_path / "second")
+    with streamkeep.open(tmp_path / "second") as second:
+        ship(second, target)
+        second.erase("s", second.xadd("s", {"n": "2"}))
+        ship(second, target)
+        for _ in range(3):  # also when the folder has been looked through again
+            ship(second, target)
+    (named,) = Target(target).known_head().generations
+    assert not named.name.startswith("00000001")
+    store.xadd("s", {"only": "here"})
+    with pytest.raises(Again):
+        running._step()
+    assert not store.wait_shipped(0)
+    with pytest.raises(Superseded):
+        running.run()
+
+
+def test_ends_are_removed_in_the_end(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generations, "_ENDS", 2)
+    store, target = open_store(), tmp_path / "target"
+    for _ in range(6):
+        ship(store, target, renew=True)
+    left = {path.parts[-3][:8] for path in target.rglob("*.skp")}
+    assert left == {"00000004", "00000005", "00000006"}
+    assert not verify_copy(target).problems
+
+
+def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """What is written to its mount point is no copy, and nothing of it is acknowledged."""
+    store, target = open_store(), tmp_path / "target"
+    ship(store, target)
+    running = Shipper(store, target, every="10ms")
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    try:
+        wait_until(lambda: running.report().commit_number == newest(store))
+        target.rename(tmp_path / "unmounted")
+        store.xadd("s", {"n": "1"})
+        wait_until(lambda: "the copy that was there is gone" in running.failure)
+        assert not store.wait_shipped(0)
+        target.rename(tmp_path / "mount point")
+        (tmp_path / "unmounted").rename(target)
+        assert store.wait_shipped("5m")
+    finally:
+        running.stop.set()
+        thread.join()
+    assert not verify_copy(target).problems
+    assert verify_copy(target).last_commit == newest(store)
+
+
+def test_an_error_between_records_loses_none(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without a descriptor: what was read before it is read again."""
+    store, target = open_store(), tmp_path / "target"
+    ship(store, target)
+    running = Shipper(store, target, every="10ms")
+    failures = iter([False, False, True, False, True])
+    read = History._read
+
+    def failing(self: History, last: int) -> Iterator[Entry]:
+        for one in read(self, last):
+            if next(failures, False):
+                raise StoreError("too many open files")
+            yield one
+
+    monkeypatch.setattr(History, "_read", failing)
+    monkeypatch.setattr(shipper, "_PAUSE_S", 0.01)
+    with store.transaction() as txn:
+        txn.xadd("s", {"n": "0"})
+    for n in range(9):
+        store.xadd("s", {"n": str(n)})
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    try:
+        assert store.wait_shipped("5m")
+    finally:
+        running.stop.set()
+        thread.join()
+    assert next(failures, None) is None
+    assert not verify_copy(target).problems
+    restore_copy(target, tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert describe(restored) == describe(store)
+
+
+def test_a_damaged_segment_stops_no_commit(open_store: Open, tmp_path: Path) -> None:
+    """The copy lacks that segment, as the store does."""
+    store, target = open_store(), tmp_path / "target"
+    ship(store, target)
+    store.set_retention("s", archive=True)
+    store.xadd_many("s", [{"n": str(n)} for n in range(900)])
+    store.xtrim("s", maxlen=10, approximate=False)
+    store.archive()
+    (segment,) = store.archived_segments("s")
+    path = store.segment_path(segment)
+    data = path.read_bytes()
+    os.truncate(path, len(data) - 5)
+    report = ship(store, target)
+    assert (report.commit_number, report.missing_segments) == (newest(store), 1)
+    path.write_bytes(data)
+
+
+def test_what_a_killed_shipper_has_left_of_an_erasure(open_store: Open, tmp_path: Path) -> None:
+    """Segments that no generation needs are removed by the next one, too."""
+    store, target = open_store(), tmp_path / "target"
+    store.set_retention("s", archive=True)
+    ids = [store.xadd("s", entry(n)) for n in range(600)]
+    store.xtrim("s", maxlen=9, approximate=False)
+    store.archive()
+    ship(store, target)
+    store.erase("s", *ids)
+    store.close()
+    program = (
+        "import os, sys\n"
+        "from streamkeep.engine.system import failpoints\n"
+        "from streamkeep.recovery import ship\n"
+        "failpoints.arm('ship:dropped', lambda: os._exit(9))\n"
+        "ship(sys.argv[1], sys.argv[2])\n"
+    )
+    run = [sys.executable, "-c", program, str(store.path), str(target)]
+    assert subprocess.run(run, check=False).returncode == 9
+    assert SECRET in copied(target)
+    ship(store.path, target)
+    assert SECRET not in copied(target)
+
+
+def test_a_target_that_is_away_before_the_old_generation_is_ended(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shipper that took over ends it when the target is back, and not at its next start."""
+    bucket_like(monkeypatch)
+    store, target = open_store(), str(tmp_path / "target")
+    running = Shipper(store, target)
+    running.run(once=True)
+    restore_copy(target, tmp_path / "second")
+    end_before, failures = Generations.end_before, iter([True])
+
+    def failing(self: Generations, successor: Any) -> None:
+        if next(failures, False):
+            raise UnreachableError("away")
+        end_before(self, successor)
+
+    monkeypatch.setattr(Generations, "end_before", failing)
+    ship(tmp_path / "second", target)
+    assert next(failures, None) is None
+    store.xadd("s", {"n": "1"})
+    with pytest.raises(Again):
+        running._step()
+
+
+def test_a_take_over_is_done_once(open_store: Open, tmp_path: Path) -> None:
+    """Two shippers with --take-over would begin generations in turns for ever."""
+    store, target = open_store(), str(tmp_path / "target")
+    ship(store, target)
+    restore_copy(target, tmp_path / "second")
+    running = Shipper(store, target, take_over=True)
+    running.run(once=True)
+    with streamkeep.open(tmp_path / "second") as second:
+        ship(second, target, take_over=True)
+    store.xadd("s", {"n": "1"})
+    with pytest.raises(Superseded):
+        running.run()
+
+
+@pytest.mark.parametrize("what", ["rows", "generation"])
+def test_what_a_shipper_removes_during_a_verification_is_no_damage(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Rows that were merged, and generations that nobody needs any more."""
+    monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 1)
+    store, target = open_store(), str(tmp_path / "target")
+    for n in range(3):
+        store.xadd("s", {"n": str(n)})
+        ship(store, target)
+    check_rows = verify._Check._rows_of
+    begun = []
+
+    def interrupted(self: Any, rows: Any) -> Iterator[None]:
+        if not begun and (rows.first or what == "generation"):
+            begun.append(rows)
+            store.xadd("s", {"n": "more"})
+            ship(store, target, renew=what == "generation")
+            ship(store, target)
+        yield from check_rows(self, rows)
+
+    monkeypatch.setattr(verify._Check, "_rows_of", interrupted)
+    assert not verify_copy(target).problems
+    assert begun
+    assert verify_copy(target).last_commit == newest(store)
