@@ -40,5 +40,4 @@ def count_text(count: int, one: str, many: str | None = None) -> str:
 
 
 def entries_text(count: int) -> str:
-    """Return a number of entries as text, such as `1,204 entries`."""
     return count_text(count, "entry", "entries")

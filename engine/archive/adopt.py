@@ -62,8 +62,6 @@ class Adopted(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """The stream that a segment belongs to."""
-
     number: int  # of the stream, which may be a deleted one
     key: bytes
     create: bool  # the stream does not exist; `number` is then the next free one
@@ -72,8 +70,6 @@ class _Target(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A file to adopt."""
-
     place: Path | str
     size: int
     open: Callable[[], Segment]

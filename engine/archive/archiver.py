@@ -110,7 +110,6 @@ class ArchiveReport(NamedTuple):
     published: PublishReport = PublishReport()
 
     def with_segment(self, record: SegmentRecord) -> ArchiveReport:
-        """Return the report with one segment added."""
         return self._replace(
             entries=self.entries + record.entries,
             segments=self.segments + 1,
@@ -168,7 +167,6 @@ def archive(
 
 
 def retired_bytes(txn: Txn) -> int:
-    """Return the size of `retired` in the data file."""
     return txn.table_bytes(RETIRED)
 
 

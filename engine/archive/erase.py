@@ -256,7 +256,6 @@ def _rewrite(environment: Environment, plan: _Plan) -> int:
 
 
 def _sample(segment: Segment, ids: Ids) -> list[bytes]:
-    """Return the first nodes of a segment, from which a dictionary is trained."""
     sample: list[bytes] = []
     size = 0
     for node in nodes_without(segment, ids):
@@ -270,7 +269,6 @@ def _sample(segment: Segment, ids: Ids) -> list[bytes]:
 def _replace(
     txn: WriteTxn, record: SegmentRecord, written: Segment | None, path: str, ids: Ids, count: int
 ) -> None:
-    """Replace the row of the old file by one of the new file."""
     delete_segment(txn, record)
     txn.add_garbage(encode_file_garbage(record.path))
     for ms, seq in ids:

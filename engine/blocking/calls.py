@@ -106,7 +106,6 @@ class ReadCall(BlockingCall):
         self._shape = shape
 
     def run(self, txn: Txn) -> Found:
-        """Run XREAD."""
         found = xread.xread(
             txn, self._streams, self._count, ReplyBudget(*self._most, self.resp3), self._shape
         )
@@ -115,7 +114,6 @@ class ReadCall(BlockingCall):
         return found
 
     def pause(self, txn: Txn) -> int:
-        """Return 0 if XREAD would find something."""
         return 0 if xread.ready(txn, self._streams) else -1
 
     def interests(self) -> list[Interest]:

@@ -84,7 +84,6 @@ class Checkpoints:
         context.data_handle = self._data
 
     def close(self) -> None:
-        """Release the pin and close the files."""
         self.unpin()
         self.close_files()
 
@@ -210,7 +209,6 @@ class Checkpoints:
                     fcntl.flock(self._folder, fcntl.LOCK_UN)
 
     def _holders(self) -> list[int]:
-        """Return the process that makes a checkpoint."""
         return holders_of([self._folder])
 
     def _lock_file(self) -> None:
@@ -315,7 +313,6 @@ class Checkpoints:
 
 
 def sync_lmdb(raw: lmdb.Environment) -> None:
-    """Return after LMDB's data file is on disk."""
     raw.sync(True)
 
 

@@ -202,7 +202,6 @@ class CheckpointFile:
         return data.startswith(UNFINISHED) and not _valid_slots(data)
 
     def mark_unfinished(self) -> None:
-        """Mark the folder as a store that is being created."""
         files.reserve(self.handle, SLOTS * SLOT_SIZE)  # later checkpoints need no more disk space
         files.write_at(self.handle, UNFINISHED, 0)
         files.sync_data(self.handle)
@@ -239,14 +238,12 @@ def _try_lock(handle: int, kind: int) -> bool:
 
 
 def position_of(slot: CheckpointSlot) -> LogPosition:
-    """Return the log position of a checkpoint."""
     return LogPosition(
         slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number
     )
 
 
 def meta_of(slot: CheckpointSlot) -> MetaPage:
-    """Return the meta page of LMDB that a checkpoint holds."""
     meta = decode_meta_page(slot.meta_page)
     if meta is None:
         raise CorruptionError("steady", "the slot does not hold a meta page")
@@ -254,7 +251,6 @@ def meta_of(slot: CheckpointSlot) -> MetaPage:
 
 
 def _valid_slots(data: bytes) -> dict[int, CheckpointSlot]:
-    """Return the valid slots by their number."""
     found = {}
     for position in range(SLOTS):
         slot = decode_slot(data[position * SLOT_SIZE : position * SLOT_SIZE + SLOT.size])

@@ -93,7 +93,6 @@ class Checkpointer:
             self._wakeup.notify()  # it may be about to sleep for longer
 
     def remove_interval(self, seconds: float) -> None:
-        """Undo `add_interval`."""
         self._intervals.remove(seconds)
 
     def notice(self) -> None:
@@ -119,7 +118,6 @@ class Checkpointer:
         self._thread = thread
 
     def stop(self) -> None:
-        """End the thread."""
         with self._start_lock:
             self._stopping = True
         self._wakeup.notify()
@@ -142,7 +140,6 @@ class Checkpointer:
                 self._context.watched = False
 
     def _is_over(self) -> bool:
-        """Return whether the thread must end."""
         return self._stopping or self._context.closed != ""
 
     def _look(self) -> None:
@@ -168,7 +165,6 @@ class Checkpointer:
                 self._wakeup.wait(pause)
 
     def _round(self) -> None:
-        """Do what is due."""
         context, attempt = self._context, self._failures.attempt
         journal = context.journal_or_raise()
         now = time.monotonic()

@@ -178,7 +178,6 @@ def _is_number(text: bytes) -> bool:
 
 
 def to_optional_integer(parameter: str, value: object) -> int | None:
-    """As `to_integer`; None stays None."""
     return None if value is None else to_integer(parameter, value)
 
 

@@ -195,7 +195,6 @@ class Retired(Source):
         return self.envelope().listpack
 
     def envelope(self) -> Envelope:
-        """Return the node as it is stored."""
         where = f"retired node {self.ms}-{self.seq} of stream {self._number}"
         found = decode_envelope(self._value, where)
         if (found.number, found.ms, found.seq) != (self._number, self.ms, self.seq):

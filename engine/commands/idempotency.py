@@ -73,7 +73,6 @@ class Tracker:
         record.extension = with_section(record.extension, IDEMPOTENCE, self.state.encode())
 
     def find(self, producer_name: bytes, iid: bytes) -> tuple[int, int] | None:
-        """Return the ID of the entry that a message became, or None."""
         producer = self._producer(producer_name)
         message = None if producer is None else self._message(producer, iid)
         return None if message is None else (message.ms, message.seq)

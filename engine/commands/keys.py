@@ -88,7 +88,6 @@ def exists(txn: Txn, names: list[bytes]) -> int:
 
 
 def delete(txn: WriteTxn, names: list[bytes]) -> int:
-    """Delete streams; return how many there were (DEL)."""
     deleted = 0
     for name in names:
         stream = txn.find_stream(name)

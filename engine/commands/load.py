@@ -164,7 +164,6 @@ class Loader:
                 )
 
     def end_group(self, txn: WriteTxn, part: GroupPart) -> None:
-        """Check that the whole group was added."""
         record = self._group(txn, part.name).record
         found = record.pending, record.nacked
         if found != (len(part.pending), len(part.zone)):
@@ -177,7 +176,6 @@ class Loader:
         return group
 
     def set_messages(self, txn: WriteTxn, messages: Messages) -> None:
-        """Set what idempotent XADD remembers."""
         problem = problem_of_messages(messages)
         if problem:
             raise self._fail(problem)

@@ -47,7 +47,6 @@ class ReplyBudget:
         self._written = 0
 
     def fresh(self) -> ReplyBudget:
-        """Return a budget of the same size, with nothing counted."""
         return ReplyBudget(self.max_count, self.max_size, self.resp3)
 
     @property

@@ -233,7 +233,6 @@ def first_needed(txn: Txn, stream: Stream) -> Id | None:
 
 
 def has_limits(stream: Stream) -> bool:
-    """Return whether a stream has settings that may remove entries."""
     policy = stream.retention()
     if policy is None:
         return False

@@ -37,7 +37,6 @@ def row_key(space: bytes, key: bytes) -> bytes:
 
 
 def row_get(txn: Txn, db_key: bytes) -> bytes | None:
-    """Return the value of a row; None if there is none."""
     return txn.get_row(ROWS, db_key, _WHERE)
 
 
@@ -47,7 +46,6 @@ def row_put(txn: WriteTxn, db_key: bytes, value: bytes) -> None:
 
 
 def row_delete(txn: WriteTxn, db_key: bytes) -> bool:
-    """Delete a row; return whether there was one."""
     return txn.delete(ROWS, db_key)
 
 

@@ -120,7 +120,6 @@ def xadd(
 def xadd_many(
     txn: WriteTxn, name: bytes, entries: list[list[bytes]], ids: list[NewId] | None
 ) -> list[bytes]:
-    """Append many entries to one stream; return their IDs."""
     for pairs in entries:
         check_size(pairs)
     for new_id in ids or ():

@@ -59,7 +59,6 @@ def xgroup_create(
 def xgroup_setid(
     txn: WriteTxn, name: bytes, group_name: bytes, last_id: StartId, entries_read: int | None
 ) -> bool:
-    """Set how far a group has read (XGROUP SETID)."""
     check_entries_read(entries_read)
     stream, group = _existing(txn, name, group_name)
     group.set_last_id(_resolve(stream, last_id))

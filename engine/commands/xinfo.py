@@ -37,7 +37,6 @@ def end_entry(txn: Txn, stream: Stream, *, newest: bool, shape: int = ENTRY) -> 
 
 
 def xinfo_stream(txn: Txn, name: bytes, shape: int) -> Info:
-    """Return XINFO STREAM in redis-py's shape."""
     stream = existing_stream(txn, name)
     return {
         **_summary(txn, stream),
@@ -100,7 +99,6 @@ def _full_group(stream: Stream, group: Group, count: int) -> Info:
 
 
 def xinfo_groups(txn: Txn, name: bytes) -> list[Info]:
-    """Return XINFO GROUPS in redis-py's shape."""
     stream = existing_stream(txn, name)
     return [
         {

@@ -36,7 +36,6 @@ def xrange(txn: Txn, name: bytes, wanted: Range) -> list[object]:
 
 
 def exists(txn: Txn, stream: Stream, ms: int, seq: int) -> bool:
-    """Return whether the entry `ms-seq` is live."""
     record = stream.record
     if not record.length or not (record.first_id() <= (ms, seq) <= record.last_live_id()):
         return False

@@ -92,7 +92,6 @@ def ready(txn: Txn, streams: list[tuple[bytes, ReadId]]) -> bool:
 
 
 def has_above(stream: Stream, after: Id) -> bool:
-    """Return whether a live entry has an ID above `after`."""
     record = stream.record
     ms, seq = after
     if record.length == 0 or record.last_live_ms < ms:

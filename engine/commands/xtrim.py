@@ -89,7 +89,6 @@ class TrimSpec:
 
 
 def xtrim(txn: WriteTxn, name: bytes, spec: TrimSpec) -> int:
-    """Trim the stream `name`; return how many entries were removed."""
     stream = txn.find_stream(name)
     return 0 if stream is None else trim_stream(txn, stream, spec)
 
@@ -105,7 +104,6 @@ def effective_limit(spec: TrimSpec, node_max_bytes: int, node_max_entries: int) 
 
 
 def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
-    """Trim a stream; return how many entries were removed."""
     record = stream.record
     limit = effective_limit(spec, record.node_max_bytes, record.node_max_entries)
     by_length = spec.strategy == MAXLEN

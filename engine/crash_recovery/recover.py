@@ -96,12 +96,10 @@ class Recovery(NamedTuple):
     lost: int = 0
 
     def encode(self) -> bytes:
-        """Return the body of the row in `meta`."""
         return _RECOVERY.pack(*self)
 
 
 def decode_recovery(body: bytes) -> Recovery:
-    """Parse the row of the last recovery; raise CorruptionError."""
     if len(body) != _RECOVERY.size:
         raise CorruptionError("meta", f"the row of the last recovery has {len(body)} bytes")
     return Recovery(*_RECOVERY.unpack(body))
@@ -219,7 +217,6 @@ def has_commits(store: Folder) -> bool:
 
 
 def discard_unfinished(store: Folder) -> None:
-    """Remove the files of a store whose creation was not finished."""
     for name in (DATA_FILE, LOCK_FILE):
         store.remove(name)
 
@@ -310,7 +307,6 @@ def _new_disk_error(store: Folder) -> str:
 
 
 def _recover(store: Folder, way: Way, open_lmdb: OpenLmdb, clock: Clock, state: State) -> None:
-    """Bring a store to the newest commit of a way."""
     slot = way.slot
     _restore_meta(store, slot)
     failpoints.hit("recover:meta-restored")
@@ -391,7 +387,6 @@ def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
 def _replay(
     raw: lmdb.Environment, tables: dict[int, lmdb._Database], reader: Reader, end: int
 ) -> None:
-    """Apply the records of the journal up to a commit."""
     while reader.position.commit_number < end:
         size = 0
         with raw.begin(write=True) as txn:

@@ -146,7 +146,6 @@ class ControlFile:
         self.set_durable(position.file_number, position.commit_number)
 
     def file_number(self) -> int:
-        """Return the number of the newest journal file; 0 if none is in use."""
         return self._words[_FILE]
 
     def set_file(self, file_number: int) -> None:
@@ -158,7 +157,6 @@ class ControlFile:
         self._publish(_FILE, file_number)
 
     def begun(self) -> int:
-        """Return how many journal files were begun since this file was set up."""
         return self._words[_BEGUN]
 
     def count_begun(self) -> None:
@@ -226,7 +224,6 @@ class ControlFile:
         self._try_word(_SLICE_END, monotonic_ns)  # without room, they look more often
 
     def wanted(self) -> int:
-        """Return up to which commit callers want copies of the store elsewhere at once."""
         return self._words[_WANTED]
 
     def want(self, commit_number: int) -> None:
@@ -235,11 +232,9 @@ class ControlFile:
             self._try_word(_WANTED, commit_number)  # without room, the copy comes a second later
 
     def durable(self) -> int:
-        """Return the commit up to which everything is on disk."""
         return self._words[_DURABLE]
 
     def durable_file(self) -> int:
-        """Return the number of the journal file that was synced last."""
         return self._words[_DURABLE_FILE]
 
     def set_durable(self, file_number: int, commit_number: int) -> None:
@@ -299,7 +294,6 @@ class ControlFile:
         return not self.poisoned() and self._words[_ERASURES] == erasures
 
     def erasures(self) -> int:
-        """Return the number of erasures since the file was set up."""
         return self._words[_ERASURES]
 
     def count_erasure(self) -> None:

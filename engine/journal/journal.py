@@ -225,7 +225,6 @@ class Journal:
         self._opened = -1
 
     def _begin_file(self, size: int, first: bool) -> None:
-        """Begin a file after the newest commit, with room for a record of `size` bytes."""
         log, control = self.log, self.control
         number = max(log.number + 1, control.file_number())  # a higher one is begun again
         try:

@@ -118,11 +118,9 @@ class Reader:
 
     @property
     def position(self) -> LogPosition:
-        """The log position after the newest commit that was read."""
         return LogPosition(self.number, self.offset, self.chain, self.commit_number)
 
     def go_to(self, number: int, offset: int, chain: int, commit_number: int) -> None:
-        """Go on from another log position."""
         self.number = number
         self.offset = offset
         self.chain = chain

@@ -56,7 +56,6 @@ class SyncLeader:
         self._handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
 
     def _holders(self) -> list[int]:
-        """Return the process that leads."""
         return holders_of([self._handle])
 
     def close(self) -> None:
@@ -171,7 +170,6 @@ class Syncs:
             self._lock.release()
 
     def is_running(self) -> bool:
-        """Return whether a thread of this process waits for the disk."""
         return self._lock.locked()
 
     def note_checkpoint(self, file_number: int, commit_number: int) -> None:
@@ -274,13 +272,11 @@ class Syncs:
         return sync_failed()
 
     def check(self) -> None:
-        """Raise if a sync has failed, in this process or another."""
         if self._control.poisoned():
             raise sync_failed()
 
 
 def sync_failed() -> RecoveryNeededError:
-    """Return the error after a failed sync."""
     return RecoveryNeededError(
         "writing to the disk has failed; next: check the disk, close the store in every process, "
         "and open it again, which recovers it"

@@ -90,7 +90,6 @@ class WriteLock:
             raise
 
     def close(self) -> None:
-        """End the thread and close the files."""
         self._closed = True
         self._wake()
         thread = self._releaser

@@ -114,7 +114,6 @@ def given_back(key: bytes, group: bytes, count: int) -> Event:
 
 
 def hash_name(name: bytes) -> int:
-    """Return the hash of a key or a group in the table."""
     return int(xxhash.xxh3_64_intdigest(name)) | 1
 
 
@@ -138,7 +137,6 @@ class WaitTable:
             self._open(folder)
 
     def has_readers(self) -> bool:
-        """Return whether any reader waits, in any process."""
         return self.words[_ROWS] != 0
 
     def _open(self, folder: Folder) -> None:

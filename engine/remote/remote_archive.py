@@ -42,7 +42,6 @@ class ChunkCache:
         self._lock = make_lock("chunks of remote segments")
 
     def get(self, name: str, number: int) -> bytes | None:
-        """Return a chunk; None if it is not here."""
         with self._lock:
             chunk = self._chunks.get((name, number))
             if chunk is not None:
@@ -82,7 +81,6 @@ class RemoteArchive:
         return f"{self.objects.uri}/{self.folder}"
 
     def name(self, name: str) -> str:
-        """Return the name of an object below the URI of the fleet."""
         return f"{self.folder}/{name}"
 
     def head(self) -> Head | None:

@@ -345,7 +345,6 @@ class Environment:
             self.resize(self.map_size() + 2 * PAGE * kept_pages(self.context))
 
     def durability(self) -> Durability:
-        """Return how far the store is on disk."""
         with self.begin_read() as txn:
             return read_durability(txn, self.folder, self.checkpoint_file, self.failures)
 
@@ -356,13 +355,11 @@ class Environment:
         self.sync_to(commit_number)
 
     def sync_to(self, commit_number: int) -> None:
-        """Return when everything up to a commit is on disk."""
         journal = self.context.journal
         if journal is not None and not journal.syncs.wait_for(commit_number):
             self.make_checkpoint()  # it was made before this journal was begun
 
     def slots(self) -> Iterator[Slot]:
-        """Yield how far each copy elsewhere is."""
         return read_slots(self.folder.folder(JOURNAL_FOLDER))
 
     def wait_shipped(self, timeout_s: float, *, ask: bool = False) -> bool:

@@ -33,7 +33,6 @@ _current: ContextVar[Clock] = ContextVar("clock", default=Clock())  # noqa: B039
 
 
 def current_clock() -> Clock:
-    """Return the clock for stores that are opened without one."""
     return _current.get()
 
 

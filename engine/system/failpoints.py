@@ -40,6 +40,5 @@ def unwatch(watcher: Callable[[str], None]) -> None:
 
 
 def disarm() -> None:
-    """Remove all actions and watchers."""
     _armed.clear()
     _watching.clear()

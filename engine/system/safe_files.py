@@ -294,12 +294,10 @@ class Folder:
         return status is not None
 
     def size(self, name: str) -> int:
-        """Return the length of a file; 0 if there is none."""
         status = self.status(name)
         return 0 if status is None else status.st_size
 
     def names(self) -> list[str]:
-        """Return the names in the folder, sorted."""
         if self.handle < 0:
             return []
         handle = self.open_again()  # listing moves the position of a descriptor, which is shared
@@ -343,7 +341,6 @@ class Folder:
         return True
 
     def remove_any(self, name: str) -> None:
-        """Remove a name; if it is a folder, with its contents."""
         status = self.status(name)
         if status is not None and stat.S_ISDIR(status.st_mode):
             self.remove_folder(name)

@@ -19,5 +19,4 @@ def newest_batch(txn: Txn, application: bytes) -> int | None:
 
 
 def note_batch(txn: WriteTxn, application: bytes, batch: int) -> None:
-    """Record that this transaction applies a batch."""
     txn.put_row(META, batch_key(application), encode_batch(batch, txn.now_ms(), application))

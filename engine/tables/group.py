@@ -97,7 +97,6 @@ class Group(CachedRow):
         self.record.last_ms, self.record.last_seq = last_id
 
     def set_entries_read(self, count: int) -> None:
-        """Set how many entries were read, or UNKNOWN."""
         self.record.entries_read = count
 
     # --- consumers --------------------------------------------------------------------------
@@ -136,12 +135,10 @@ class Group(CachedRow):
         return consumer
 
     def saw(self, consumer: Consumer, now_ms: int) -> None:
-        """Note that a consumer sent a command."""
         consumer.seen_time = now_ms
         self._changed[consumer.name] = consumer
 
     def was_active(self, consumer: Consumer, now_ms: int) -> None:
-        """Note that a consumer was given an entry."""
         consumer.active_time = now_ms
         self._changed[consumer.name] = consumer
 
@@ -200,7 +197,6 @@ class Group(CachedRow):
                 self.remove_consumer(consumer)
 
     def consumers(self) -> list[Consumer]:
-        """Return all consumers, ascending by name."""
         everyone: dict[bytes, Consumer] = {}
         for db_key, value in rows_with(self.txn, CONSUMERS, self.prefix):
             if is_name_key(db_key):
@@ -225,7 +221,6 @@ class Group(CachedRow):
         return name
 
     def _owner(self, number: int) -> Consumer | None:
-        """Return the consumer with a number; None for 0."""
         if number == 0:
             return None
         consumer = self.find_consumer(self.consumer_name(number))
@@ -325,7 +320,6 @@ class Group(CachedRow):
     # --- writing ----------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write what changed into the transaction."""
         self.pel.flush()
         txn = self.writer()
         for name, consumer in self._changed.items():
@@ -344,7 +338,6 @@ class Group(CachedRow):
 
 
 def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
-    """Return the group `name` of a stream as it is stored."""
     where = f"group {name!r} of stream {stream.number}"
     db_key = name_key(stream.db_key, name)
     value = txn.get(GROUPS, db_key)
@@ -376,7 +369,6 @@ def find_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
 
 
 def create_group(txn: WriteTxn, stream: Stream, name: bytes, last_id: tuple[int, int]) -> Group:
-    """Create a group, which must not exist."""
     txn.group_counts = {}
     number = txn.take_number(NEXT_GROUP)
     group = Group(txn, stream, GroupRecord(name, number, last_id[0], last_id[1]))
@@ -404,7 +396,6 @@ def count_groups(txn: Txn, stream: Stream) -> int:
 
 
 def groups_of(txn: Txn, stream: Stream) -> list[Group]:
-    """Return all groups of a stream, ascending by name."""
     where = f"groups of {stream.number}"
     rows = bodies_with(txn, GROUPS, stream.db_key, where)
     names = [decode_group(body, where).name for _, body in rows]

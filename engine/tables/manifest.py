@@ -73,7 +73,6 @@ def iter_segments(txn: Txn, number: int | None = None) -> Iterator[SegmentRecord
 
 
 def list_segments(txn: Txn, number: int) -> list[SegmentRecord]:
-    """Return the rows of one stream, ascending by ID."""
     return list(iter_segments(txn, number))
 
 

@@ -53,7 +53,6 @@ class NodeWalk:
         self._cursor: Cursor | None = None
 
     def first(self) -> bool:
-        """Go to the oldest node."""
         stream = self.stream
         if stream.record.sealed_nodes:
             # From 0 on, the cursor would pass all rows that were removed since the last flush.
@@ -64,7 +63,6 @@ class NodeWalk:
         return self._take_tail()
 
     def last(self) -> bool:
-        """Go to the newest node."""
         return self._take_tail() or self._last_sealed()
 
     def seek(self, ms: int, seq: int) -> bool:
@@ -79,7 +77,6 @@ class NodeWalk:
         return self.first()
 
     def above(self, ms: int, seq: int) -> bool:
-        """Go to the first node whose key is above `ms-seq`."""
         stream = self.stream
         after_ms, after_seq = next_id(ms, seq)
         if stream.record.sealed_nodes and (after_ms, after_seq) > (ms, seq):
@@ -89,7 +86,6 @@ class NodeWalk:
         return (stream.tail_ms, stream.tail_seq) > (ms, seq) and self._take_tail()
 
     def next(self) -> bool:
-        """Go to the next newer node."""
         if self.on_tail:
             return False
         if self._sealed().next() and self._take():
@@ -97,7 +93,6 @@ class NodeWalk:
         return self._take_tail()
 
     def previous(self) -> bool:
-        """Go to the next older node."""
         if self.on_tail:
             return self._last_sealed()
         return self._sealed().prev() and self._take()
@@ -399,7 +394,6 @@ def append_node(
 
 
 def seal_tail(txn: WriteTxn, stream: Stream) -> None:
-    """Move the tail to `nodes`."""
     data = stream.tail_data()
     if data != ABSENT:
         add_newest_node(txn, stream, stream.tail_ms, stream.tail_seq, data, stream.trimmed)

@@ -146,7 +146,6 @@ class Pel:
         return former
 
     def remove(self, ms: int, seq: int) -> Nack | None:
-        """Remove the NACK of an entry and return it."""
         page = self._locate(ms, seq)
         if page is None:
             return None
@@ -221,7 +220,6 @@ class Pel:
         return None if page is None else id_at(page.data, 0)
 
     def first(self, most: int) -> list[Nack]:
-        """Return the NACKs with the lowest IDs, at most `most`."""
         taken: list[Nack] = []
         page = self.page_after(b"")
         while page is not None and len(taken) < most:
@@ -323,7 +321,6 @@ class Pel:
         return page
 
     def _create(self, ms: int, seq: int) -> Page:
-        """Begin a page with the key `ms-seq` and make it the current one."""
         db_key = page_key(self.number, ms, seq)
         page = Page(db_key, b"")
         self._pages[db_key] = page

@@ -174,7 +174,6 @@ class SegmentFiles:
         self._lock = make_lock("segment files")
 
     def path(self, record: SegmentRecord) -> Path:
-        """Return where the file of a row is."""
         return self.store.path / stored_name(record.path)
 
     def open(self, record: SegmentRecord) -> Segment:

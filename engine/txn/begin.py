@@ -152,7 +152,6 @@ def release_room(context: EngineContext) -> None:
 def run_read(
     context: EngineContext, command: Callable[..., object], args: tuple[object, ...]
 ) -> object:
-    """Run `command(txn, *args)` on a snapshot of its own."""
     txn = begin_read(context)
     try:
         return command(txn, *args)

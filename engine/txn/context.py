@@ -166,7 +166,6 @@ class EngineContext:
         return self.watched and self.bytes_since_checkpoint < BUDGET_BYTES
 
     def check_open(self) -> None:
-        """Raise unless transactions may begin."""
         if self.closed:
             raise StoreClosedError(self.closed)
 
@@ -186,7 +185,6 @@ class EngineContext:
         return self.forked
 
     def release_write(self) -> None:
-        """Release the write lock, among processes and in this one."""
         try:
             if self.lock is not None:
                 self.lock.release()
@@ -226,7 +224,6 @@ class EngineContext:
             raw.abort()
 
     def catch_up(self) -> None:
-        """Bring the memtable up to date."""
         with self.apply_lock:
             raw = self.begin_view()
         raw.abort()
@@ -323,7 +320,6 @@ class EngineContext:
         self.cached_names[stream.db_key] = stream.name
 
     def drop(self, name: bytes) -> None:
-        """Keep a stream decoded no longer, if it is."""
         stream = self.cache.pop(name, None)
         if stream is not None:
             del self.cached_names[stream.db_key]

@@ -81,7 +81,6 @@ def flush_before(context: EngineContext) -> None:
 
 
 def flush_after(context: EngineContext) -> None:
-    """Flush after a commit if that is due."""
     if context.memtable.is_big():
         try:  # noqa: SIM105  # `suppress` is interpreted
             flush(context)
@@ -146,7 +145,6 @@ def used_bytes(context: EngineContext, raw: lmdb.Transaction[bytes]) -> int:
 
 
 def no_room(context: EngineContext) -> StoreFullError:
-    """Return the error of a store that has reached its limit, or whose disk is full."""
     if context.max_bytes:
         return StoreFullError(
             f"the store has reached max_store_bytes={context.max_bytes}; next: delete or trim "

@@ -47,7 +47,6 @@ class Txn:
         return raw
 
     def get(self, table: int, db_key: bytes) -> bytes | None:
-        """Return the value stored under `db_key`."""
         over = self.over.get(table)
         if over is not None and db_key in over.rows:
             value = over.rows[db_key]
@@ -55,7 +54,6 @@ class Txn:
         return self.raw().get(db_key, None, self.tables[table])
 
     def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
-        """Return the checked body of the row under `db_key`."""
         value = self.get(table, db_key)
         return None if value is None else open_row(table, db_key, value, where)
 
@@ -94,7 +92,6 @@ class Txn:
         return size
 
     def stream_number(self, name: bytes) -> int:
-        """Return the number of the stream `name`; 0 when there is none."""
         value = self.get(KEYS, name_key(b"", name))
         return 0 if value is None else _number_in(value, name)
 
@@ -194,7 +191,6 @@ class ReadTxn(Txn):
             self.close()
 
     def newest_commit(self) -> int:
-        """Return the number of the newest commit that this snapshot shows."""
         return self.commit_number
 
     def __enter__(self) -> ReadTxn:

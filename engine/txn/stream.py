@@ -88,7 +88,6 @@ class Stream:
         self._retention_known = False
 
     def archiving(self) -> bool:
-        """Return whether trimmed entries go to the archive."""
         retention = self.retention()
         return retention is not None and retention.archive
 
@@ -110,7 +109,6 @@ class Stream:
         return self._stale or self._data != ABSENT or self.row is not None
 
     def tail_data(self) -> bytes:
-        """Return the tail's listpack; empty when there is no tail."""
         if self._stale and self._builder is not None:
             self._data = self._builder.listpack()
             self._stale = False
@@ -153,7 +151,6 @@ class Stream:
         self._nodes_changed = True
 
     def drop_tail(self) -> None:
-        """Leave the stream without a tail node."""
         self.replace_tail(0, 0, ABSENT, b"")
 
     def tail_size(self) -> int:
@@ -282,12 +279,10 @@ class Stream:
     # --- counters of sealed nodes -----------------------------------------------------------
 
     def sealed_added(self, size: int) -> None:
-        """Count a node in `nodes`, whose listpack has this size."""
         self.record.sealed_nodes += 1
         self.record.sealed_bytes += size
 
     def sealed_removed(self, size: int) -> None:
-        """Stop counting a node in `nodes`."""
         self.record.sealed_nodes -= 1
         self.record.sealed_bytes -= size
         self.sealed_changes += 1
@@ -318,11 +313,9 @@ class Stream:
     # --- figures, and the row ---------------------------------------------------------------
 
     def nodes(self) -> int:
-        """Return the number of macro nodes (radix-tree-keys)."""
         return self.record.sealed_nodes + (1 if self.has_tail() else 0)
 
     def node_bytes(self) -> int:
-        """Return the size of all listpacks."""
         return self.record.sealed_bytes + self.tail_size()
 
     def _changing_size(self) -> int:

@@ -123,7 +123,6 @@ class Cursor:
         return self.set_range(b"")
 
     def set_range(self, db_key: bytes) -> bool:
-        """Go to the first row whose key is not below `db_key`."""
         self._direction = _FORWARD
         self._found = self._cursor.set_range(db_key) if db_key else self._cursor.first()
         return self._settle_forward(db_key, True)

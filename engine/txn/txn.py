@@ -94,7 +94,6 @@ class WriteTxn(Txn):
         return self._now_ms
 
     def get(self, table: int, db_key: bytes) -> bytes | None:
-        """Return the value stored under `db_key`."""
         changes = self.changes.get(table)
         if changes is not None and db_key in changes.rows:
             value = changes.rows[db_key]
@@ -116,7 +115,6 @@ class WriteTxn(Txn):
         self._table(table).put(db_key, value)
 
     def put_row(self, table: int, db_key: bytes, body: bytes) -> None:
-        """Store a row with its checksum."""
         self.put(table, db_key, seal_row(table, db_key, body))
 
     def move(self, table: int, db_key: bytes, target: int) -> None:
@@ -129,7 +127,6 @@ class WriteTxn(Txn):
         self._table(target).put(db_key, value)
 
     def delete(self, table: int, db_key: bytes) -> bool:
-        """Remove the row under `db_key`; return whether there was one."""
         if self.get(table, db_key) is None:
             return False
         self._changes().delete(table, db_key)
@@ -191,7 +188,6 @@ class WriteTxn(Txn):
         self.garbage = True
 
     def rename_stream(self, stream: Stream, name: bytes) -> None:
-        """Give the stream another name, which must be free."""
         self._forget(stream)
         stream.name = name
         self._put_name(stream)
@@ -232,7 +228,6 @@ class WriteTxn(Txn):
         self.context.cached_rows.pop(key, None)
 
     def _forget(self, stream: Stream) -> None:
-        """Remove the stream's name from the store and from memory."""
         self.delete(KEYS, name_key(b"", stream.name))
         self.context.drop(stream.name)
         self.streams.pop(stream.name, None)
@@ -256,7 +251,6 @@ class WriteTxn(Txn):
             self._table(STREAMS).put(stream.db_key, value)
 
     def commit(self) -> None:
-        """Make everything visible at once, and end the transaction."""
         self.context.check_open()  # a forked child also has it, and must not commit
         self.save()
         context = self.context
@@ -381,7 +375,6 @@ class WriteTxn(Txn):
         return journal.syncs.try_to(self.commit_number)
 
     def _release(self) -> None:
-        """End the transaction of LMDB, and release the locks."""
         context = self.context
         # A cached group refers to its last transaction, which would keep all of this in memory.
         self.streams, self.cached_rows, self.changes = {}, {}, {}

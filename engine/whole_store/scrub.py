@@ -239,13 +239,11 @@ class _DataFile:
         os.close(self._handle)
 
     def sync(self) -> None:
-        """Return after the overwritten pages are on disk."""
         files.sync_data(self._handle)
 
     # --- pages in use -----------------------------------------------------------------------
 
     def clear_pages(self, progress: Progress | None) -> None:
-        """Overwrite the free space of every used page."""
         size = (self.meta.last_page + 1) * self.page_size
         visited = 0
         with mmap.mmap(self._handle, size, access=mmap.ACCESS_READ) as data:

@@ -65,7 +65,6 @@ class Head(NamedTuple):
     generations: tuple[Generation, ...]
 
     def encode(self) -> bytes:
-        """Return the bytes of the object."""
         return _encode(
             {
                 "format": VERSION,
@@ -134,7 +133,6 @@ class Verified(NamedTuple):
     damaged: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
-        """Return the bytes of the object."""
         return _encode(self._asdict())
 
 

@@ -163,7 +163,6 @@ def decode_header(data: bytes, where: str) -> Piece:
 
 
 def checksum_of(data: bytes) -> int:
-    """Return the checksum of an encoded piece."""
     return int.from_bytes(data[-_TRAILER:], "big")
 
 
@@ -234,7 +233,6 @@ def _follows(file: FileHeader, piece: Piece, last: int) -> bool:
 
 
 def encode_end(piece: Piece, successor: str, owner: str) -> bytes:
-    """Return the piece that ends a generation."""
     body = json.dumps({"successor": successor, "owner": owner}).encode()
     return piece._replace(kind=END).encode(body)
 

@@ -26,7 +26,6 @@ def row_checksum(table: int, db_key: bytes, body: bytes) -> bytes:
 
 
 def seal_row(table: int, db_key: bytes, body: bytes) -> bytes:
-    """Return the value to store: `body` and its checksum."""
     return body + row_checksum(table, db_key, body)
 
 

@@ -64,7 +64,6 @@ def milliseconds(value: Duration, name: str) -> int:
 
 
 def above_zero(value: Duration, name: str) -> int:
-    """Return a duration in milliseconds, at least one."""
     found = milliseconds(value, name)
     if not found:
         raise ArgumentError(f"{name} must be at least '1ms', not {as_given(value)}")

@@ -34,7 +34,6 @@ def invalid_id(text: bytes) -> InvalidIdError:
 
 
 def id_text(ms: int, seq: int) -> bytes:
-    """Return `ms-seq`."""
     return b"%d-%d" % (ms, seq)
 
 

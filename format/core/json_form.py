@@ -18,7 +18,6 @@ _MEMBER: Final = "base64"
 
 
 def json_bytes(data: bytes) -> JsonBytes:
-    """Return bytes in their JSON form."""
     try:
         return data.decode()
     except UnicodeDecodeError:

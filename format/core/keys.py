@@ -187,7 +187,6 @@ def leases_prefix(prefix: bytes, consumer: int = 0) -> bytes:
 
 
 def is_lease_key(db_key: bytes) -> bool:
-    """Return whether a key of `consumers` belongs to a lease."""
     return db_key[8:9] == _LEASED
 
 
@@ -233,7 +232,6 @@ def check_key(table: int, db_key: bytes) -> None:
 
 
 def fits(table: int, db_key: bytes) -> bool:
-    """Return whether `check_key` accepts a key."""
     try:
         check_key(table, db_key)
     except CorruptionError:
@@ -242,7 +240,6 @@ def fits(table: int, db_key: bytes) -> bool:
 
 
 def check_number(number: int, last: int, where: str) -> None:
-    """Raise CorruptionError for a number above `last`."""
     if number > last:
         raise CorruptionError(where, f"number {number}, expected at most {last}")
 

@@ -23,12 +23,10 @@ class Field(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The size of the field in bytes."""
         return _SIZES[self.code] if self.code in _SIZES else int(self.code[:-1])
 
     @property
     def type(self) -> str:
-        """The type as byte tables show it, such as `u64`."""
         return _TYPES.get(self.code, f"{self.size} bytes")
 
 
@@ -42,7 +40,6 @@ class Layout:
         self.size = self.struct.size
 
     def offset(self, name: str) -> int:
-        """Return the offset of the field `name`."""
         at = 0
         for field in self.fields:
             if field.name == name:
@@ -51,7 +48,6 @@ class Layout:
         raise KeyError(name)
 
     def table(self) -> str:
-        """Return the layout as a Markdown table."""
         lines = ["| offset | size | field | type | meaning |", "|---|---|---|---|---|"]
         at = 0
         for field in self.fields:

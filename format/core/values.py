@@ -35,7 +35,6 @@ def whole(value: object, name: str, least: int, most: int = MOST) -> int:
 
 
 def utf8(value: object, name: str) -> bytes:
-    """Return a text as bytes."""
     if isinstance(value, str):
         try:
             return value.encode()

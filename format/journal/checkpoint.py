@@ -62,7 +62,6 @@ class CheckpointSlot(NamedTuple):
     meta_page: bytes
 
     def encode(self) -> bytes:
-        """Return the slot as bytes, checksum included."""
         checked = SLOT.struct.pack(MAGIC, FORMAT, *self, 0)[:_CHECKED]
         return checked + xxh3_64_intdigest(checked).to_bytes(8, "big")
 

@@ -92,7 +92,6 @@ class FileHeader(NamedTuple):
     store_uuid: bytes
 
     def encode(self) -> bytes:
-        """Return the header as bytes, checksum included."""
         checked = FILE_HEADER.struct.pack(MAGIC, FORMAT, *self, 0)[:_CHECKED]
         return checked + xxh3_64_intdigest(checked).to_bytes(8, "big")
 
@@ -126,7 +125,6 @@ class Operations:
         write_i64_be(self._writer, i64(commit_number))
 
     def put(self, table: int, db_key: bytes, value: bytes) -> None:
-        """Add a PUT: `value` was stored."""
         self.count += 1
         writer = self._writer
         writer.append(PUT << _KIND_SHIFT | table)
@@ -136,7 +134,6 @@ class Operations:
         writer.write(value)
 
     def delete(self, table: int, db_key: bytes) -> None:
-        """Add a DELETE: a row was removed."""
         self.count += 1
         writer = self._writer
         writer.append(DELETE << _KIND_SHIFT | table)
@@ -188,7 +185,6 @@ class Operations:
         writer.write(tail)
 
     def body(self) -> bytes:
-        """Return the body of the record."""
         return self._writer.getvalue()
 
 
@@ -207,7 +203,6 @@ def record_checksum(body: bytes, chain: int) -> int:
 
 
 def encode_record(body: bytes, checksum: int) -> bytes:
-    """Return a record as bytes."""
     return _pack_record(len(body), checksum) + body
 
 
@@ -378,7 +373,6 @@ class ChangeReader:
         return True
 
     def change(self) -> Change:
-        """Return the operation as an object."""
         kind, head, kept = self.kind, b"", 0
         if kind == MOVE:
             kept = self.kept

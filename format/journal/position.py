@@ -39,13 +39,11 @@ class LogPosition(NamedTuple):
 
 
 def encode_position(file_number: int, offset: int, chain: int, commit_number: int) -> bytes:
-    """Return the row of a log position."""
     checked = _pack(file_number, offset, chain, commit_number, 0)[:_CHECKED]
     return checked + xxh3_64_intdigest(checked).to_bytes(8, "big")
 
 
 def decode_position(row: bytes) -> LogPosition:
-    """Parse the row of a log position; raise CorruptionError."""
     where = "the log position"
     if len(row) != POSITION.size:
         raise CorruptionError(where, f"the row has {len(row)} bytes")

@@ -66,7 +66,6 @@ class Database(NamedTuple):
 
 
 def decode_database(data: bytes, where: str) -> Database:
-    """Parse the record of a B+tree; raise CorruptionError."""
     if len(data) != DATABASE_SIZE:
         problem = f"a sub-database record of {len(data)} bytes, expected {DATABASE_SIZE}"
         raise CorruptionError(where, problem)
@@ -93,7 +92,6 @@ _OVERFLOW: Final = struct.Struct("<QHHI")
 
 
 def overflow_header(number: int, pages: int) -> bytes:
-    """Return the header of the first page of an overflow value."""
     return _OVERFLOW.pack(number, 0, OVERFLOW, pages)
 
 
@@ -124,7 +122,6 @@ class TreePage:
         self.places: list[int] = []
 
     def inline(self, index: int) -> bytes:
-        """Return a value that is stored in the page itself."""
         place = self.places[index]
         return self.data[place : place + self.sizes[index]]
 

@@ -44,7 +44,6 @@ class NodeBuilder:
         self.body.append(1)
 
     def size(self) -> i64:
-        """Return the size of the listpack in bytes."""
         return HEADER_SIZE + _integer_size(self.count) + len(self.body) + 1
 
     def slots(self) -> i64:
@@ -117,11 +116,9 @@ class NodeBuilder:
         return self.body.getvalue()[start:size] + b"\xff"
 
     def put(self, writer: BytesWriter) -> None:
-        """Append the node to `writer` as a listpack."""
         _put_listpack(writer, self.count, self.body.getvalue(), self.elements)
 
     def listpack(self) -> bytes:
-        """Return the node as a listpack."""
         return assemble(self.count, self.body.getvalue(), self.elements)
 
 

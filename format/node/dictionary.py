@@ -55,7 +55,6 @@ def choose_dictionary(
     scale = raw_bytes / sum(map(len, test))
 
     def size(dictionary: zstandard.ZstdCompressionDict | None) -> float:
-        """Return the estimated size of the whole segment in bytes."""
         compressor = zstandard.ZstdCompressor(level=level, dict_data=dictionary)
         stored = 0 if dictionary is None else DICTIONARY_BYTES
         return scale * _compressed_size(test, compressor, block_bytes) + stored

@@ -107,7 +107,6 @@ def encode_envelope(
     listpack: bytes,
     trimmed: bytes,
 ) -> bytes:
-    """Return the envelope as it is stored."""
     writer = BytesWriter()
     size = HEADER_SIZE + len(record) + len(listpack) + len(trimmed) + CHECKSUM_SIZE
     put_header(writer, size, number, ms, seq, epoch, commit_number, len(record), len(listpack))

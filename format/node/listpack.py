@@ -204,7 +204,6 @@ def put_header(writer: BytesWriter, total: i64, count: i64) -> None:
 
 
 def encode(elements: list[bytes]) -> bytes:
-    """Return the listpack of these strings."""
     writer = BytesWriter()
     for element in elements:
         put_string(writer, element)
@@ -407,7 +406,6 @@ class Reader:
         self.scratch = BytesWriter()  # one per reader, because threads may read at the same time
 
     def integer(self) -> i64:
-        """Return the next element, which must be an integer."""
         position = self.position
         after = step(self.data, position, self.end)
         value = integer_at(self.data, position)
@@ -451,7 +449,6 @@ class Reader:
         return self.scratch.getvalue()
 
     def skip(self) -> None:
-        """Step over the next element."""
         self.position = step(self.data, self.position, self.end)
 
 

@@ -225,7 +225,6 @@ class SlotCursor(Reader):
         return fields
 
     def id_text(self) -> bytes:
-        """Return the ID of this slot as `ms-seq`."""
         if self.ms < 0 or self.seq < 0:  # bit patterns of numbers above 2^63-1
             return id_text(unsigned(self.ms), unsigned(self.seq))
         scratch = self.scratch
@@ -236,7 +235,6 @@ class SlotCursor(Reader):
         return scratch.getvalue()
 
     def id(self) -> tuple[int, int]:
-        """Return the ID of this slot."""
         return unsigned(self.ms), unsigned(self.seq)
 
     def make(self, shape: i64) -> object:

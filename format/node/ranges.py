@@ -52,11 +52,9 @@ class Range:
         self.cut = False
 
     def start(self) -> tuple[int, int]:
-        """Return the first ID of the range."""
         return unsigned(self.start_ms), unsigned(self.start_seq)
 
     def end(self) -> tuple[int, int]:
-        """Return the last ID of the range."""
         return unsigned(self.end_ms), unsigned(self.end_seq)
 
 

@@ -39,11 +39,9 @@ class Sender:
         self._heads: list[bytes] = []  # the same and the length; 64 for each field, b"" if not made
 
     def data(self) -> bytes:
-        """Return all entries."""
         return self._out.getvalue()
 
     def size(self) -> i64:
-        """Return the number of bytes so far."""
         return len(self._out)
 
     def send(self, cursor: SlotCursor) -> None:

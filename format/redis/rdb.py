@@ -258,7 +258,6 @@ class RdbWriter:
         self._crc = 0
 
     def begin(self, keys: int) -> bytes:
-        """Return the head of a file of `keys` keys."""
         out = bytearray(b"%s%04d" % (_MAGIC, self.target.rdb_version))
         if keys:
             out.append(_DATABASE)
@@ -277,13 +276,11 @@ class RdbWriter:
             yield self._counted(piece)
 
     def string(self, key: bytes, value: bytes, expires_ms: int = NEVER) -> bytes:
-        """Return the bytes of a string."""
         out = bytearray(_head(expires_ms, _STRING, key))
         put_string(out, value)
         return self._counted(bytes(out))
 
     def end(self) -> bytes:
-        """Return the end of the file."""
         mark = self._counted(bytes([_END]))
         return mark + self._crc.to_bytes(8, "little")
 

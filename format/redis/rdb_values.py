@@ -47,16 +47,13 @@ class Source:
 
     @classmethod
     def of(cls, data: bytes, where: str) -> Source:
-        """Return a source that reads `data`."""
         return cls(lambda size: b"", where, data)
 
     @property
     def offset(self) -> int:
-        """The number of bytes taken so far."""
         return self._before + self._at
 
     def left(self) -> int:
-        """Return how many bytes were read and not taken."""
         return len(self._buffer) - self._at
 
     def checksum(self) -> int:
@@ -68,7 +65,6 @@ class Source:
         raise CorruptionError(self.where, problem, offset=self.offset)
 
     def take(self, size: int) -> bytes:
-        """Return the next `size` bytes."""
         at = self._at
         end = at + size
         if end <= len(self._buffer):
@@ -77,13 +73,11 @@ class Source:
         return self._gather(size)
 
     def ends(self) -> bool:
-        """Return whether all bytes have been taken."""
         if self._at == len(self._buffer):
             self._refill(self._read(_PIECE))
         return self._at == len(self._buffer)
 
     def byte(self) -> int:
-        """Return the next byte."""
         if self._at == len(self._buffer):
             self._refill(self._read(_PIECE))
             if not self._buffer:
@@ -107,7 +101,6 @@ class Source:
         return bytes(slow)
 
     def skip(self, size: int) -> None:
-        """Skip `size` bytes."""
         while size > _PIECE:
             self.take(_PIECE)
             size -= _PIECE
@@ -138,7 +131,6 @@ class Source:
     # --- values -----------------------------------------------------------------------------
 
     def length(self) -> int:
-        """Return a length; numbers have the same encoding."""
         first = self.byte()
         if first < 0x40:
             return first

@@ -143,13 +143,11 @@ def open_payload(payload: bytes, where: str) -> tuple[int, Source]:
 
 
 def check_stream_type(kind: int, where: str) -> None:
-    """Raise CorruptionError for a payload that is not a stream."""
     if kind not in STREAM_TYPES:
         raise CorruptionError(where, f"type {kind} is not a stream", offset=0)
 
 
 def read_payload(payload: bytes, where: str) -> Parts:
-    """Yield the parts of a DUMP payload; raise CorruptionError."""
     kind, source = open_payload(payload, where)
     check_stream_type(kind, where)
     yield from read_value(source, kind)
@@ -165,7 +163,6 @@ def check_rdb_version(version: int, where: str) -> None:
 
 
 def read_value(source: Source, kind: int) -> Parts:
-    """Yield the parts of a stream's value; raise CorruptionError."""
     end = _End()
     for _ in range(source.length()):
         node = _read_node(source, end)

@@ -40,12 +40,10 @@ class BackupRow(NamedTuple):
     own_commit: int
 
     def encode(self) -> bytes:
-        """Return the body of the row."""
         return BACKUP_ROW.struct.pack(*self)
 
 
 def decode_backup(body: bytes, where: str) -> BackupRow:
-    """Parse the body of the row; raise CorruptionError."""
     if len(body) != BACKUP_ROW.size:
         raise CorruptionError(where, f"a row of {len(body)} bytes, expected {BACKUP_ROW.size}")
     return BackupRow(*BACKUP_ROW.struct.unpack(body))
@@ -66,12 +64,10 @@ class StandbyRow(NamedTuple):
     time_ms: int
 
     def encode(self) -> bytes:
-        """Return the value of the row."""
         return seal_row(META, META_STANDBY, json.dumps(self._asdict()).encode())
 
 
 def decode_standby(body: bytes, where: str) -> StandbyRow:
-    """Parse the body of the row; raise CorruptionError."""
     try:
         return StandbyRow(**json.loads(body))
     except (ValueError, TypeError) as error:

@@ -26,7 +26,6 @@ BATCH_ROW: Final = Layout(
 
 
 def batch_key(application: bytes) -> bytes:
-    """Return the LMDB key of an application's row in `meta`."""
     return name_key(PREFIX, application)
 
 

@@ -26,7 +26,6 @@ _HEAD: Final = SECTION_HEAD.struct
 
 
 def split_sections(extension: bytes, where: str) -> dict[int, bytes]:
-    """Return the sections of a stream record by tag."""
     sections: dict[int, bytes] = {}
     at = 0
     while at < len(extension):
@@ -48,14 +47,12 @@ def join_sections(sections: dict[int, bytes]) -> bytes:
 
 
 def with_section(extension: bytes, tag: int, data: bytes) -> bytes:
-    """Return the extension with one section set."""
     sections = split_sections(extension, "stream record")
     sections[tag] = data
     return join_sections(sections)
 
 
 def without_section(extension: bytes, tag: int) -> bytes:
-    """Return the extension without one section."""
     sections = split_sections(extension, "stream record")
     sections.pop(tag, None)
     return join_sections(sections)

@@ -46,12 +46,10 @@ class FollowingRow(NamedTuple):
     skipped: dict[str, int] = {}  # noqa: RUF012  # never changed
 
     def encode(self) -> bytes:
-        """Return the body of the row."""
         return json.dumps(self._asdict()).encode()
 
 
 def decode_following(body: bytes, where: str) -> FollowingRow:
-    """Parse the body of the row; raise CorruptionError."""
     try:
         row = FollowingRow(**json.loads(body))
         return row._replace(match=tuple(row.match))

@@ -73,7 +73,6 @@ class Consumer:
         self.pending = 0
 
     def encode(self) -> bytes:
-        """Return the body of its row."""
         writer = BytesWriter()
         write_i32_be(writer, _low32(self.number))
         write_i64_be(writer, i64(self.seen_time))
@@ -89,7 +88,6 @@ def _low32(value: int) -> i32:
 
 
 def decode_consumer(body: bytes, where: str) -> Consumer:
-    """Parse the body of a consumer's row."""
     if len(body) < CONSUMER_RECORD.size:
         problem = f"consumer record of {len(body)} bytes, expected at least {CONSUMER_RECORD.size}"
         raise CorruptionError(where, problem)
@@ -102,7 +100,6 @@ def decode_consumer(body: bytes, where: str) -> Consumer:
 
 
 def encode_lease(lease: int) -> bytes:
-    """Return the body of the row of a lease."""
     return encode_number(lease)
 
 
@@ -131,11 +128,9 @@ class GroupRecord:
         self.inline_nacks = b""  # all NACKs while there are few; `pel` has no rows then
 
     def last_id(self) -> tuple[int, int]:
-        """Return last_delivered_id."""
         return self.last_ms, self.last_seq
 
     def encode(self) -> bytes:
-        """Return the body of its row."""
         writer = BytesWriter()
         write_i64_be(writer, bits(self.number))
         write_i64_be(writer, bits(self.last_ms))

@@ -91,7 +91,6 @@ class Nack:
         self.order_key = order_key
 
     def id(self) -> tuple[int, int]:
-        """Return the entry ID."""
         return self.ms, self.seq
 
     def order(self) -> int:
@@ -123,7 +122,6 @@ def encode_nack(
     delivery_count: int,
     order_key: bytes,
 ) -> bytes:
-    """Return a NACK as `NACK` lays it out."""
     writer = BytesWriter()
     write_i64_be(writer, bits(ms))
     write_i64_be(writer, bits(seq))
@@ -223,12 +221,10 @@ def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
 
 
 def _consumer(page: bytes, at: i64) -> i64:
-    """Return the number of the owner of the NACK at an offset of a page."""
     return i64(read_i32_be(page, at + _CONSUMER_AT)) & 0xFFFFFFFF
 
 
 def _time(page: bytes, at: i64) -> i64:
-    """Return the delivery time of the NACK at an offset of a page."""
     high = i64(read_i16_be(page, at + _TIME_AT)) & 0xFFFF
     return high << 32 | (i64(read_i32_be(page, at + _TIME_AT + 2)) & 0xFFFFFFFF)
 
@@ -312,7 +308,6 @@ def consumer_at(page: bytes, index: int) -> int:
 
 
 def owns(page: bytes, consumer: int) -> bool:
-    """Return whether a consumer owns a NACK of a page."""
     wanted: i64 = i64(consumer)
     at: i64 = 0
     while at + _SIZE <= len(page):

@@ -74,17 +74,14 @@ class Message(NamedTuple):
     iid: bytes
 
     def encode(self) -> bytes:
-        """Return the body of its rows."""
         return _MESSAGE.pack(self.ms, self.seq, self.order) + self.iid
 
 
 def message_key(number: int, producer: int, iid: bytes) -> bytes:
-    """Return the key of a message in `idempotency`."""
     return name_key(_PREFIX.pack(number, producer), iid)
 
 
 def producer_prefix(number: int, producer: int) -> bytes:
-    """Return the prefix of the keys of a producer's messages."""
     return _PREFIX.pack(number, producer)
 
 
@@ -101,7 +98,6 @@ def decode_producer(body: bytes, where: str) -> tuple[Producer, bytes]:
 
 
 def decode_message(body: bytes, where: str) -> Message:
-    """Parse a row of `idempotency` or `idempotency_order`."""
     if len(body) < _MESSAGE.size:
         problem = f"message row of {len(body)} bytes, expected at least {_MESSAGE.size}"
         raise CorruptionError(where, problem)

@@ -79,7 +79,6 @@ class StreamRecord:
         return self.last_live_ms, self.last_live_seq
 
     def last_id(self) -> tuple[int, int]:
-        """Return last_generated_id."""
         return self.last_ms, self.last_seq
 
     def max_deleted_id(self) -> tuple[int, int]:
@@ -87,7 +86,6 @@ class StreamRecord:
         return self.max_deleted_ms, self.max_deleted_seq
 
     def size(self) -> int:
-        """Return the size of the encoded record."""
         return _RECORD_SIZE + len(self.extension)
 
     def put(self, writer: BytesWriter) -> None:
@@ -117,7 +115,6 @@ class StreamRecord:
         writer.write(self.extension)
 
     def encode(self) -> bytes:
-        """Return the record as it is stored in the envelope."""
         writer = BytesWriter()
         self.put(writer)
         return writer.getvalue()
@@ -157,12 +154,10 @@ _U64: Final = struct.Struct(">Q")
 
 
 def encode_number(number: int) -> bytes:
-    """Return the body of a number in `meta`."""
     return _U64.pack(number)
 
 
 def decode_number(body: bytes, where: str) -> int:
-    """Parse the body of a number in `meta`."""
     if len(body) != 8:
         raise CorruptionError(where, f"a number of {len(body)} bytes, expected 8")
     number: int = _U64.unpack(body)[0]
@@ -187,7 +182,6 @@ LAST_EPOCH: Final = (1 << 32) - 2  # the next one still fits a u32
 
 
 def decode_epoch(body: bytes, where: str) -> int:
-    """Parse the body of the row `epoch` in `meta`."""
     epoch = decode_number(body, where)
     if not 1 <= epoch <= LAST_EPOCH:
         raise CorruptionError(where, f"epoch {epoch}, expected 1 to {LAST_EPOCH}")
@@ -198,14 +192,12 @@ UUID_SIZE: Final = 16
 
 
 def decode_uuid(body: bytes, where: str) -> bytes:
-    """Return the UUID of a store, the body of a row in `meta`."""
     if len(body) != UUID_SIZE:
         raise CorruptionError(where, f"a store UUID of {len(body)} bytes, expected {UUID_SIZE}")
     return body
 
 
 def decode_key_row(body: bytes, where: str) -> tuple[int, bytes]:
-    """Parse the body of a `keys` row."""
     if len(body) < 8:
         raise CorruptionError(where, f"a row of {len(body)} bytes, expected at least 8")
     number: int = _U64.unpack_from(body)[0]

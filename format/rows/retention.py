@@ -73,7 +73,6 @@ class Retention(NamedTuple):
     follows: bool = False
 
     def encode(self) -> bytes:
-        """Return the section."""
         flags = _ARCHIVE * self.archive | _APPROXIMATE * self.approximate
         flags |= _KEEP * self.keep_unacknowledged | _OVERFLOW * (self.when_full == "trim")
         flags |= _DELETED * self.archive_deleted | _FOLLOWS * self.follows
@@ -93,7 +92,6 @@ NO_RETENTION: Final = Retention()
 
 
 def decode_retention(data: bytes, where: str) -> Retention:
-    """Parse the section; raise CorruptionError."""
     if len(data) != RETENTION_SECTION.size:
         problem = f"{len(data)} bytes, expected {RETENTION_SECTION.size}"
         raise CorruptionError(where, f"retention section of {problem}")

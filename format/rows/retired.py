@@ -17,7 +17,6 @@ retired_key = node_key
 
 
 def former_name_key(stream_number: int) -> bytes:
-    """Return the key of the row with the name of a deleted stream."""
     return node_key(stream_number, 0, 0)
 
 
@@ -27,10 +26,8 @@ def is_former_name(ms: int, seq: int) -> bool:
 
 
 def encode_former_name(stream_number: int, name: bytes) -> bytes:
-    """Return the row with the name of a deleted stream."""
     return seal_row(RETIRED, former_name_key(stream_number), name)
 
 
 def decode_former_name(stream_number: int, value: bytes, where: str) -> bytes:
-    """Return the name of a deleted stream; raise CorruptionError."""
     return open_row(RETIRED, former_name_key(stream_number), value, where)

@@ -121,7 +121,6 @@ class Trailer(NamedTuple):
         return number_of(self.encode()[_SEALED : _SEALED + CHECKSUM_SIZE])
 
     def encode(self) -> bytes:
-        """Return the trailer frame, checksum included."""
         sealed = TRAILER.struct.pack(_TRAILER_HEAD, *self, 0, MAGIC)[:_SEALED]
         return sealed + digest64(sealed) + MAGIC
 
@@ -142,12 +141,10 @@ class Block(NamedTuple):
 
     @property
     def first_id(self) -> Id:
-        """ID of the first entry."""
         return self.first_ms, self.first_seq
 
     @property
     def last_id(self) -> Id:
-        """ID of the last entry."""
         return self.last_ms, self.last_seq
 
 
@@ -160,7 +157,6 @@ class Index(NamedTuple):
     blocks: list[Block]
 
     def encode(self) -> bytes:
-        """Return the index frame, checksum included."""
         rows = b"".join(INDEX_ROW.struct.pack(*block) for block in self.blocks)
         size = INDEX_HEADER.size + len(self.key) + len(rows) + CHECKSUM_SIZE - _FRAME.size
         head = INDEX_HEADER.struct.pack(
@@ -175,12 +171,10 @@ class Index(NamedTuple):
 
 
 def number_of(digest: bytes) -> int:
-    """Return the number that big-endian bytes encode."""
     return int.from_bytes(digest, "big")
 
 
 def text_of(one: Id) -> str:
-    """Return an ID as text."""
     return f"{one[0]}-{one[1]}"
 
 

@@ -91,11 +91,9 @@ class SegmentRecord(NamedTuple):
         return f"segment {self.path}"
 
     def db_key(self) -> bytes:
-        """Return the key of the row."""
         return segment_key(self.stream_number, self.first_ms, self.first_seq)
 
     def encode(self) -> bytes:
-        """Return the body of the row."""
         path = self.path.encode()
         fixed = SEGMENT_RECORD.struct.pack(*self[3:15], len(path))
         return fixed + path + self.key
@@ -175,12 +173,10 @@ _ERASURE: Final[struct.Struct] = ERASURE.struct
 
 
 def encode_erasure(time_ms: int) -> bytes:
-    """Return the body of a row of `erasures`."""
     return _ERASURE.pack(time_ms)
 
 
 def decode_erasure(body: bytes, where: str) -> int:
-    """Return the time of the erasure in Unix milliseconds."""
     if len(body) != _ERASURE.size:
         raise CorruptionError(where, f"a row of {len(body)} bytes, expected {_ERASURE.size}")
     time_ms: int = _ERASURE.unpack(body)[0]

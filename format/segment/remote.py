@@ -61,7 +61,6 @@ class RemoteSetting(NamedTuple):
     version: int
 
     def encode(self) -> bytes:
-        """Return the body of the row."""
         return json.dumps(self._asdict(), sort_keys=True).encode()
 
 
@@ -91,7 +90,6 @@ class Head(NamedTuple):
     sealed_ms: int | None
 
     def encode(self) -> bytes:
-        """Return the bytes of the object."""
         members = {"format": VERSION, **self._asdict(), "store": str(self.store)}
         return (json.dumps(members, indent=1) + "\n").encode()
 
@@ -136,7 +134,6 @@ class Manifest(NamedTuple):
     segments: tuple[RemoteSegment, ...]
 
     def of_stream(self, number: int) -> list[RemoteSegment]:
-        """Return the segments of a stream, ascending by first ID."""
         return [one for one in self.segments if one.record.stream_number == number]
 
 
@@ -151,7 +148,6 @@ def manifest_name(version: int, token: str) -> str:
 
 
 def checksum_of(data: bytes) -> str:
-    """Return the checksum of an object, as a head has it."""
     return digest64(data).hex()
 
 
@@ -159,7 +155,6 @@ def checksum_of(data: bytes) -> str:
 
 
 def decode_setting(body: bytes, where: str) -> RemoteSetting:
-    """Parse the row `archive_remote`; raise CorruptionError."""
     members = _object(body, where)
     try:
         return RemoteSetting(
@@ -210,7 +205,6 @@ def decode_head(data: bytes, where: str) -> Head:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the bytes of a manifest object."""
     lines = [json.dumps({"type": "manifest", "format": VERSION})]
     for stream in manifest.streams.values():
         lines.append(

@@ -333,7 +333,6 @@ class _Job:
         self.kept: dict[str, int] = {}  # the same for linked segments
 
     def copy(self, clock: Clock) -> BackupReport:
-        """Copy everything as of one commit."""
         for _ in range(_TRIES):
             try:
                 with self.store.snapshot() as snapshot:

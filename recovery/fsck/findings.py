@@ -35,7 +35,6 @@ class Finding:
         return f"{self.severity.name.lower()} {self.code}: {self.where}: {self.problem}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding as a JSON object."""
         return {
             "type": "finding",
             "code": self.code,

@@ -125,7 +125,6 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
 def check_groups(
     tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
-    """Check every group of one stream."""
     for _, record in Rows(tables).under(GROUP_SHAPE, keys.pack_number(number)):
         where = f"{stream_place(number, name)} group {quoted(record.name)}"
         yield from guarded(check_group(tables, where, record))

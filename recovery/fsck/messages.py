@@ -86,7 +86,6 @@ def _idempotence(stream: Stream) -> Idempotence:
 def check_messages(
     tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
-    """Check the producers and messages of one stream."""
     try:
         value = tables.get(keys.STREAMS, keys.pack_number(number))
         if value is None:
@@ -173,5 +172,4 @@ def check_by_order(rows: Rows, where: str, state: Idempotence) -> Iterator[Findi
 
 
 def _producer_in(db_key: bytes) -> int:
-    """Return the number of the producer in a key of a message."""
     return int.from_bytes(db_key[8:12], "big")

@@ -31,7 +31,6 @@ def named_streams(tables: Tables) -> Iterator[tuple[int, bytes]]:
 
 
 def nameless_streams(tables: Tables) -> Iterator[int]:
-    """Yield the numbers of streams without a name."""
     return (number for number, names in _names_of(tables) if names == 0)
 
 

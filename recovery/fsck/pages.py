@@ -79,11 +79,9 @@ class PageMap:
         return "" if twice < 0 else f"page {twice} is already used or free"
 
     def is_marked(self, number: int) -> bool:
-        """Return whether a page is marked."""
         return self._bits[number >> 3] >> (number & 7) & 1 == 1
 
     def unmarked(self) -> Iterator[int]:
-        """Yield the pages that are not marked."""
         for at, byte in enumerate(self._bits):
             if byte != 0xFF:
                 for number in range(at * 8, min(at * 8 + 8, self.pages)):
@@ -118,7 +116,6 @@ class PageWalk:
         self._visited = 0
 
     def findings(self) -> Iterator[Finding]:
-        """Walk over all pages and yield the findings."""
         tables = self.tables
         yield from self._walk(tables.free, "the free list", free=True)
         self.free_known = not tables.free.cut

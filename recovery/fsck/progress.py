@@ -26,7 +26,6 @@ class Progress:
         self._moved = moved
 
     def begin(self, steps: int) -> None:
-        """Set the number of steps, and report the progress."""
         self.total = steps
         self.advance(0)
 

@@ -184,7 +184,6 @@ SHAPES: Final[tuple[Shape[object], ...]] = (
 
 
 def row_place(table: int, db_key: bytes) -> str:
-    """Return the name of a row in findings."""
     if table == keys.KEYS:
         return f"key row {quoted(db_key)}"
     return f"row {db_key.hex()} of {TABLES[table].name}"

@@ -29,7 +29,6 @@ class SortedPairs:
         self._file: IO[bytes] | None = None
 
     def add(self, first: int, second: int = 0) -> None:
-        """Add a pair."""
         self._piece.append((first, second))
         if len(self._piece) >= _PIECE:
             self._spill()

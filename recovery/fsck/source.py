@@ -125,7 +125,6 @@ class Source:
             return None
 
     def close(self) -> None:
-        """Close the data file."""
         if self.tables is not None:
             self.tables.pages.close()
 

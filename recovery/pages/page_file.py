@@ -34,11 +34,9 @@ class PageFile:
         self._cache: dict[int, TreePage] = {}
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self.handle)
 
     def size(self) -> int:
-        """Return the size of the file in bytes."""
         return os.fstat(self.handle).st_size
 
     def read(self, number: int, size: int, *, skip: int = 0) -> bytes:
@@ -49,7 +47,6 @@ class PageFile:
             raise CorruptionError(f"LMDB page {number}", f"cannot be read: {error}") from error
 
     def tree_page(self, number: int) -> TreePage:
-        """Return a branch or leaf page; raise CorruptionError."""
         page = self._cache.get(number)
         if page is None:
             page = decode_tree_page(self.read(number, self.page_size), number)
@@ -59,14 +56,12 @@ class PageFile:
         return page
 
     def starts_with(self, number: int, header: bytes) -> bool:
-        """Return whether a page starts with these bytes."""
         try:
             return os.pread(self.handle, len(header), number * self.page_size) == header
         except OSError:
             return False
 
     def overflow_header(self, number: int) -> OverflowHeader:
-        """Return the header of an overflow page; raise CorruptionError."""
         data = self.read(number, HEADER_SIZE)
         if len(data) < HEADER_SIZE:
             raise CorruptionError(f"LMDB page {number}", "the page is after the end of the file")

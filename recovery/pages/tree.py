@@ -50,7 +50,6 @@ class Row(NamedTuple):
     held: bytes = b""
 
     def value(self) -> bytes:
-        """Return the value; raise CorruptionError if it cannot be read."""
         leaf, at = self.leaf, self.at
         if leaf is None:
             return self.held

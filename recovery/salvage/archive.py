@@ -84,13 +84,11 @@ class _Ranges:
         self._lasts: list[Id] = []
 
     def add(self, first: Id, last: Id) -> None:
-        """Add a range."""
         at = bisect_right(self._firsts, first)  # usually the end
         self._firsts.insert(at, first)
         self._lasts.insert(at, last)
 
     def touch(self, first: Id, last: Id) -> bool:
-        """Return whether a range overlaps one of these."""
         at = bisect_right(self._firsts, last)
         return at > 0 and self._lasts[at - 1] >= first
 
@@ -133,7 +131,6 @@ class ArchiveWriter:
             return None
 
     def _read_rows(self) -> None:
-        """Read the manifest."""
         for db_key, value in self.found.rows(keys.SEGMENTS):
             try:
                 body = open_row(keys.SEGMENTS, db_key, value, "segment")
@@ -161,7 +158,6 @@ class ArchiveWriter:
         return False
 
     def begin(self, number: int) -> None:
-        """Begin to note the live nodes of a stream."""
         self._number = number
         prefix = keys.pack_number(number)
         concerned = number in self._records or any(
@@ -500,7 +496,6 @@ def _put_row(table: int, db_key: bytes, body: bytes, txn: WriteTxn) -> None:
 
 
 def put_value(table: int, db_key: bytes, value: bytes, txn: WriteTxn) -> None:
-    """Put a row with its checksum."""
     txn.put(table, db_key, value)
 
 

@@ -57,19 +57,16 @@ class Found:
         self._changed = 0
 
     def close(self) -> None:
-        """Close the environment, and the files of lost+found."""
         self._txn.abort()
         self._raw.close()
         self.lost.close()
 
     def lose(self, number: int, note: str) -> None:
-        """Report a loss of a stream."""
         self.report.stream(number).notes.append(note)
 
     def keep(
         self, number: int, why: str, slots: Iterable[Slot], key: bytes | None = None, **more: int
     ) -> None:
-        """Move entries of a stream to lost+found."""
         key = self.noted(NAMED + pack_number(number)) or key
         count = self.lost.keep_entries(why, key, number, slots, **more)
         self.report.stream(number).moved += count
@@ -131,11 +128,9 @@ class Found:
     # --- notes --------------------------------------------------------------------------------
 
     def note(self, key: bytes, value: bytes = b"") -> None:
-        """Store a note."""
         self._put(self._notes, key, value)
 
     def noted(self, key: bytes) -> bytes | None:
-        """Return the note with a key; None if there is none."""
         return self._txn.get(key, db=self._notes)
 
     def notes(self, prefix: bytes) -> Iterator[Pair]:

@@ -146,7 +146,6 @@ def move_orphans(
 
 
 def write_groups(found: Found, out: NewStore, number: int, name: bytes) -> None:
-    """Write the groups of a stream."""
     done: set[bytes] = set()
     prefix = keys.pack_number(number)
     for db_key, value in found.rows(keys.GROUPS, prefix):
@@ -162,7 +161,6 @@ def write_groups(found: Found, out: NewStore, number: int, name: bytes) -> None:
 def _group(
     found: Found, out: NewStore, stream: int, stream_name: bytes, record: GroupRecord
 ) -> None:
-    """Write a group."""
     where = f"group {quoted(record.name)}"
     prefix = keys.pack_number(record.number)
     nacks: Iterator[Nack] = iter(())
@@ -346,7 +344,6 @@ def _add(
     nacks: list[Nack],
     txn: WriteTxn,
 ) -> None:
-    """Add NACKs to a group."""
     group: Group | None = find_group(txn, written(txn, stream_name), group_name)
     assert group is not None
     for nack in nacks:

@@ -36,11 +36,9 @@ class StreamLoss:
     notes: list[str] = field(default_factory=list)
 
     def any(self) -> bool:
-        """Return whether there is any loss."""
         return self.entries != 0 or self.unverified > 0 or self.moved > 0 or bool(self.notes)
 
     def lines(self) -> list[str]:
-        """Return the losses as text, one per line."""
         where = f"stream {self.number}" if self.name is None else f"stream {quoted(self.name)}"
         found: list[str] = []
         if self.entries != 0:
@@ -64,7 +62,6 @@ class StreamLoss:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Return the losses as a JSON object."""
         return {
             "type": "loss",
             "stream": None if self.name is None else json_bytes(self.name),
@@ -81,7 +78,6 @@ class StreamLoss:
 
 
 def range_text(one: IdRange) -> str:
-    """Return a range of IDs as text."""
     start, end = one
     return f"from {start} on" if end is None else f"from {start} up to but not including {end}"
 
@@ -112,10 +108,8 @@ class Report:
         return found
 
     def lost_anything(self) -> bool:
-        """Return whether anything was lost."""
         return bool(self.other) or any(one.any() for one in self.streams.values())
 
     def lines(self) -> list[str]:
-        """Return the losses as text, in the order of the streams."""
         found = [line for _, one in sorted(self.streams.items()) for line in one.lines()]
         return found + [f"lost: {text}" for text in self.other]

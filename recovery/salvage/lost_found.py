@@ -35,7 +35,6 @@ class LostAndFound:
     def keep_entries(
         self, why: str, stream: bytes | None, number: int, slots: Iterable[Slot], **more: Any
     ) -> int:
-        """Write entries to the folder; return their number."""
         first = last = ""
         count = 0
         for slot in slots:
@@ -78,7 +77,6 @@ class LostAndFound:
         self._index(what=what, why=why, size_bytes=len(value), file=name, **more)
 
     def close(self) -> None:
-        """Close the files."""
         for file in self._files.values():
             file.close()
 
@@ -93,7 +91,6 @@ class LostAndFound:
         file.write(json_object(members) + "\n")
 
     def _open(self, name: str, mode: str, encoding: str | None = None) -> IO[Any]:
-        """Create a file."""
         name = f"{LOST_AND_FOUND}/{name}"
         try:
             self.store.make_folder(name.rpartition("/")[0])

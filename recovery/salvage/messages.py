@@ -41,7 +41,6 @@ Remembered = list[tuple[bytes, list[Message]]]  # by producer, the oldest first
 
 
 def write_messages(found: Found, out: NewStore, number: int, name: bytes) -> None:
-    """Write the producers and messages of a stream."""
     value = found.get(keys.STREAMS, keys.pack_number(number))
     if value is None:
         return
@@ -64,7 +63,6 @@ def write_messages(found: Found, out: NewStore, number: int, name: bytes) -> Non
 
 
 def _remembered(found: Found, stream: int, state: Idempotence) -> Remembered:
-    """Return producers and messages."""
     prefix = keys.pack_number(state.number)
     numbers = {
         int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")

@@ -126,7 +126,6 @@ class NewStore:
             raise translate_os(error) from error
 
     def abandon(self) -> None:
-        """Remove the unfinished store."""
         if self._environment is not None:
             with suppress(StreamkeepError):
                 self._environment.release()

@@ -64,7 +64,6 @@ class Candidate(NamedTuple):
 
 
 def split_candidate(noted: bytes) -> tuple[Candidate, bytes]:
-    """Return the facts and the envelope of a note."""
     return Candidate(*_CANDIDATE.unpack_from(noted)), noted[_CANDIDATE.size :]
 
 
@@ -85,7 +84,6 @@ def readable_envelope(value: bytes) -> Envelope | None:
 
 
 def age_of(value: bytes) -> tuple[int, int]:
-    """Return epoch and commit number of a sound envelope."""
     envelope = decode_envelope(value, "row")
     return envelope.epoch, envelope.commit_number
 
@@ -98,7 +96,6 @@ class Placement:
         self.report = found.report
 
     def run(self) -> None:
-        """Put back records, then nodes."""
         self._place_records()
         doubtful: list[bytes] = []  # nodes of one stream that may have been deleted
         for db_key, noted in self.found.notes(FOUND_NODE):
@@ -225,7 +222,6 @@ def without_record(envelope: Envelope) -> bytes:
 
 
 def keep_node(found: Found, envelope: Envelope, why: str) -> None:
-    """Move the entries of a node to lost+found."""
     found.keep(
         envelope.number,
         why,

@@ -69,7 +69,6 @@ class Repaired:
         self.lost_and_found = path / LOST_AND_FOUND if items else None
 
     def damaged(self) -> bool:
-        """Return whether the new store has warnings or errors."""
         return any(one.severity > Severity.NOTE for one in self.findings)
 
 
@@ -108,7 +107,6 @@ def repair(
 
 
 def _write(source: Source, search: Search, out: NewStore) -> None:
-    """Write what was found."""
     found, report = search.found, search.report
     meta = _meta(source, search)
     highest = decode_number(meta.pop(NEXT_STREAM, encode_number(1)), "meta") - 1
@@ -161,7 +159,6 @@ def _meta(source: Source, search: Search) -> dict[bytes, bytes]:
 
 
 def _raise_counters(least: dict[bytes, int], txn: WriteTxn) -> None:
-    """Raise counters of `meta`."""
     for name, following in least.items():
         body = txn.get_row(META, name, "meta")
         if body is None or decode_number(body, "meta") < following:

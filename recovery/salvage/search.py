@@ -78,7 +78,6 @@ class Search:
         self._newest: tuple[int, int] | None = None  # (epoch, commit) of the trees
 
     def run(self) -> None:
-        """Find everything."""
         walk = None
         tables = self.source.tables
         if tables is not None:

@@ -306,7 +306,6 @@ def _id_in(db_key: bytes | None) -> StreamId:
 
 
 def _node(envelope: Envelope) -> Node:
-    """Return a node with what its bytes say; raise CorruptionError."""
     key = (envelope.ms, envelope.seq)
     ids = validate(envelope.listpack, *key)
     trimmed = envelope.trimmed
@@ -357,7 +356,6 @@ def _finish(name: bytes, record: StreamRecord, txn: WriteTxn) -> None:
 
 
 def written(txn: WriteTxn, name: bytes) -> Stream:
-    """Return a stream of the new store."""
     stream = txn.find_stream(name)
     assert stream is not None
     return stream
