@@ -103,8 +103,7 @@ node_key = _NODE.pack  # stream number, ms, seq
 
 def unpack_number(data: bytes) -> int:
     """Return the number of an 8-byte key; raise CorruptionError for any other key."""
-    if len(data) != _U64.size:
-        raise CorruptionError("LMDB key", f"{len(data)} bytes, expected {_U64.size}")
+    _check_size(data, _U64.size)
     number: int = _U64.unpack(data)[0]
     check_number(number, LAST_NUMBER, "LMDB key")
     return number
@@ -112,11 +111,15 @@ def unpack_number(data: bytes) -> int:
 
 def unpack_node_key(data: bytes) -> tuple[int, int, int]:
     """Return stream number, ms and seq of a 24-byte key; raise CorruptionError."""
-    if len(data) != _NODE.size:
-        raise CorruptionError("LMDB key", f"{len(data)} bytes, expected {_NODE.size}")
+    _check_size(data, _NODE.size)
     number, ms, seq = _NODE.unpack(data)
     check_number(number, LAST_NUMBER, "LMDB key")
     return number, ms, seq
+
+
+def _check_size(data: bytes, size: int) -> None:
+    if len(data) != size:
+        raise CorruptionError("LMDB key", f"{len(data)} bytes, expected {size}")
 
 
 def name_key(prefix: bytes, name: bytes) -> bytes:
@@ -192,8 +195,7 @@ def is_lease_key(db_key: bytes) -> bool:
 
 def unpack_lease_key(data: bytes) -> tuple[int, int]:
     """Return consumer number and update counter of a lease key; raise CorruptionError."""
-    if len(data) != _LEASE_KEY_SIZE:
-        raise CorruptionError("LMDB key", f"{len(data)} bytes, expected {_LEASE_KEY_SIZE}")
+    _check_size(data, _LEASE_KEY_SIZE)
     _, consumer, order = _LEASE.unpack_from(data, _U64.size)
     return int(consumer), int(order)
 
@@ -246,7 +248,6 @@ def check_number(number: int, last: int, where: str) -> None:
 
 def unpack_owned_key(data: bytes) -> tuple[int, int, int, int]:
     """Return group number, consumer number, ms and seq of a key in `consumer_pel`."""
-    if len(data) != _OWNED.size:
-        raise CorruptionError("LMDB key", f"{len(data)} bytes, expected {_OWNED.size}")
+    _check_size(data, _OWNED.size)
     group, consumer, ms, seq = _OWNED.unpack(data)
     return group, consumer, ms, seq

@@ -9,7 +9,7 @@ prove it. Recovery writes the meta page back and replays the journal from the sl
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -22,48 +22,38 @@ SLOT_SIZE: Final = 4096
 SLOTS: Final = 2
 NO_BOOT: Final = bytes(16)
 
-SLOT: Final = Layout(
-    "checkpoint slot",
-    (
-        Field("magic", "3s", '`"SKP"`'),
-        Field("format", "B", "1"),
-        Field("epoch", "I", "epoch of the commit"),
-        Field("commit_number", "Q", "the commit, all pages of which are on disk"),
-        Field("store_uuid", "16s", "the store that the file belongs to"),
-        Field("boot_id", "16s", "boot ID of the machine; zeros: recover in any case"),
-        Field("journal_file", "Q", "log position after the commit: number of the file, or 0"),
-        Field("journal_offset", "Q", "log position: offset in the file"),
-        Field("journal_chain", "Q", "log position: checksum of the record before"),
-        Field(
-            "main_root_checksum",
-            "Q",
-            "XXH3-64 of the root page of LMDB's main database, its free space read as zeros",
-        ),
-        Field("free_root_checksum", "Q", "the same of its free list; 0 if that is empty"),
-        Field("meta_page", f"{META_SIZE}s", "start of LMDB's meta page of that commit"),
-        Field("checksum", "Q", "XXH3-64 of the fields above"),
-    ),
-)
-_CHECKED: Final = SLOT.size - 8
-
 
 class CheckpointSlot(NamedTuple):
     """One checkpoint."""
 
-    epoch: int
-    commit_number: int
-    store_uuid: bytes
-    boot_id: bytes
-    journal_file: int
-    journal_offset: int
-    journal_chain: int
-    main_root_checksum: int
-    free_root_checksum: int
-    meta_page: bytes
+    epoch: Annotated[int, "I", "epoch of the commit"]
+    commit_number: Annotated[int, "Q", "the commit, all pages of which are on disk"]
+    store_uuid: Annotated[bytes, "16s", "the store that the file belongs to"]
+    boot_id: Annotated[bytes, "16s", "boot ID of the machine; zeros: recover in any case"]
+    journal_file: Annotated[int, "Q", "log position after the commit: number of the file, or 0"]
+    journal_offset: Annotated[int, "Q", "log position: offset in the file"]
+    journal_chain: Annotated[int, "Q", "log position: checksum of the record before"]
+    main_root_checksum: Annotated[
+        int, "Q", "XXH3-64 of the root page of LMDB's main database, its free space read as zeros"
+    ]
+    free_root_checksum: Annotated[int, "Q", "the same of its free list; 0 if that is empty"]
+    meta_page: Annotated[bytes, f"{META_SIZE}s", "start of LMDB's meta page of that commit"]
 
     def encode(self) -> bytes:
         checked = SLOT.struct.pack(MAGIC, FORMAT, *self, 0)[:_CHECKED]
         return checked + xxh3_64_intdigest(checked).to_bytes(8, "big")
+
+
+SLOT: Final = Layout.of(
+    "checkpoint slot",
+    CheckpointSlot,
+    before=(
+        Field("magic", "3s", '`"SKP"`'),
+        Field("format", "B", "1"),
+    ),
+    after=(Field("checksum", "Q", "XXH3-64 of the fields above"),),
+)
+_CHECKED: Final = SLOT.size - 8
 
 
 def decode_slot(data: bytes) -> CheckpointSlot | None:

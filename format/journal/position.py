@@ -6,7 +6,7 @@ main database, beside the names of the tables: LMDB writes that page with every 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
@@ -15,27 +15,21 @@ from streamkeep.format.core.layout import Field, Layout
 
 POSITION_KEY: Final = b"log position"
 
-POSITION: Final = Layout(
-    "log position",
-    (
-        Field("file_number", "Q", "number of the journal file; 0: the next one is begun"),
-        Field("offset", "Q", "where the next record begins in it"),
-        Field("chain", "Q", "checksum of the record before, or of the header of the file"),
-        Field("commit_number", "Q", "the last commit that `data.mdb` holds"),
-        Field("checksum", "Q", "XXH3-64 of the fields above"),
-    ),
-)
-_CHECKED: Final = POSITION.size - 8
-_pack: Final = POSITION.struct.pack
-
 
 class LogPosition(NamedTuple):
     """The place in the journal right after the record of a commit."""
 
-    file_number: int
-    offset: int
-    chain: int
-    commit_number: int
+    file_number: Annotated[int, "Q", "number of the journal file; 0: the next one is begun"]
+    offset: Annotated[int, "Q", "where the next record begins in it"]
+    chain: Annotated[int, "Q", "checksum of the record before, or of the header of the file"]
+    commit_number: Annotated[int, "Q", "the last commit that `data.mdb` holds"]
+
+
+POSITION: Final = Layout.of(
+    "log position", LogPosition, after=(Field("checksum", "Q", "XXH3-64 of the fields above"),)
+)
+_CHECKED: Final = POSITION.size - 8
+_pack: Final = POSITION.struct.pack
 
 
 def encode_position(file_number: int, offset: int, chain: int, commit_number: int) -> bytes:
@@ -45,9 +39,7 @@ def encode_position(file_number: int, offset: int, chain: int, commit_number: in
 
 def decode_position(row: bytes) -> LogPosition:
     where = "the log position"
-    if len(row) != POSITION.size:
-        raise CorruptionError(where, f"the row has {len(row)} bytes")
-    fields = POSITION.struct.unpack(row)
+    fields = POSITION.unpack(row, where)
     if fields[-1] != xxh3_64_intdigest(row[:_CHECKED]):
         raise CorruptionError(where, "the checksum of the row does not match")
     return LogPosition(*fields[:-1])

@@ -9,44 +9,35 @@ follows a copy elsewhere has the row `standby`, in JSON, until it is promoted.
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META
-from streamkeep.format.core.layout import Field, Layout
+from streamkeep.format.core.layout import Layout
 
 META_BACKUP: Final = b"backup"
 META_LAST_BACKUP: Final = b"last_backup"
 META_STANDBY: Final = b"standby"
 
-BACKUP_ROW: Final = Layout(
-    "backup",
-    (
-        Field("time_ms", "Q", "Unix time of the snapshot that was copied"),
-        Field("epoch", "Q", "epoch of the store, and"),
-        Field("commit_number", "Q", "commit of the snapshot"),
-        Field("own_commit", "Q", "commit that wrote this row"),
-    ),
-)
-
 
 class BackupRow(NamedTuple):
     """The source of a backup; see `BACKUP_ROW`."""
 
-    time_ms: int
-    epoch: int
-    commit_number: int
-    own_commit: int
+    time_ms: Annotated[int, "Q", "Unix time of the snapshot that was copied"]
+    epoch: Annotated[int, "Q", "epoch of the store, and"]
+    commit_number: Annotated[int, "Q", "commit of the snapshot"]
+    own_commit: Annotated[int, "Q", "commit that wrote this row"]
 
     def encode(self) -> bytes:
         return BACKUP_ROW.struct.pack(*self)
 
 
+BACKUP_ROW: Final = Layout.of("backup", BackupRow)
+
+
 def decode_backup(body: bytes, where: str) -> BackupRow:
-    if len(body) != BACKUP_ROW.size:
-        raise CorruptionError(where, f"a row of {len(body)} bytes, expected {BACKUP_ROW.size}")
-    return BackupRow(*BACKUP_ROW.struct.unpack(body))
+    return BackupRow(*BACKUP_ROW.unpack(body, where))
 
 
 class StandbyRow(NamedTuple):

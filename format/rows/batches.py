@@ -37,9 +37,7 @@ def encode_batch(batch: int, time_ms: int, application: bytes) -> bytes:
 def decode_batch(body: bytes, db_key: bytes) -> tuple[int, int, bytes]:
     """Return batch, time and application of a row; raise CorruptionError."""
     where = "meta batch row"
-    if len(body) < BATCH_ROW.size:
-        raise CorruptionError(where, f"{len(body)} bytes, expected at least {BATCH_ROW.size}")
-    batch, time_ms = BATCH_ROW.struct.unpack_from(body)
+    batch, time_ms = BATCH_ROW.unpack(body, where, more=True)
     application = body[BATCH_ROW.size :]
     if batch_key(application) != db_key:
         problem = f"the row names application {application!r}, its key another one"

@@ -6,7 +6,8 @@ bytes. A missing section means the defaults. Sections with an unknown tag are ke
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import LAST_MEMBER, LAST_NUMBER, check_number
@@ -58,21 +59,6 @@ def without_section(extension: bytes, tag: int) -> bytes:
     return join_sections(sections)
 
 
-IDEMPOTENCE_SECTION: Final = Layout(
-    "idempotence",
-    (
-        Field("number", "Q", "prefix of its rows in the three tables; 0: no rows yet"),
-        Field("duration", "I", "idmp-duration, in seconds"),
-        Field("maxsize", "I", "idmp-maxsize, per producer"),
-        Field("next_producer", "I", "number of the next producer, from 1 on"),
-        Field("producers", "I", "pids-tracked"),
-        Field("tracked", "Q", "iids-tracked"),
-        Field("added", "Q", "iids-added"),
-        Field("duplicates", "Q", "iids-duplicates"),
-        Field("swept", "I", "producer whose expired messages were removed last"),
-    ),
-)
-
 _U64: Final = 1 << 64
 
 DEFAULT_DURATION: Final = 100
@@ -81,19 +67,19 @@ MAX_DURATION: Final = 86_400  # seconds
 MAX_MAXSIZE: Final = 10_000
 
 
+@dataclass
 class Idempotence:
     """Settings and counters of idempotent XADD; see `IDEMPOTENCE_SECTION`."""
 
-    def __init__(self) -> None:
-        self.number = 0
-        self.duration = DEFAULT_DURATION
-        self.maxsize = DEFAULT_MAXSIZE
-        self.next_producer = 1
-        self.producers = 0
-        self.tracked = 0
-        self.added = 0
-        self.duplicates = 0
-        self.swept = 0
+    number: Annotated[int, "Q", "prefix of its rows in the three tables; 0: no rows yet"] = 0
+    duration: Annotated[int, "I", "idmp-duration, in seconds"] = DEFAULT_DURATION
+    maxsize: Annotated[int, "I", "idmp-maxsize, per producer"] = DEFAULT_MAXSIZE
+    next_producer: Annotated[int, "I", "number of the next producer, from 1 on"] = 1
+    producers: Annotated[int, "I", "pids-tracked"] = 0
+    tracked: Annotated[int, "Q", "iids-tracked"] = 0
+    added: Annotated[int, "Q", "iids-added"] = 0
+    duplicates: Annotated[int, "Q", "iids-duplicates"] = 0
+    swept: Annotated[int, "I", "producer whose expired messages were removed last"] = 0
 
     def encode(self) -> bytes:
         """Return the section.
@@ -106,21 +92,18 @@ class Idempotence:
             raise CorruptionError("stream record", f"{problem}; run `streamkeep repair`")
         self.added %= _U64  # RESTORE may have set both counters to 2^64 - 1
         self.duplicates %= _U64
-        values = [getattr(self, field.name) for field in IDEMPOTENCE_SECTION.fields]
-        return IDEMPOTENCE_SECTION.struct.pack(*values)
+        return IDEMPOTENCE_SECTION.struct.pack(*vars(self).values())
+
+
+IDEMPOTENCE_SECTION: Final = Layout.of("idempotence", Idempotence)
 
 
 def idempotence_of(extension: bytes, where: str) -> Idempotence:
     """Return the idempotence section of a stream record; the defaults if it has none."""
-    found = Idempotence()
     data = split_sections(extension, where).get(IDEMPOTENCE)
-    if data is not None:
-        if len(data) != IDEMPOTENCE_SECTION.size:
-            problem = f"{len(data)} bytes, expected {IDEMPOTENCE_SECTION.size}"
-            raise CorruptionError(where, f"idempotence section of {problem}")
-        values = IDEMPOTENCE_SECTION.struct.unpack(data)
-        for field, value in zip(IDEMPOTENCE_SECTION.fields, values, strict=True):
-            setattr(found, field.name, value)
-        check_number(max(found.number, found.tracked), LAST_NUMBER, where)
-        check_number(max(found.producers, found.swept), LAST_MEMBER, where)
+    if data is None:
+        return Idempotence()
+    found = Idempotence(*IDEMPOTENCE_SECTION.unpack(data, where))
+    check_number(max(found.number, found.tracked), LAST_NUMBER, where)
+    check_number(max(found.producers, found.swept), LAST_MEMBER, where)
     return found

@@ -11,34 +11,14 @@ Keys begin with the `number` in the stream's idempotence section.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from xxhash import xxh3_128_intdigest
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import LAST_MEMBER, LAST_NUMBER, check_number, name_key
-from streamkeep.format.core.layout import Field, Layout
+from streamkeep.format.core.layout import Layout
 
-PRODUCER_ROW: Final = Layout(
-    "producer row",
-    (
-        Field("number", "I", "number of the producer in its stream"),
-        Field("tracked", "Q", "number of its messages that are tracked"),
-        Field("next_order", "Q", "order of its next message, from 0 on"),
-    ),
-)
-
-MESSAGE_ROW: Final = Layout(
-    "message row",
-    (
-        Field("ms", "Q", "ID of the entry that the message became"),
-        Field("seq", "Q", ""),
-        Field("order", "Q", "its position among the messages of its producer"),
-    ),
-)
-
-_PRODUCER: Final = PRODUCER_ROW.struct
-_MESSAGE: Final = MESSAGE_ROW.struct
 _PREFIX: Final = struct.Struct(">QI")
 _ORDER: Final = struct.Struct(">QIQ")
 _HALF: Final = 1 << 64
@@ -49,9 +29,9 @@ order_key = _ORDER.pack  # number, producer number, order
 class Producer(NamedTuple):
     """One producer of a stream: number, tracked messages, order of the next message."""
 
-    number: int
-    tracked: int
-    next_order: int
+    number: Annotated[int, "I", "number of the producer in its stream"]
+    tracked: Annotated[int, "Q", "number of its messages that are tracked"]
+    next_order: Annotated[int, "Q", "order of its next message, from 0 on"]
 
     def encode(self, name: bytes) -> bytes:
         """Return the body of its row.
@@ -62,19 +42,25 @@ class Producer(NamedTuple):
         if self.tracked < 0:
             problem = f"{self.tracked} tracked messages; run `streamkeep repair`"
             raise CorruptionError("producer row", problem)
-        return _PRODUCER.pack(*self) + name
+        return PRODUCER_ROW.struct.pack(*self) + name
+
+
+PRODUCER_ROW: Final = Layout.of("producer row", Producer)
 
 
 class Message(NamedTuple):
     """One tracked message: ID of its entry, order among its producer's messages, message ID."""
 
-    ms: int
-    seq: int
-    order: int
+    ms: Annotated[int, "Q", "ID of the entry that the message became"]
+    seq: Annotated[int, "Q"]
+    order: Annotated[int, "Q", "its position among the messages of its producer"]
     iid: bytes
 
     def encode(self) -> bytes:
-        return _MESSAGE.pack(self.ms, self.seq, self.order) + self.iid
+        return MESSAGE_ROW.struct.pack(*self[:3]) + self.iid
+
+
+MESSAGE_ROW: Final = Layout.of("message row", Message)
 
 
 def message_key(number: int, producer: int, iid: bytes) -> bytes:
@@ -87,23 +73,17 @@ def producer_prefix(number: int, producer: int) -> bytes:
 
 def decode_producer(body: bytes, where: str) -> tuple[Producer, bytes]:
     """Parse a row of `producers`; return the producer and its name."""
-    if len(body) < _PRODUCER.size:
-        problem = f"producer row of {len(body)} bytes, expected at least {_PRODUCER.size}"
-        raise CorruptionError(where, problem)
-    producer = Producer(*_PRODUCER.unpack_from(body))
+    producer = Producer(*PRODUCER_ROW.unpack(body, where, more=True))
     check_number(producer.number, LAST_MEMBER, where)
     check_number(producer.tracked, LAST_NUMBER, where)
     check_number(producer.next_order, LAST_NUMBER + 1, where)
-    return producer, body[_PRODUCER.size :]
+    return producer, body[PRODUCER_ROW.size :]
 
 
 def decode_message(body: bytes, where: str) -> Message:
-    if len(body) < _MESSAGE.size:
-        problem = f"message row of {len(body)} bytes, expected at least {_MESSAGE.size}"
-        raise CorruptionError(where, problem)
-    ms, seq, order = _MESSAGE.unpack_from(body)
-    check_number(order, LAST_NUMBER, where)
-    return Message(ms, seq, order, body[_MESSAGE.size :])
+    message = Message(*MESSAGE_ROW.unpack(body, where, more=True), body[MESSAGE_ROW.size :])
+    check_number(message.order, LAST_NUMBER, where)
+    return message
 
 
 def decode_ordered(db_key: bytes, body: bytes, where: str) -> Message:

@@ -92,10 +92,7 @@ NO_RETENTION: Final = Retention()
 
 
 def decode_retention(data: bytes, where: str) -> Retention:
-    if len(data) != RETENTION_SECTION.size:
-        problem = f"{len(data)} bytes, expected {RETENTION_SECTION.size}"
-        raise CorruptionError(where, f"retention section of {problem}")
-    *limits, flags = RETENTION_SECTION.struct.unpack(data)
+    *limits, flags = RETENTION_SECTION.unpack(data, where)
     if flags & ~_KNOWN:
         raise CorruptionError(where, f"retention flags 0x{flags:x}, expected at most 0x{_KNOWN:x}")
     maxlen, max_age_ms, max_bytes, archive_max_age_ms, keep_max_bytes = (

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ChecksumError, CorruptionError, FormatVersionError
@@ -31,30 +31,6 @@ SEEK_FOOTER: Final = struct.Struct("<IBI")  # number of frames, descriptor, magi
 _SEEK_ENTRY: Final = struct.Struct("<II")  # compressed and decompressed size of a frame
 CHECKSUM_SIZE: Final = 8
 
-TRAILER: Final = Layout(
-    "segment trailer",
-    (
-        Field("frame", "8s", "skippable frame 0x184D2A52 and its size, both little-endian"),
-        Field("first_ms", "Q", "ID of the first entry"),
-        Field("first_seq", "Q", ""),
-        Field("last_ms", "Q", "ID of the last entry"),
-        Field("last_seq", "Q", ""),
-        Field("entries", "Q", "entries, at least 1"),
-        Field("nodes", "Q", "macro nodes"),
-        Field("raw_size", "Q", "bytes of all envelopes"),
-        Field("blocks_size", "Q", "bytes of all blocks: the offset of the dictionary frame"),
-        Field("dictionary_size", "I", "bytes of the dictionary frame; 0 if there is none"),
-        Field("index_size", "I", "bytes of the index frame after it"),
-        Field("dictionary_checksum", "Q", "XXH3-64 of the dictionary frame; 0 if there is none"),
-        Field("index_checksum", "Q", "the checksum that ends the index"),
-        Field("created_ms", "Q", "Unix time"),
-        Field("file_number", "Q", "number of the file; the store uses it only once"),
-        Field("epoch", "I", "epoch of the store when it was written"),
-        Field("version", "I", "1; a reader refuses any higher one"),
-        Field("checksum", "Q", "XXH3-64 of all fields above; covers the whole file"),
-        Field("magic", "8s", r'`"SKSEG\r\n\x1a"`'),
-    ),
-)
 INDEX_HEADER: Final = Layout(
     "segment index header",
     (
@@ -65,45 +41,27 @@ INDEX_HEADER: Final = Layout(
         Field("key_size", "I", "bytes of the stream's whole key that follow"),
     ),
 )
-INDEX_ROW: Final = Layout(
-    "segment index row",
-    (
-        Field("first_ms", "Q", "ID of the block's first entry"),
-        Field("first_seq", "Q", ""),
-        Field("last_ms", "Q", "ID of its last entry"),
-        Field("last_seq", "Q", ""),
-        Field("offset", "Q", "offset of the block in the file"),
-        Field("size", "I", "bytes of the block"),
-        Field("raw_size", "I", "bytes of its envelopes"),
-        Field("nodes", "I", "macro nodes in it"),
-        Field("entries", "I", "entries in it"),
-        Field("checksum", "Q", "XXH3-64 of its compressed bytes"),
-    ),
-)
-_SEALED: Final = TRAILER.offset("checksum")
-_TRAILER_HEAD: Final = _FRAME.pack(_TRAILER_FRAME, TRAILER.size - _FRAME.size)
-SMALLEST: Final = TRAILER.size + _FRAME.size + SEEK_FOOTER.size  # no segment is shorter
 
 
 class Trailer(NamedTuple):
     """The trailer of a segment; see `TRAILER`."""
 
-    first_ms: int
-    first_seq: int
-    last_ms: int
-    last_seq: int
-    entries: int
-    nodes: int
-    raw_size: int
-    blocks_size: int
-    dictionary_size: int
-    index_size: int
-    dictionary_checksum: int
-    index_checksum: int
-    created_ms: int
-    file_number: int
-    epoch: int
-    version: int
+    first_ms: Annotated[int, "Q", "ID of the first entry"]
+    first_seq: Annotated[int, "Q"]
+    last_ms: Annotated[int, "Q", "ID of the last entry"]
+    last_seq: Annotated[int, "Q"]
+    entries: Annotated[int, "Q", "entries, at least 1"]
+    nodes: Annotated[int, "Q", "macro nodes"]
+    raw_size: Annotated[int, "Q", "bytes of all envelopes"]
+    blocks_size: Annotated[int, "Q", "bytes of all blocks: the offset of the dictionary frame"]
+    dictionary_size: Annotated[int, "I", "bytes of the dictionary frame; 0 if there is none"]
+    index_size: Annotated[int, "I", "bytes of the index frame after it"]
+    dictionary_checksum: Annotated[int, "Q", "XXH3-64 of the dictionary frame; 0 if there is none"]
+    index_checksum: Annotated[int, "Q", "the checksum that ends the index"]
+    created_ms: Annotated[int, "Q", "Unix time"]
+    file_number: Annotated[int, "Q", "number of the file; the store uses it only once"]
+    epoch: Annotated[int, "I", "epoch of the store when it was written"]
+    version: Annotated[int, "I", "1; a reader refuses any higher one"]
 
     @property
     def first_id(self) -> Id:
@@ -125,19 +83,33 @@ class Trailer(NamedTuple):
         return sealed + digest64(sealed) + MAGIC
 
 
+TRAILER: Final = Layout.of(
+    "segment trailer",
+    Trailer,
+    before=(Field("frame", "8s", "skippable frame 0x184D2A52 and its size, both little-endian"),),
+    after=(
+        Field("checksum", "Q", "XXH3-64 of all fields above; covers the whole file"),
+        Field("magic", "8s", r'`"SKSEG\r\n\x1a"`'),
+    ),
+)
+_SEALED: Final = TRAILER.offset("checksum")
+_TRAILER_HEAD: Final = _FRAME.pack(_TRAILER_FRAME, TRAILER.size - _FRAME.size)
+SMALLEST: Final = TRAILER.size + _FRAME.size + SEEK_FOOTER.size  # no segment is shorter
+
+
 class Block(NamedTuple):
     """One block of a segment; see `INDEX_ROW`."""
 
-    first_ms: int
-    first_seq: int
-    last_ms: int
-    last_seq: int
-    offset: int
-    size: int
-    raw_size: int
-    nodes: int
-    entries: int
-    checksum: int
+    first_ms: Annotated[int, "Q", "ID of the block's first entry"]
+    first_seq: Annotated[int, "Q"]
+    last_ms: Annotated[int, "Q", "ID of its last entry"]
+    last_seq: Annotated[int, "Q"]
+    offset: Annotated[int, "Q", "offset of the block in the file"]
+    size: Annotated[int, "I", "bytes of the block"]
+    raw_size: Annotated[int, "I", "bytes of its envelopes"]
+    nodes: Annotated[int, "I", "macro nodes in it"]
+    entries: Annotated[int, "I", "entries in it"]
+    checksum: Annotated[int, "Q", "XXH3-64 of its compressed bytes"]
 
     @property
     def first_id(self) -> Id:
@@ -146,6 +118,9 @@ class Block(NamedTuple):
     @property
     def last_id(self) -> Id:
         return self.last_ms, self.last_seq
+
+
+INDEX_ROW: Final = Layout.of("segment index row", Block)
 
 
 class Index(NamedTuple):

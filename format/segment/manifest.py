@@ -14,8 +14,7 @@ restoring or adopting an older copy of a segment leaves out the entry.
 
 from __future__ import annotations
 
-import struct
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
@@ -30,24 +29,6 @@ ADOPTED: Final = 1
 REWRITTEN: Final = 2
 ORIGINS: Final = ("archived", "adopted", "rewritten")
 
-SEGMENT_RECORD: Final = Layout(
-    "segment record",
-    (
-        Field("last_ms", "Q", "ID of the last entry"),
-        Field("last_seq", "Q", ""),
-        Field("entries", "Q", "entries in the file"),
-        Field("nodes", "Q", "macro nodes"),
-        Field("size_bytes", "Q", "bytes of the file"),
-        Field("raw_bytes", "Q", "bytes of its envelopes, uncompressed"),
-        Field("checksum", "Q", "checksum of the file's trailer; covers the whole file"),
-        Field("sequence", "Q", "number of this change of the manifest"),
-        Field("created_ms", "Q", "Unix time at which the row was written"),
-        Field("erased", "Q", "entries that erasures have removed from it"),
-        Field("epoch", "I", "epoch of the store when the row was written"),
-        Field("origin", "B", "0: archived here, 1: adopted, 2: rewritten by an erasure"),
-        Field("path_size", "H", "bytes of the path below `archive/` that follows"),
-    ),
-)
 ERASURE: Final = Layout("erasure", (Field("time_ms", "Q", "Unix time of the erasure"),))
 
 erasure_key = node_key
@@ -60,18 +41,18 @@ class SegmentRecord(NamedTuple):
     stream_number: int
     first_ms: int
     first_seq: int
-    last_ms: int
-    last_seq: int
-    entries: int
-    nodes: int
-    size_bytes: int
-    raw_bytes: int
-    checksum: int
-    sequence: int
-    created_ms: int
-    erased: int
-    epoch: int
-    origin: int
+    last_ms: Annotated[int, "Q", "ID of the last entry"]
+    last_seq: Annotated[int, "Q"]
+    entries: Annotated[int, "Q", "entries in the file"]
+    nodes: Annotated[int, "Q", "macro nodes"]
+    size_bytes: Annotated[int, "Q", "bytes of the file"]
+    raw_bytes: Annotated[int, "Q", "bytes of its envelopes, uncompressed"]
+    checksum: Annotated[int, "Q", "checksum of the file's trailer; covers the whole file"]
+    sequence: Annotated[int, "Q", "number of this change of the manifest"]
+    created_ms: Annotated[int, "Q", "Unix time at which the row was written"]
+    erased: Annotated[int, "Q", "entries that erasures have removed from it"]
+    epoch: Annotated[int, "I", "epoch of the store when the row was written"]
+    origin: Annotated[int, "B", "0: archived here, 1: adopted, 2: rewritten by an erasure"]
     path: str
     key: bytes
 
@@ -97,6 +78,13 @@ class SegmentRecord(NamedTuple):
         path = self.path.encode()
         fixed = SEGMENT_RECORD.struct.pack(*self[3:15], len(path))
         return fixed + path + self.key
+
+
+SEGMENT_RECORD: Final = Layout.of(
+    "segment record",
+    SegmentRecord,
+    after=(Field("path_size", "H", "bytes of the path below `archive/` that follows"),),
+)
 
 
 def record_of(segment: Segment, path: str, origin: int) -> SegmentRecord:
@@ -142,10 +130,7 @@ def decode_segment_record(db_key: bytes, body: bytes, where: str) -> SegmentReco
     A path that leads out of `archive/` counts as damage.
     """
     place = unpack_node_key(db_key)
-    if len(body) < SEGMENT_RECORD.size:
-        problem = f"a row of {len(body)} bytes, expected at least {SEGMENT_RECORD.size}"
-        raise CorruptionError(where, problem)
-    *values, path_size = SEGMENT_RECORD.struct.unpack_from(body)
+    *values, path_size = SEGMENT_RECORD.unpack(body, where, more=True)
     key_at = SEGMENT_RECORD.size + path_size
     if key_at > len(body):
         raise CorruptionError(where, f"the path of {path_size} bytes is truncated")
@@ -169,15 +154,10 @@ def decode_segment_record(db_key: bytes, body: bytes, where: str) -> SegmentReco
 
 # --- erasures -----------------------------------------------------------------------------------
 
-_ERASURE: Final[struct.Struct] = ERASURE.struct
-
 
 def encode_erasure(time_ms: int) -> bytes:
-    return _ERASURE.pack(time_ms)
+    return ERASURE.struct.pack(time_ms)
 
 
 def decode_erasure(body: bytes, where: str) -> int:
-    if len(body) != _ERASURE.size:
-        raise CorruptionError(where, f"a row of {len(body)} bytes, expected {_ERASURE.size}")
-    time_ms: int = _ERASURE.unpack(body)[0]
-    return time_ms
+    return int(ERASURE.unpack(body, where)[0])

@@ -26,5 +26,5 @@ def test_a_position_comes_back_and_no_bit_of_it_may_flip(
 
 @pytest.mark.parametrize("size", [0, POSITION.size - 1, POSITION.size + 1])
 def test_a_row_of_another_size_is_reported(size: int) -> None:
-    with pytest.raises(CorruptionError, match=f"the row has {size} bytes"):
+    with pytest.raises(CorruptionError, match=f"log position of {size} bytes, expected"):
         decode_position(bytes(size))
