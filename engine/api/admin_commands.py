@@ -28,7 +28,7 @@ from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import remote_setting
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.whole_store import erase, remains
+from streamkeep.engine.whole_store import erase
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.entry import MAX_ID, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
@@ -449,7 +449,7 @@ class AdminCommands(Generic[Text]):
         self._check_open()
         wanted = to_condition(where)
         with translated():
-            found = remains.find_remains(self._environment, to_bytes(key, "key"), wanted)
+            found = erase.find_remains(self._environment, to_bytes(key, "key"), wanted)
         return [StreamId(*one) for one in found]
 
     def _bounds(self, start: RangeId, end: RangeId) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from streamkeep.engine.api.command_base import CommandBase, Key, RangeId, after_text
-from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, ReadCall
-from streamkeep.engine.blocking.history_call import HistoryCall
+from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, HistoryCall, ReadCall
 from streamkeep.engine.commands import xread, xreadgroup
 from streamkeep.engine.commands.arguments import check_block, check_count, to_bytes
 from streamkeep.engine.commands.reply_budget import Found

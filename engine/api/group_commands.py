@@ -37,8 +37,8 @@ from streamkeep.engine.commands.arguments import (
     to_id,
     to_optional_integer,
 )
-from streamkeep.engine.commands.help_texts import HELP
 from streamkeep.engine.commands.reply_budget import check_budget
+from streamkeep.engine.commands.xgroup import HELP
 from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
 from streamkeep.engine.txn.read_txn import Txn

@@ -22,7 +22,7 @@ from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
 from streamkeep.engine.api.work import WorkCommands
 from streamkeep.engine.archive import back_pressure, garbage
-from streamkeep.engine.archive.thread import ArchiveThread
+from streamkeep.engine.archive.upkeep import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.arguments import check_node_limits
 from streamkeep.engine.commands.reply_budget import Found

@@ -25,14 +25,8 @@ from streamkeep.engine.system.lmdb_errors import translate, translated
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.txn.read_txn import ReadTxn, Txn
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import errors
 from streamkeep.format.core.entry import Text
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CommandError,
-    StaleSnapshotError,
-    StoreClosedError,
-    StoreError,
-)
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
@@ -44,7 +38,7 @@ _SYNC_MODES: Final = ("commit", "interval", "none")
 def check_sync(sync: Sync) -> Sync:
     """Return a sync mode; raise ArgumentError for anything else."""
     if sync not in _SYNC_MODES:
-        raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
+        raise errors.ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
     return sync
 
 
@@ -122,7 +116,7 @@ class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
 
     def _run(self, command: Command[Result]) -> Result:
         if command.writes:
-            raise StoreError("a snapshot only reads; call the method on the store")
+            raise errors.StoreError("a snapshot only reads; call the method on the store")
         self._check_open()
         try:
             return command.result(command.run(self._txn, *command.args))
@@ -131,14 +125,14 @@ class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
         except Unreadable as gone:
             if self._store._environment.read(gone.still_named):
                 raise gone.error from None
-            raise StaleSnapshotError(
+            raise errors.StaleSnapshotError(
                 f"{gone.record.where} was dropped or rewritten since this snapshot was taken; take "
                 "a new one, or read from the store"
             ) from None
 
     def _check_open(self) -> None:
         if not self._txn.open:
-            raise StoreClosedError("the snapshot is closed; next: take a new one")
+            raise errors.StoreClosedError("the snapshot is closed; next: take a new one")
         self._txn.context.check_open()  # a forked child has it, too: its slot is the parent's
 
     def _deleter(self) -> Delete:
@@ -172,7 +166,9 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
         def delete(name: bytes, entry_id: Any) -> int:
             txn = this()
             if txn is None:
-                raise StoreClosedError("the transaction of this entry has ended; next: use xdel")
+                raise errors.StoreClosedError(
+                    "the transaction of this entry has ended; next: use xdel"
+                )
             return txn.xdel(name, entry_id)
 
         return delete
@@ -229,7 +225,7 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
     def check_whole(self) -> None:
         """Raise if a command was interrupted, which undid the transaction."""
         if self._broken is not None:
-            raise StoreError(
+            raise errors.StoreError(
                 "nothing of the transaction was written, since one of its commands failed "
                 f"({self._broken}); run all of it again"
             ) from self._broken
@@ -241,7 +237,7 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
             self._check_usable()
         try:
             reply = command.run(txn, *command.args)
-        except CommandError:
+        except errors.CommandError:
             raise
         except Unreadable as gone:
             raise gone.error from None
@@ -259,10 +255,10 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
         if self._txn.context.forked:
             self._txn.context.check_open()
         if self._txn.open and threading.get_ident() != self._thread:
-            raise StoreError("a transaction belongs to the thread that began it")
+            raise errors.StoreError("a transaction belongs to the thread that began it")
         self.check_whole()
         if not self._txn.open:
-            raise StoreClosedError("the transaction has ended; next: begin another one")
+            raise errors.StoreClosedError("the transaction has ended; next: begin another one")
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         self._check_usable()

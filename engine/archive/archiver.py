@@ -15,7 +15,7 @@ below `archive/`, which a user may want to adopt, are left alone.
 A run ends at its target size, or where a live node or another segment lies between two retired
 nodes. So the segments of a stream never overlap with anything. Segments are not merged later: a
 segment is immutable, and pipelines that follow the manifest read each entry once. To avoid many
-small segments, the thread of a store (`archive.thread`) waits until the retired nodes of a stream
+small segments, the thread of a store (`archive.upkeep`) waits until the retired nodes of a stream
 are worth a file.
 
 Memory is bounded by one block and the keys of a run, and a transaction by one run.
@@ -48,16 +48,9 @@ from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, 
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import has_rows, rows_with, stream_numbers
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError, StoreError
 from streamkeep.format.core.id_codec import MAX, Id, next_id
-from streamkeep.format.core.keys import (
-    NODES,
-    RETIRED,
-    STREAMS,
-    node_key,
-    pack_number,
-    unpack_node_key,
-)
 from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
 from streamkeep.format.node.envelope import CHECKSUM_SIZE
 from streamkeep.format.rows.retired import decode_former_name, former_name_key, is_former_name
@@ -167,12 +160,12 @@ def archive(
 
 
 def retired_bytes(txn: Txn) -> int:
-    return txn.table_bytes(RETIRED)
+    return txn.table_bytes(keys.RETIRED)
 
 
 def retired_streams(txn: Txn) -> list[int]:
     """Return the numbers of the streams that have retired nodes, ascending."""
-    return list(stream_numbers(txn, RETIRED, "retired nodes"))
+    return list(stream_numbers(txn, keys.RETIRED, "retired nodes"))
 
 
 def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
@@ -181,7 +174,7 @@ def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
     Args:
         likely: its key, if the caller has a guess.
     """
-    row = txn.get(RETIRED, former_name_key(number))
+    row = txn.get(keys.RETIRED, former_name_key(number))
     if row is not None:
         return decode_former_name(number, row, f"former name of stream {number}")
     record = find_segment(txn, number, *_NOWHERE)
@@ -205,7 +198,7 @@ def _likely_names(txn: Txn, numbers: list[int]) -> dict[int, bytes]:
 def _retired_of(txn: Txn, number: int, enough: int) -> int:
     """Return the bytes of the retired nodes of a stream; the count stops at `enough`."""
     total = 0
-    for _, value in rows_with(txn, RETIRED, pack_number(number)):
+    for _, value in rows_with(txn, keys.RETIRED, keys.pack_number(number)):
         if total >= enough:
             break
         total += len(value)
@@ -223,8 +216,8 @@ def iter_run(txn: Txn, number: int, target_bytes: int) -> Iterator[tuple[bytes, 
     """Yield (LMDB key, envelope) of the retired nodes that will form one segment."""
     barrier: Id | None = None
     size = 0
-    for db_key, value in rows_with(txn, RETIRED, pack_number(number)):
-        _, ms, seq = unpack_node_key(db_key)
+    for db_key, value in rows_with(txn, keys.RETIRED, keys.pack_number(number)):
+        _, ms, seq = keys.unpack_node_key(db_key)
         if size >= target_bytes:
             return
         if not is_former_name(ms, seq):
@@ -240,15 +233,15 @@ def _next_other(txn: Txn, number: int, ms: int, seq: int) -> Id:
     """Return the first ID of the next live node or segment after a retired node."""
     other = _NOWHERE
     after = next_id(ms, seq)
-    cursor = txn.cursor(NODES)
-    if cursor.set_range(node_key(number, *after)):
-        stream, node_ms, node_seq = unpack_node_key(cursor.key())
+    cursor = txn.cursor(keys.NODES)
+    if cursor.set_range(keys.node_key(number, *after)):
+        stream, node_ms, node_seq = keys.unpack_node_key(cursor.key())
         if stream == number:
             other = node_ms, node_seq
     segment = next(segments_from(txn, number, *after), None)
     if segment is not None:
         other = min(other, (segment.first_ms, segment.first_seq))
-    row = txn.get(STREAMS, pack_number(number))
+    row = txn.get(keys.STREAMS, keys.pack_number(number))
     if row is not None:
         tail = txn.load_numbered(number, b"")
         if tail.has_tail() and (tail.tail_ms, tail.tail_seq) > (ms, seq):
@@ -273,8 +266,8 @@ def _archive_run(
     environment: Environment, number: int, name: bytes, options: ArchiveOptions
 ) -> _Run | None:
     """Archive the first run of a stream; return None if nothing is retired any more."""
-    start = node_key(number, 0, 1)
-    while environment.read(has_rows, RETIRED, pack_number(number), start):
+    start = keys.node_key(number, 0, 1)
+    while environment.read(has_rows, keys.RETIRED, keys.pack_number(number), start):
         file_number = environment.write(take_file_number, frees=True)
         rows, record = _write_run(environment, number, name, file_number, options)
         if not rows:
@@ -359,16 +352,16 @@ class _Empty(Exception):
 def _commit_run(txn: WriteTxn, number: int, rows: list[_Row], record: SegmentRecord | None) -> _Run:
     """Write the row of the manifest, and delete the rows of `retired`."""
     for row in rows:
-        value = txn.get(RETIRED, row.db_key)
+        value = txn.get(keys.RETIRED, row.db_key)
         if value is None or value[-CHECKSUM_SIZE:] != row.checksum:
             raise _Changed
-        txn.delete(RETIRED, row.db_key)
-    cursor = txn.cursor(RETIRED)
-    prefix = pack_number(number)
+        txn.delete(keys.RETIRED, row.db_key)
+    cursor = txn.cursor(keys.RETIRED)
+    prefix = keys.pack_number(number)
     if cursor.set_range(prefix) and cursor.key() == former_name_key(number):
         only = not (cursor.next() and cursor.key()[:8] == prefix)
-        if only and not has_rows(txn, NODES, prefix):  # removing those may retire more
-            txn.delete(RETIRED, former_name_key(number))
+        if only and not has_rows(txn, keys.NODES, prefix):  # removing those may retire more
+            txn.delete(keys.RETIRED, former_name_key(number))
     return _Run(None if record is None else put_segment(txn, record))
 
 
@@ -419,5 +412,5 @@ def _is_undone(environment: Environment, path: str) -> bool:
         node = segment.block(0)[0]
     except (CorruptionError, StoreError):
         return False
-    db_key = node_key(segment.index.stream_number, node.ms, node.seq)
-    return environment.read(lambda txn: txn.get(RETIRED, db_key)) is not None
+    db_key = keys.node_key(segment.index.stream_number, node.ms, node.seq)
+    return environment.read(lambda txn: txn.get(keys.RETIRED, db_key)) is not None

@@ -28,14 +28,7 @@ from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.tables.manifest import (
-    delete_segment,
-    iter_segments,
-    list_segments,
-    put_erasure,
-    put_segment,
-    take_file_number,
-)
+from streamkeep.engine.tables import manifest
 from streamkeep.engine.tables.node_walk import encode_node
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.read_txn import Txn
@@ -111,7 +104,7 @@ def archived_under(txn: Txn, name: bytes) -> set[int]:
     A live stream belongs to its present key. A segment of a deleted stream belongs to the key under
     which it was written, and its retired nodes belong to its last key.
     """
-    numbers = {record.stream_number for record in iter_segments(txn) if record.key == name}
+    numbers = {record.stream_number for record in manifest.iter_segments(txn) if record.key == name}
     gone = {one for one in numbers if not _is_alive(txn, one)}
     for one in retired_streams(txn):
         if not _is_alive(txn, one) and stream_name(txn, one) == name:
@@ -138,7 +131,7 @@ def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
         leftovers: list[str] = []
         streams = segments_by_stream(store.files_below(ARCHIVE_FOLDER))
         for number in sorted(numbers):
-            rows = environment.read(list_segments, number)
+            rows = environment.read(manifest.list_segments, number)
             named = {row.path for row in rows}
             leftovers += [
                 path
@@ -185,7 +178,7 @@ def _plans(txn: Txn, environment: Environment, number: int, ids: Ids) -> list[_P
     others: list[tuple[SegmentRecord, int]] = []
     dictionaries: set[int] = set()
     start = 0
-    for record in iter_segments(txn, number):
+    for record in manifest.iter_segments(txn, number):
         # An ID in the gap before a segment may be the source of field names in its first node.
         end = bisect_right(ids, record.last_id)
         mine, start = ids[start:end], end
@@ -222,7 +215,7 @@ def _rewrite(environment: Environment, plan: _Plan) -> int:
             level=_LEVEL,
             block_bytes=DEFAULT_BLOCK_BYTES,
         )
-    file_number = environment.write(take_file_number, frees=True)
+    file_number = environment.write(manifest.take_file_number, frees=True)
     epoch = environment.context.epoch
     path = segment_path(
         record.stream_number, record.key, record.first_id, record.last_id, epoch, file_number
@@ -269,12 +262,12 @@ def _sample(segment: Segment, ids: Ids) -> list[bytes]:
 def _replace(
     txn: WriteTxn, record: SegmentRecord, written: Segment | None, path: str, ids: Ids, count: int
 ) -> None:
-    delete_segment(txn, record)
+    manifest.delete_segment(txn, record)
     txn.add_garbage(encode_file_garbage(record.path))
     for ms, seq in ids:
-        put_erasure(txn, record.stream_number, ms, seq)
+        manifest.put_erasure(txn, record.stream_number, ms, seq)
     if written is not None:
-        put_segment(
+        manifest.put_segment(
             txn,
             record_of(written, path, REWRITTEN)._replace(
                 stream_number=record.stream_number, key=record.key, erased=record.erased + count

@@ -49,23 +49,8 @@ from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, 
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.core.keys import NODES, RETIRED, pack_number, unpack_node_key
 from streamkeep.format.rows.retired import is_former_name
+from streamkeep.format.segment import remote
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
-from streamkeep.format.segment.remote import (
-    HEAD,
-    MANIFESTS,
-    SEALED,
-    SEGMENTS,
-    Head,
-    Manifest,
-    RemoteSegment,
-    RemoteSetting,
-    RemoteStream,
-    checksum_of,
-    encode_manifest,
-    in_order,
-    manifest_name,
-    segment_name,
-)
 from streamkeep.format.segment.segment import Segment
 
 _AT_ONCE: Final = 8  # objects written or removed at the same time
@@ -161,14 +146,14 @@ def sealed_under(environment: Environment, name: bytes) -> set[int]:
 
 
 def _setting(
-    environment: Environment, noted: RemoteSetting | None, destination: Destination
-) -> RemoteSetting | None:
+    environment: Environment, noted: remote.RemoteSetting | None, destination: Destination
+) -> remote.RemoteSetting | None:
     """Return the setting to use; None for a store without one."""
     uri = None if destination.uri is None else normal_uri(destination.uri)
     if noted is None:
         if uri is None:
             return None
-        noted = RemoteSetting(uri, environment.path.name, {}, 0)
+        noted = remote.RemoteSetting(uri, environment.path.name, {}, 0)
     elif uri is not None and uri != noted.uri:
         noted = noted._replace(uri=uri, version=0)
     name = noted.name if destination.name is None else destination.name
@@ -181,8 +166,8 @@ class _Publication:
     def __init__(
         self,
         environment: Environment,
-        noted: RemoteSetting | None,
-        setting: RemoteSetting,
+        noted: remote.RemoteSetting | None,
+        setting: remote.RemoteSetting,
         progress: Progress | None,
     ) -> None:
         self.environment = environment
@@ -205,7 +190,7 @@ class _Publication:
         local = {one.path for one in records if folder.exists(stored_name(one.path))}
         there = {one.name for one in before.segments}
         missing = self._upload(records, local, there)
-        archived = [RemoteSegment(one, False) for one in records if one not in missing]
+        archived = [remote.RemoteSegment(one, False) for one in records if one not in missing]
         copies = SealedCopies(self.environment, self.remote, before, records)
         copies.drop_covered()
         copies.leave_out_erased()
@@ -216,7 +201,7 @@ class _Publication:
             self.report = self.report._replace(
                 sealed=copies.written, sealed_entries=copies.new_entries
             )
-        manifest = Manifest(streams, in_order(iter([*archived, *copies.segments])))
+        manifest = remote.Manifest(streams, remote.in_order(iter([*archived, *copies.segments])))
         failpoints.hit("publish:uploaded")
         renamed = head is not None and (head.name, head.labels) != (
             self.setting.name,
@@ -229,23 +214,23 @@ class _Publication:
         self._remove_objects(head, before, manifest)
         return self.report
 
-    def _before(self, head: Head | None) -> Manifest:
+    def _before(self, head: remote.Head | None) -> remote.Manifest:
         """Return the manifest of a head; without a sound one, what sealed segments are there."""
         if head is not None:
             try:
                 return self.remote.manifest(head)
             except (FileNotFoundError, CorruptionError) as error:
                 log.warning("%s: the manifest is lost, making another: %s", self.remote.uri, error)
-        return Manifest({}, in_order(iter(self._find_sealed())))
+        return remote.Manifest({}, remote.in_order(iter(self._find_sealed())))
 
-    def _find_sealed(self) -> list[RemoteSegment]:
+    def _find_sealed(self) -> list[remote.RemoteSegment]:
         """Return the sound sealed segments that are there; each may have the only copy of entries.
 
         Those within another one are left out: it has replaced them.
         """
         objects, found = self.remote.objects, []
-        top = self.remote.name(f"{SEALED}/")
-        for name in objects.names(self.remote.name(SEALED)):
+        top = self.remote.name(f"{remote.SEALED}/")
+        for name in objects.names(self.remote.name(remote.SEALED)):
             size = objects.size(name)
             if size is None:
                 continue
@@ -257,10 +242,10 @@ class _Publication:
                 continue
             if segment.index.store_uuid == self.environment.uuid.bytes:
                 record = record_of(segment, name.removeprefix(top), ARCHIVED)
-                found.append(RemoteSegment(record, True))
+                found.append(remote.RemoteSegment(record, True))
         return [one for one in found if not any(_is_within(one, other) for other in found)]
 
-    def _check_version(self, head: Head | None) -> None:
+    def _check_version(self, head: remote.Head | None) -> None:
         """Raise if another copy of this store wrote the head."""
         if head is not None and head.version > self.setting.version:
             raise StoreError(
@@ -291,7 +276,9 @@ class _Publication:
         object may have been lost, and the segment put back from a copy.
         """
         wanted = [
-            one for one in records if one.path in local or segment_name(one.path) not in there
+            one
+            for one in records
+            if one.path in local or remote.segment_name(one.path) not in there
         ]
         total = sum(one.size_bytes for one in wanted)
         done = 0
@@ -317,7 +304,7 @@ class _Publication:
         Raises:
             CorruptionError: it is damaged here, or another object has its name.
         """
-        name = self.remote.name(segment_name(record.path))
+        name = self.remote.name(remote.segment_name(record.path))
         segment = self._source_of(record)
         size = self.remote.objects.size(name)
         if segment is None:
@@ -347,19 +334,21 @@ class _Publication:
 
     # --- manifest and head ------------------------------------------------------------------
 
-    def _write(self, manifest: Manifest, before: Head | None, sealed_ms: int | None) -> Head:
+    def _write(
+        self, manifest: remote.Manifest, before: remote.Head | None, sealed_ms: int | None
+    ) -> remote.Head:
         """Write the next manifest and head; each is read back."""
         highest = max(self.setting.version, 0 if before is None else before.version)
-        data = encode_manifest(manifest)
+        data = remote.encode_manifest(manifest)
         records = [one.record for one in manifest.segments]
-        head = Head(
+        head = remote.Head(
             self.environment.uuid,
             self.setting.name,
             self.setting.labels,
             highest + 1,
-            manifest_name(highest + 1, secrets.token_hex(4)),
+            remote.manifest_name(highest + 1, secrets.token_hex(4)),
             len(data),
-            checksum_of(data),
+            remote.checksum_of(data),
             len(records),
             sum(one.entries for one in records),
             sum(one.size_bytes for one in records),
@@ -374,7 +363,7 @@ class _Publication:
         self.environment.write(put_remote_setting, self.setting, frees=True)
         self.environment.make_checkpoint(strict=True)
         failpoints.hit("publish:noted")
-        self._put_checked(HEAD, head.encode())
+        self._put_checked(remote.HEAD, head.encode())
         failpoints.hit("publish:head")
         return head
 
@@ -418,7 +407,9 @@ class _Publication:
         self.report = self.report._replace(freed_bytes=freed)
         failpoints.hit("publish:local-removed")
 
-    def _remove_objects(self, head: Head, before: Manifest, manifest: Manifest) -> None:
+    def _remove_objects(
+        self, head: remote.Head, before: remote.Manifest, manifest: remote.Manifest
+    ) -> None:
         """Remove segments that are no longer named, and old manifests.
 
         What the last manifest named is known; a listing also finds what killed processes have left.
@@ -428,10 +419,10 @@ class _Publication:
         doomed = {one.name for one in before.segments} - named
         prefix = len(self.remote.name(""))
         objects = self.remote.objects
-        old = [name[prefix:] for name in objects.names(self.remote.name(MANIFESTS))]
+        old = [name[prefix:] for name in objects.names(self.remote.name(remote.MANIFESTS))]
         doomed.update(name for name in sorted(old)[:-_KEPT_MANIFESTS] if name != head.manifest)
         doomed.update(name for name in old if name > head.manifest)
-        for folder in (SEGMENTS, SEALED) if doomed or manifest != before else ():
+        for folder in (remote.SEGMENTS, remote.SEALED) if doomed or manifest != before else ():
             for name in objects.names(self.remote.name(folder)):
                 if name[prefix:] not in named:
                     doomed.add(name[prefix:])
@@ -442,7 +433,7 @@ class _Publication:
         failpoints.hit("publish:objects-removed")
 
 
-def _is_within(one: RemoteSegment, other: RemoteSegment) -> bool:
+def _is_within(one: remote.RemoteSegment, other: remote.RemoteSegment) -> bool:
     """Return whether another segment replaced one: a larger one of the same stream, around it."""
     small, large = one.record, other.record
     return (
@@ -457,7 +448,9 @@ def _is_within(one: RemoteSegment, other: RemoteSegment) -> bool:
 # --- what the manifest says of each stream --------------------------------------------------------
 
 
-def streams_of(txn: Txn, before: Manifest) -> tuple[dict[int, RemoteStream], list[SegmentRecord]]:
+def streams_of(
+    txn: Txn, before: remote.Manifest
+) -> tuple[dict[int, remote.RemoteStream], list[SegmentRecord]]:
     """Return what the manifest will say of each stream, and the segments of the archive.
 
     If segments are complete up to an ID, they hold every entry up to and including it. So a reader
@@ -486,7 +479,7 @@ def streams_of(txn: Txn, before: Manifest) -> tuple[dict[int, RemoteStream], lis
         if earlier is not None:
             complete = max(complete, earlier.complete_to)
         key = names.get(number, keys.get(number, b""))
-        found[number] = RemoteStream(
+        found[number] = remote.RemoteStream(
             number, key, number in names, last, added, length, complete, erased
         )
     return found, records

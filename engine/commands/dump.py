@@ -19,18 +19,8 @@ from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import IDEMPOTENCY_ORDER, PRODUCERS, is_name_key, pack_number
+from streamkeep.format.redis import stream_parts as parts
 from streamkeep.format.redis.stream_dump import TARGETS, Losses, write_payload
-from streamkeep.format.redis.stream_parts import (
-    NOBODY,
-    ConsumerPart,
-    Counters,
-    GroupPart,
-    Messages,
-    Node,
-    Parts,
-    Pending,
-    ProducerPart,
-)
 from streamkeep.format.rows.extension import IDEMPOTENCE, idempotence_of, split_sections
 from streamkeep.format.rows.nacks import Nack, count_nacks, decode_nack
 from streamkeep.format.rows.producers import decode_message, decode_producer, producer_prefix
@@ -39,12 +29,12 @@ from streamkeep.format.rows.producers import decode_message, decode_producer, pr
 _LOSSLESS: Final = ("7.2", "8.6", "8.8")
 
 
-def stream_parts(txn: Txn, stream: Stream, *, in_order: bool = False) -> Parts:
+def stream_parts(txn: Txn, stream: Stream, *, in_order: bool = False) -> parts.Parts:
     """Yield the parts of a stream; `in_order` is that of `group_part`."""
     walk = NodeWalk(txn, stream)
     found = walk.first()
     while found:
-        yield Node(walk.ms, walk.seq, walk.load())
+        yield parts.Node(walk.ms, walk.seq, walk.load())
         found = walk.next()
     groups = groups_of(txn, stream)
     yield counters_of(stream, len(groups))
@@ -55,9 +45,9 @@ def stream_parts(txn: Txn, stream: Stream, *, in_order: bool = False) -> Parts:
         yield messages
 
 
-def counters_of(stream: Stream, groups: int) -> Counters:
+def counters_of(stream: Stream, groups: int) -> parts.Counters:
     record = stream.record
-    return Counters(
+    return parts.Counters(
         record.length,
         record.last_id(),
         record.first_id(),
@@ -107,19 +97,19 @@ class _PendingOf:
         self._places = places  # of consumers, by their numbers
         self._walk = delivered_order if in_order else pending_of
 
-    def __iter__(self) -> Iterator[Pending]:
+    def __iter__(self) -> Iterator[parts.Pending]:
         for nack in self._walk(self._group):
             place = self._places.get(nack.consumer)
             if place is None:
                 where = f"group {self._group.record.number}"
                 raise CorruptionError(where, f"consumer {nack.consumer} does not exist")
-            yield Pending(nack.ms, nack.seq, place, nack.delivery_time, nack.delivery_count)
+            yield parts.Pending(nack.ms, nack.seq, place, nack.delivery_time, nack.delivery_count)
 
     def __len__(self) -> int:
         return sum(count_nacks(data) for data in _pages_of(self._group))
 
 
-def group_part(group: Group, *, in_order: bool = False) -> GroupPart:
+def group_part(group: Group, *, in_order: bool = False) -> parts.GroupPart:
     """Return a group with everything that belongs to it; pending entries are read when needed.
 
     Args:
@@ -128,33 +118,33 @@ def group_part(group: Group, *, in_order: bool = False) -> GroupPart:
     record = group.record
     consumers = group.consumers()
     places = {consumer.number: place for place, consumer in enumerate(consumers)}
-    places[0] = NOBODY
-    return GroupPart(
+    places[0] = parts.NOBODY
+    return parts.GroupPart(
         record.name,
         record.last_id(),
         record.entries_read,
-        [ConsumerPart(one.name, one.seen_time, one.active_time) for one in consumers],
+        [parts.ConsumerPart(one.name, one.seen_time, one.active_time) for one in consumers],
         _PendingOf(group, places, in_order),
         zone_of(group),
     )
 
 
-def messages_of(txn: Txn, stream: Stream) -> Messages | None:
+def messages_of(txn: Txn, stream: Stream) -> parts.Messages | None:
     """Return what idempotent XADD remembers of a stream; None if it was never used."""
     where = f"stream {stream.number}"
     extension = stream.record.extension
     if IDEMPOTENCE not in split_sections(extension, where):
         return None
     state = idempotence_of(extension, where)
-    producers: list[ProducerPart] = []
+    producers: list[parts.ProducerPart] = []
     if state.number:
         for db_key, value in rows_with(txn, PRODUCERS, pack_number(state.number)):
             if is_name_key(db_key):
                 producer, name = decode_producer(open_row(PRODUCERS, db_key, value, where), where)
                 messages = _messages_of_producer(txn, state.number, producer.number, where)
-                producers.append(ProducerPart(name, messages))
+                producers.append(parts.ProducerPart(name, messages))
     producers.sort()
-    return Messages(state.duration, state.maxsize, producers, state.added, state.duplicates)
+    return parts.Messages(state.duration, state.maxsize, producers, state.added, state.duplicates)
 
 
 def _messages_of_producer(

@@ -21,18 +21,10 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import bodies_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CommandError, CorruptionError
-from streamkeep.format.core.keys import (
-    IDEMPOTENCY,
-    IDEMPOTENCY_ORDER,
-    LAST_MEMBER,
-    PRODUCERS,
-    check_number,
-    name_key,
-    number_key,
-    pack_number,
-)
+from streamkeep.format.rows import producers as rows
 from streamkeep.format.rows.extension import (
     IDEMPOTENCE,
     MAX_DURATION,
@@ -40,17 +32,6 @@ from streamkeep.format.rows.extension import (
     Idempotence,
     idempotence_of,
     with_section,
-)
-from streamkeep.format.rows.producers import (
-    Message,
-    Producer,
-    decode_message,
-    decode_ordered,
-    decode_producer,
-    message_key,
-    order_key,
-    producer_prefix,
-    unpack_order_key,
 )
 from streamkeep.format.rows.records import IDEMPOTENCE_ROWS, encode_garbage
 
@@ -101,17 +82,19 @@ class Tracker:
             state.number = self.txn.take_number(NEXT_IDEMPOTENCE)
         producer = self._producer(producer_name)
         if producer is None:
-            check_number(state.next_producer, LAST_MEMBER, _WHERE)
-            producer = Producer(state.next_producer, 0, 0)
-            self.txn.put_row(PRODUCERS, self._number_key(producer.number), producer_name)
+            keys.check_number(state.next_producer, keys.LAST_MEMBER, _WHERE)
+            producer = rows.Producer(state.next_producer, 0, 0)
+            self.txn.put_row(keys.PRODUCERS, self._number_key(producer.number), producer_name)
             state.next_producer += 1
             state.producers += 1
-        message = Message(ms, seq, producer.next_order, iid)
+        message = rows.Message(ms, seq, producer.next_order, iid)
         txn = self.txn
-        txn.put_row(IDEMPOTENCY, message_key(state.number, producer.number, iid), message.encode())
         txn.put_row(
-            IDEMPOTENCY_ORDER,
-            order_key(state.number, producer.number, message.order),
+            keys.IDEMPOTENCY, rows.message_key(state.number, producer.number, iid), message.encode()
+        )
+        txn.put_row(
+            keys.IDEMPOTENCY_ORDER,
+            rows.order_key(state.number, producer.number, message.order),
             message.encode(),
         )
         state.tracked += 1
@@ -119,7 +102,7 @@ class Tracker:
         count = producer.tracked + 1
         while count > state.maxsize and self._forget_oldest(producer.number):
             count -= 1
-        self._put_producer(producer_name, Producer(producer.number, count, message.order + 1))
+        self._put_producer(producer_name, rows.Producer(producer.number, count, message.order + 1))
 
     def expire(self, producer_name: bytes, now_ms: int) -> None:
         """Forget the expired messages of a producer, and of another one, in turn."""
@@ -165,11 +148,13 @@ class Tracker:
     def _next_producer(self, start: int) -> int:
         """Return the first producer with messages whose number is at least `start`, or -1."""
         number = self.state.number
-        cursor = self.txn.cursor(IDEMPOTENCY_ORDER)
-        if start > LAST_MEMBER or not cursor.set_range(order_key(number, start, 0)):
+        cursor = self.txn.cursor(keys.IDEMPOTENCY_ORDER)
+        if start > keys.LAST_MEMBER or not cursor.set_range(rows.order_key(number, start, 0)):
             return -1
         db_key = cursor.key()
-        return unpack_order_key(db_key)[1] if db_key.startswith(pack_number(number)) else -1
+        return (
+            rows.unpack_order_key(db_key)[1] if db_key.startswith(keys.pack_number(number)) else -1
+        )
 
     def reset(self, duration: int, maxsize: int) -> None:
         """Change the settings, and forget all producers."""
@@ -184,12 +169,12 @@ class Tracker:
     def forget(self, number: int, order: int, ids: Container[tuple[int, int]]) -> None:
         """Forget a message, if it is still there and became one of the entries `ids`."""
         body = self.txn.get_row(
-            IDEMPOTENCY_ORDER, order_key(self.state.number, number, order), _WHERE
+            keys.IDEMPOTENCY_ORDER, rows.order_key(self.state.number, number, order), _WHERE
         )
         name = self._name_of(number)
         if body is None or name is None:
             return
-        message = decode_message(body, _WHERE)
+        message = rows.decode_message(body, _WHERE)
         producer = self._producer(name)
         if producer is not None and (message.ms, message.seq) in ids:
             self._forget_message(number, message)
@@ -198,46 +183,46 @@ class Tracker:
     # --- rows -------------------------------------------------------------------------------
 
     def _producer_key(self, name: bytes) -> bytes:
-        return name_key(pack_number(self.state.number), name)
+        return keys.name_key(keys.pack_number(self.state.number), name)
 
-    def _producer(self, name: bytes) -> Producer | None:
+    def _producer(self, name: bytes) -> rows.Producer | None:
         if self.state.number == 0:
             return None
-        body = self.txn.get_row(PRODUCERS, self._producer_key(name), _WHERE)
+        body = self.txn.get_row(keys.PRODUCERS, self._producer_key(name), _WHERE)
         if body is None:
             return None
-        producer, whole = decode_producer(body, _WHERE)
+        producer, whole = rows.decode_producer(body, _WHERE)
         if whole != name:
             raise CorruptionError(_WHERE, f"the row of producer {name!r} holds another name")
         return producer
 
-    def _put_producer(self, name: bytes, producer: Producer) -> None:
+    def _put_producer(self, name: bytes, producer: rows.Producer) -> None:
         """Write the row of a producer, or remove it with its last message."""
         db_key = self._producer_key(name)
         if producer.tracked:
-            self.txn.put_row(PRODUCERS, db_key, producer.encode(name))
+            self.txn.put_row(keys.PRODUCERS, db_key, producer.encode(name))
         else:
-            self.txn.delete(PRODUCERS, db_key)
-            self.txn.delete(PRODUCERS, self._number_key(producer.number))
+            self.txn.delete(keys.PRODUCERS, db_key)
+            self.txn.delete(keys.PRODUCERS, self._number_key(producer.number))
             self.state.producers -= 1
 
-    def _message(self, producer: Producer, iid: bytes) -> Message | None:
-        db_key = message_key(self.state.number, producer.number, iid)
-        body = self.txn.get_row(IDEMPOTENCY, db_key, _WHERE)
+    def _message(self, producer: rows.Producer, iid: bytes) -> rows.Message | None:
+        db_key = rows.message_key(self.state.number, producer.number, iid)
+        body = self.txn.get_row(keys.IDEMPOTENCY, db_key, _WHERE)
         if body is None:
             return None
-        message = decode_message(body, _WHERE)
+        message = rows.decode_message(body, _WHERE)
         if message.iid != iid:
             raise CorruptionError(_WHERE, "the row of a message holds another message")
         return message
 
-    def _in_order(self, producer: int) -> Iterator[Message]:
+    def _in_order(self, producer: int) -> Iterator[rows.Message]:
         """Yield the messages of a producer in the order in which they came."""
-        prefix = producer_prefix(self.state.number, producer)
-        for db_key, body in bodies_with(self.txn, IDEMPOTENCY_ORDER, prefix, _WHERE):
-            yield decode_ordered(db_key, body, _WHERE)
+        prefix = rows.producer_prefix(self.state.number, producer)
+        for db_key, body in bodies_with(self.txn, keys.IDEMPOTENCY_ORDER, prefix, _WHERE):
+            yield rows.decode_ordered(db_key, body, _WHERE)
 
-    def _oldest(self, producer: int) -> Message | None:
+    def _oldest(self, producer: int) -> rows.Message | None:
         return next(self._in_order(producer), None)
 
     def _forget_oldest(self, producer: int) -> bool:
@@ -247,13 +232,13 @@ class Tracker:
         self._forget_message(producer, message)
         return True
 
-    def _forget_message(self, producer: int, message: Message) -> None:
+    def _forget_message(self, producer: int, message: rows.Message) -> None:
         number = self.state.number
-        self.txn.delete(IDEMPOTENCY_ORDER, order_key(number, producer, message.order))
-        self.txn.delete(IDEMPOTENCY, message_key(number, producer, message.iid))
+        self.txn.delete(keys.IDEMPOTENCY_ORDER, rows.order_key(number, producer, message.order))
+        self.txn.delete(keys.IDEMPOTENCY, rows.message_key(number, producer, message.iid))
         self.state.tracked -= 1
 
-    def _expire_one(self, name: bytes, producer: Producer, limit: int, most: int) -> None:
+    def _expire_one(self, name: bytes, producer: rows.Producer, limit: int, most: int) -> None:
         """Forget messages of one producer whose entry's time is not after `limit`."""
         gone = 0
         while gone < most:
@@ -280,10 +265,10 @@ class Tracker:
                 self._expire_one(name, producer, limit, _OTHERS)
 
     def _name_of(self, number: int) -> bytes | None:
-        return self.txn.get_row(PRODUCERS, self._number_key(number), _WHERE)
+        return self.txn.get_row(keys.PRODUCERS, self._number_key(number), _WHERE)
 
     def _number_key(self, number: int) -> bytes:
-        return number_key(pack_number(self.state.number), number)
+        return keys.number_key(keys.pack_number(self.state.number), number)
 
 
 def find_messages(
@@ -294,10 +279,10 @@ def find_messages(
     if number == 0:
         return []
     found = []
-    for db_key, body in bodies_with(txn, IDEMPOTENCY_ORDER, pack_number(number), _WHERE):
-        message = decode_message(body, _WHERE)
+    for db_key, body in bodies_with(txn, keys.IDEMPOTENCY_ORDER, keys.pack_number(number), _WHERE):
+        message = rows.decode_message(body, _WHERE)
         if (message.ms, message.seq) in ids:
-            found.append((unpack_order_key(db_key)[1], message.order))
+            found.append((rows.unpack_order_key(db_key)[1], message.order))
     return found
 
 
@@ -306,23 +291,23 @@ def count_lasting(txn: Txn, stream: Stream) -> tuple[int, int]:
     state = idempotence_of(stream.record.extension, _WHERE)
     producers, messages = state.producers, state.tracked
     limit = txn.now_ms() - state.duration * 1000
-    prefix = pack_number(state.number)
-    cursor = txn.cursor(IDEMPOTENCY_ORDER)
+    prefix = keys.pack_number(state.number)
+    cursor = txn.cursor(keys.IDEMPOTENCY_ORDER)
     more = messages > 0 and cursor.set_range(prefix)
     while more and cursor.key().startswith(prefix):
-        _, producer, _ = unpack_order_key(cursor.key())
-        own = producer_prefix(state.number, producer)
+        _, producer, _ = rows.unpack_order_key(cursor.key())
+        own = rows.producer_prefix(state.number, producer)
         lasts = False
         while more and not lasts and (db_key := cursor.key()).startswith(own):
-            body = open_row(IDEMPOTENCY_ORDER, db_key, cursor.value(), _WHERE)
-            lasts = decode_ordered(db_key, body, _WHERE).ms > limit
+            body = open_row(keys.IDEMPOTENCY_ORDER, db_key, cursor.value(), _WHERE)
+            lasts = rows.decode_ordered(db_key, body, _WHERE).ms > limit
             if not lasts:
                 messages -= 1
                 more = cursor.next()
         producers -= not lasts
         if lasts:
-            more = producer < LAST_MEMBER and cursor.set_range(
-                producer_prefix(state.number, producer + 1)
+            more = producer < keys.LAST_MEMBER and cursor.set_range(
+                rows.producer_prefix(state.number, producer + 1)
             )
     return producers, messages
 

@@ -20,24 +20,9 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import bodies_with, has_rows, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys as db_keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import (
-    CONSUMER_PEL,
-    CONSUMERS,
-    GARBAGE,
-    IDEMPOTENCY,
-    IDEMPOTENCY_ORDER,
-    KEYS,
-    NODES,
-    PEL,
-    PEL_ORDER,
-    PRODUCERS,
-    RETIRED,
-    STREAMS,
-    node_key,
-    pack_number,
-)
 from streamkeep.format.node.envelope import decode_envelope, has_bitmap
 from streamkeep.format.node.node import live_ids
 from streamkeep.format.node.tombstones import mark
@@ -60,7 +45,7 @@ def iter_keys(txn: Txn) -> Iterator[tuple[bytes, int]]:
     """Yield (name, stream number) of every stream, ascending by name."""
 
     def rows(prefix: bytes) -> Iterator[tuple[bytes, int]]:
-        for _, body in bodies_with(txn, KEYS, prefix, "key row"):
+        for _, body in bodies_with(txn, db_keys.KEYS, prefix, "key row"):
             number, name = decode_key_row(body, "key row")
             yield name, number
 
@@ -77,7 +62,7 @@ def name_of(txn: Txn, number: int, likely: Iterable[bytes]) -> bytes | None:
     for name in likely:
         if txn.stream_number(name) == number:
             return name
-    if txn.get(STREAMS, pack_number(number)) is None:
+    if txn.get(db_keys.STREAMS, db_keys.pack_number(number)) is None:
         return None
     return next((name for name, other in iter_keys(txn) if other == number), None)
 
@@ -110,9 +95,9 @@ def _remove(txn: WriteTxn, stream: Stream) -> None:
         _put_owed(
             txn, stream.number, stream.tail_ms, stream.tail_seq, stream.tail_data(), stream.trimmed
         )
-    if stream.retention() is not None or has_rows(txn, RETIRED, stream.db_key):
+    if stream.retention() is not None or has_rows(txn, db_keys.RETIRED, stream.db_key):
         name_row = encode_former_name(stream.number, stream.name)
-        txn.put(RETIRED, former_name_key(stream.number), name_row)
+        txn.put(db_keys.RETIRED, former_name_key(stream.number), name_row)
     txn.remove_stream(stream)
 
 
@@ -145,16 +130,18 @@ def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bo
 
 def iter_garbage(txn: Txn) -> Iterator[tuple[bytes, int, int]]:
     """Yield (LMDB key, kind, number) of every garbage row."""
-    for db_key, value in rows_with(txn, GARBAGE, b""):
-        kind, number = decode_garbage(open_row(GARBAGE, db_key, value, "garbage"), "garbage")
+    for db_key, value in rows_with(txn, db_keys.GARBAGE, b""):
+        kind, number = decode_garbage(
+            open_row(db_keys.GARBAGE, db_key, value, "garbage"), "garbage"
+        )
         yield db_key, kind, number
 
 
 # By kind of garbage: the tables with rows whose keys begin with its number.
 _ROWS_OF: Final = {
-    STREAM_NODES: (NODES,),
-    IDEMPOTENCE_ROWS: (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER),
-    GROUP_ROWS: (PEL, PEL_ORDER, CONSUMER_PEL, CONSUMERS),
+    STREAM_NODES: (db_keys.NODES,),
+    IDEMPOTENCE_ROWS: (db_keys.PRODUCERS, db_keys.IDEMPOTENCY, db_keys.IDEMPOTENCY_ORDER),
+    GROUP_ROWS: (db_keys.PEL, db_keys.PEL_ORDER, db_keys.CONSUMER_PEL, db_keys.CONSUMERS),
 }
 
 
@@ -171,9 +158,9 @@ def collect_garbage(txn: WriteTxn) -> bool:
             raise CorruptionError("garbage", f"unknown kind {kind}")
         left = GARBAGE_STEP
         for table in tables:
-            left -= _drop_rows(txn, table, pack_number(number), left)
+            left -= _drop_rows(txn, table, db_keys.pack_number(number), left)
         if left:
-            txn.delete(GARBAGE, db_key)
+            txn.delete(db_keys.GARBAGE, db_key)
             if kind == STREAM_NODES:
                 _forget_name(txn, number)
         return True
@@ -182,15 +169,17 @@ def collect_garbage(txn: WriteTxn) -> bool:
 
 def _forget_name(txn: WriteTxn, number: int) -> None:
     """Forget the name of a deleted stream without nodes, unless it has retired nodes."""
-    if not has_rows(txn, RETIRED, pack_number(number), node_key(number, 0, 1)):
-        txn.delete(RETIRED, former_name_key(number))
+    if not has_rows(
+        txn, db_keys.RETIRED, db_keys.pack_number(number), db_keys.node_key(number, 0, 1)
+    ):
+        txn.delete(db_keys.RETIRED, former_name_key(number))
 
 
 def _drop_rows(txn: WriteTxn, table: int, prefix: bytes, most: int) -> int:
     """Remove up to `most` rows of a table whose keys begin with `prefix`; return how many."""
     doomed = [db_key for db_key, _ in islice(rows_with(txn, table, prefix), most)]
     for db_key in doomed:
-        if table == NODES:
+        if table == db_keys.NODES:
             _bury_node(txn, db_key)
         else:
             txn.delete(table, db_key)
@@ -199,11 +188,11 @@ def _drop_rows(txn: WriteTxn, table: int, prefix: bytes, most: int) -> int:
 
 def _bury_node(txn: WriteTxn, db_key: bytes) -> None:
     """Remove a node of a deleted stream; the archive gets the entries that were trimmed before."""
-    value = txn.get(NODES, db_key)
+    value = txn.get(db_keys.NODES, db_key)
     if value is not None and has_bitmap(value):
         node = decode_envelope(value, "a macro node of a deleted stream")
         _put_owed(txn, node.number, node.ms, node.seq, node.listpack, node.trimmed)
-    txn.delete(NODES, db_key)
+    txn.delete(db_keys.NODES, db_key)
 
 
 def _put_owed(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:

@@ -17,8 +17,13 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from streamkeep.engine.commands.ref_policy import KEEPREF
-from streamkeep.engine.commands.xtrim import NO_TRIM_LIMIT, TrimSpec, stored_form, trim_stream
+from streamkeep.engine.commands.xtrim import (
+    KEEPREF,
+    NO_TRIM_LIMIT,
+    TrimSpec,
+    stored_form,
+    trim_stream,
+)
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends

@@ -12,7 +12,8 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.format.core.keys import MAX_DB_KEY, ROWS, space_prefix
+from streamkeep.format.core.keys import MAX_DB_KEY, META, ROWS, space_prefix
+from streamkeep.format.rows.batches import batch_key, decode_batch, encode_batch
 
 MAX_SPACE: Final = 255
 _WHERE: Final = "row"
@@ -86,3 +87,17 @@ def row_range(
             break
         more = cursor.prev() if reverse else cursor.next()
     return found
+
+
+# --- batches: an application that repeats one writes it only once; see `format/rows/batches` ------
+
+
+def newest_batch(txn: Txn, application: bytes) -> int | None:
+    """Return the number of the newest batch of an application; None before its first one."""
+    db_key = batch_key(application)
+    body = txn.get_row(META, db_key, "meta batch row")
+    return None if body is None else decode_batch(body, db_key)[0]
+
+
+def note_batch(txn: WriteTxn, application: bytes, batch: int) -> None:
+    txn.put_row(META, batch_key(application), encode_batch(batch, txn.now_ms(), application))

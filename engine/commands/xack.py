@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.commands.arguments import parse_ids
-from streamkeep.engine.commands.ref_policy import ACKED, DELREF, References
 from streamkeep.engine.commands.xdel import delete_entries
 from streamkeep.engine.commands.xrange import exists
+from streamkeep.engine.commands.xtrim import ACKED, DELREF, References
 from streamkeep.engine.notify import wait_table
 from streamkeep.engine.tables.existing import existing_group
 from streamkeep.engine.tables.group import Group, find_group

@@ -15,14 +15,7 @@ from typing import Final
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.lmdb_file.lmdb_pages import (
-    BIG,
-    META_PAGES,
-    TABLE,
-    decode_database,
-    decode_tree_page,
-    overflow_pages,
-)
+from streamkeep.format.lmdb_file import lmdb_pages
 from streamkeep.format.lmdb_file.meta_page import MetaPage
 
 _BIT: Final = 8
@@ -65,23 +58,25 @@ def _leads_beyond(handle: int, meta: MetaPage, pages: int) -> bool:
         if number >= pages:
             return True
         at, bit = divmod(number, _BIT)
-        if number < META_PAGES or seen[at] >> bit & 1:
+        if number < lmdb_pages.META_PAGES or seen[at] >> bit & 1:
             continue
         seen[at] |= 1 << bit
         data = os.pread(handle, meta.page_size, number * meta.page_size)
         try:
-            page = decode_tree_page(data, number)
+            page = lmdb_pages.decode_tree_page(data, number)
         except CorruptionError:
             continue
         left += page.children
         for index, flags in enumerate(page.flags):
-            if flags == BIG:
-                end = page.places[index] + overflow_pages(page.sizes[index], meta.page_size)
+            if flags == lmdb_pages.BIG:
+                end = page.places[index] + lmdb_pages.overflow_pages(
+                    page.sizes[index], meta.page_size
+                )
                 if end > pages:
                     return True
-            elif flags == TABLE:
+            elif flags == lmdb_pages.TABLE:
                 try:
-                    root = decode_database(page.inline(index), "a table").root
+                    root = lmdb_pages.decode_database(page.inline(index), "a table").root
                 except CorruptionError:
                     continue
                 if root is not None:

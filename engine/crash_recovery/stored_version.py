@@ -22,17 +22,10 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, decode_position
-from streamkeep.format.lmdb_file.lmdb_pages import (
-    MAX_DEPTH,
-    TABLE,
-    TreePage,
-    decode_database,
-    decode_tree_page,
-)
+from streamkeep.format.lmdb_file import lmdb_pages
 from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
-from streamkeep.format.rows.records import decode_epoch, decode_number, decode_uuid
+from streamkeep.format.rows.records import STORE_VERSION, decode_epoch, decode_number, decode_uuid
 
 META_FORMAT: Final = b"store_format"
 _UNRELEASED: Final = b"format_version"  # in its place before the first release; nothing reads these
@@ -131,12 +124,14 @@ def table_root(handle: int, meta: MetaPage, table: int) -> int | None:
     """Return the root page of a table, None if it is empty; raise CorruptionError."""
     name = TABLES[table].name
     page, index = find_row(handle, meta, meta.main_root, name.encode())
-    if page.flags[index] != TABLE:
+    if page.flags[index] != lmdb_pages.TABLE:
         raise CorruptionError(name, "its entry in the main database is not a table")
-    return decode_database(page.inline(index), name).root
+    return lmdb_pages.decode_database(page.inline(index), name).root
 
 
-def find_row(handle: int, meta: MetaPage, root: int | None, db_key: bytes) -> tuple[TreePage, int]:
+def find_row(
+    handle: int, meta: MetaPage, root: int | None, db_key: bytes
+) -> tuple[lmdb_pages.TreePage, int]:
     """Return the leaf of a tree that has a key, and the place of the row in it.
 
     Raises:
@@ -146,13 +141,13 @@ def find_row(handle: int, meta: MetaPage, root: int | None, db_key: bytes) -> tu
     number = root
     pages = os.fstat(handle).st_size // max(meta.page_size, _SMALLEST_PAGE)
     missing = KeyMissing(f"the tree of page {root}", f"the key {db_key!r} is missing")
-    for _ in range(MAX_DEPTH):
+    for _ in range(lmdb_pages.MAX_DEPTH):
         if number is None:
             raise missing
         if number >= pages:
             break
         data = os.pread(handle, meta.page_size, number * meta.page_size)
-        page = decode_tree_page(data, number)
+        page = lmdb_pages.decode_tree_page(data, number)
         if page.leaf:
             index = bisect_left(page.keys, db_key)
             if page.keys[index : index + 1] != [db_key]:

@@ -20,15 +20,8 @@ import logging
 import os
 from typing import Final
 
+from streamkeep.engine.journal import reader
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
-from streamkeep.engine.journal.reader import (
-    END,
-    Reader,
-    file_name,
-    is_file_name,
-    journal_names,
-    named_number,
-)
 from streamkeep.engine.journal.slots import is_slot_name, read_slots
 from streamkeep.engine.journal.syncs import LOCK_FILE, Syncs, sync_failed
 from streamkeep.engine.journal.write_lock import LOCK_FILE as WRITE_FILE
@@ -62,7 +55,7 @@ def is_journal_name(name: str) -> bool:
     return (
         name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE, WRITE_FILE, TURN_FILE)
         or name.startswith(f"{NEW_RECYCLED}.")
-        or is_file_name(name)
+        or reader.is_file_name(name)
         or is_slot_name(name)
     )
 
@@ -78,7 +71,7 @@ class Journal:
         self.syncs = Syncs(folder, control)
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
-        self.log = Reader(folder, self)  # where the next record goes
+        self.log = reader.Reader(folder, self)  # where the next record goes
         self._file: SharedFile | None = None  # the file that is written
         self._handle = -1  # of that file
         self._opened = -1  # its number
@@ -156,7 +149,7 @@ class Journal:
                     raise translate_os(error) from error
             if self._room and not first:
                 # A killed writer may have left a record here, which a reader would follow.
-                self._write(log.offset, END)
+                self._write(log.offset, reader.END)
             self._begun_from = log.position
             self._begin_file(size, first)
             self._clean = False
@@ -210,7 +203,7 @@ class Journal:
                 if self._opened != number:
                     self._open_file(number)
                 if self._room:  # otherwise the store was deleted
-                    self._write(offset, END)
+                    self._write(offset, reader.END)
                 self._written = 0, 0  # the next commit may fail before it has a record
         except StoreError as error:
             self.control.poison()
@@ -229,10 +222,10 @@ class Journal:
         number = max(log.number + 1, control.file_number())  # a higher one is begun again
         try:
             if first:  # also one that a killed writer has begun
-                for name in journal_names(self.folder):
+                for name in reader.journal_names(self.folder):
                     start = log.start_of(name)
                     if start is None or start.commit_number != log.commit_number:
-                        number = max(number, named_number(name) + 1)
+                        number = max(number, reader.named_number(name) + 1)
                 control.set_durable(number, control.durable())
             salt = int.from_bytes(os.urandom(8), "big")
             header = FileHeader(self.epoch, number, log.commit_number + 1, salt, self.store_uuid)
@@ -240,7 +233,7 @@ class Journal:
             control.check_not_moved()
             self._make_file(data, size, first)
             # Named only with its header: by an old one, another process would retire the file.
-            self.folder.rename(_NEW, file_name(number))
+            self.folder.rename(_NEW, reader.file_name(number))
             control.count_begun()
         except OSError as error:
             raise translate_os(error) from error
@@ -250,7 +243,7 @@ class Journal:
 
     def _make_file(self, header: bytes, size: int, first: bool) -> None:
         """Write the header of a file without its name, in the recycled file if there is one."""
-        least = len(header) + size + len(END)
+        least = len(header) + size + len(reader.END)
         with contextlib.suppress(FileNotFoundError):
             self.folder.rename(RECYCLED, _NEW)
         handle = self.folder.open(_NEW, os.O_RDWR | os.O_CREAT)
@@ -266,7 +259,7 @@ class Journal:
                 files.reserve(handle, least)
             if new and first:
                 files.fill(handle)
-            files.write_at(handle, header + END, 0)
+            files.write_at(handle, header + reader.END, 0)
         except OSError:
             self.folder.remove(_NEW)
             raise
@@ -278,13 +271,13 @@ class Journal:
         self._close_file()
         self._opened, self._room = number, 0
         try:
-            self._handle = self.folder.open(file_name(number), os.O_RDWR)
+            self._handle = self.folder.open(reader.file_name(number), os.O_RDWR)
             self._file = SharedFile(self._handle)
         except FileNotFoundError:
             return
         except OSError as error:
             raise translate_os(error) from error
-        self._room = len(self._file.data) - len(END)
+        self._room = len(self._file.data) - len(reader.END)
 
     # --- files ------------------------------------------------------------------------------
 
@@ -325,12 +318,12 @@ class Journal:
         self.syncs.note_checkpoint(position.file_number, position.commit_number)
         held = _NONE if wipe else self._held()
         # By name: a file that is just being begun may still have the header of its former use.
-        for name in journal_names(self.folder):
-            old = named_number(name) < position.file_number
+        for name in reader.journal_names(self.folder):
+            old = reader.named_number(name) < position.file_number
             if position.file_number == 0:  # no file was in use
                 start = self.log.start_of(name)
                 old = start is None or start.commit_number < position.commit_number
-            if old and named_number(name) < held:
+            if old and reader.named_number(name) < held:
                 failpoints.hit("journal:retire")
                 if wipe:
                     self._wipe(name)
@@ -349,7 +342,11 @@ class Journal:
             if slot.position.commit_number < 0:
                 continue  # its copy begins anew in any case
             needed = slot.position.file_number
-            names = [name for name in journal_names(self.folder) if named_number(name) >= needed]
+            names = [
+                name
+                for name in reader.journal_names(self.folder)
+                if reader.named_number(name) >= needed
+            ]
             size = sum(self.folder.size(name) for name in names)
             # A full disk stops the store; a copy that has to begin anew is only slow.
             most = min(slot.hold_bytes, files.free_bytes(self.folder.handle))

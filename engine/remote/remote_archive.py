@@ -14,17 +14,8 @@ from typing import Final
 from streamkeep.engine.remote.object_store import ObjectStore, open_objects
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
+from streamkeep.format.segment import remote
 from streamkeep.format.segment.manifest import SegmentRecord
-from streamkeep.format.segment.remote import (
-    HEAD,
-    Head,
-    Manifest,
-    RemoteSetting,
-    checksum_of,
-    decode_head,
-    decode_manifest,
-    segment_name,
-)
 from streamkeep.format.segment.segment import ReadAt, Segment
 
 CHUNK_BYTES: Final = 1 << 20
@@ -83,24 +74,24 @@ class RemoteArchive:
     def name(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
-    def head(self) -> Head | None:
+    def head(self) -> remote.Head | None:
         """Return the head; None if nothing was published.
 
         Raises:
             CorruptionError: it is damaged, or of another store.
             UnreachableError: the object store does not answer.
         """
-        where = f"{self.uri}/{HEAD}"
+        where = f"{self.uri}/{remote.HEAD}"
         try:
-            data = self.objects.get(self.name(HEAD))
+            data = self.objects.get(self.name(remote.HEAD))
         except FileNotFoundError:
             return None
-        head = decode_head(data, where)
+        head = remote.decode_head(data, where)
         if str(head.store) != self.folder:
             raise CorruptionError(where, f"it is of store {head.store}")
         return head
 
-    def manifest(self, head: Head) -> Manifest:
+    def manifest(self, head: remote.Head) -> remote.Manifest:
         """Return the manifest of a head.
 
         Raises:
@@ -109,13 +100,13 @@ class RemoteArchive:
         """
         data = self.objects.get(self.name(head.manifest))
         where = f"{self.uri}/{head.manifest}"
-        if len(data) != head.manifest_bytes or checksum_of(data) != head.checksum:
+        if len(data) != head.manifest_bytes or remote.checksum_of(data) != head.checksum:
             raise CorruptionError(
                 where, f"{len(data)} bytes, which do not match the checksum of the head"
             )
-        return decode_manifest(data, where)
+        return remote.decode_manifest(data, where)
 
-    def newest(self) -> tuple[Head, Manifest] | None:
+    def newest(self) -> tuple[remote.Head, remote.Manifest] | None:
         """Return the head and its manifest; None if nothing was published."""
         name = ""
         for _ in range(_TRIES):
@@ -142,7 +133,7 @@ class RemoteArchive:
             CorruptionError: it is not a whole segment.
             UnreachableError: the object store does not answer.
         """
-        name = self.name(segment_name(record.path, sealed=sealed))
+        name = self.name(remote.segment_name(record.path, sealed=sealed))
         where = f"segment {self.objects.uri}/{name}"
         read_at = self._reader(name, where, record.size_bytes, cache)
         return Segment.open(read_at, record.size_bytes, where)
@@ -186,7 +177,7 @@ class RemoteArchive:
         return read_at
 
 
-def remote_archive(setting: RemoteSetting, store_uuid: str) -> RemoteArchive:
+def remote_archive(setting: remote.RemoteSetting, store_uuid: str) -> RemoteArchive:
     """Return the archive that a store's setting names.
 
     Raises:

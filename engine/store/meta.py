@@ -27,8 +27,7 @@ from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.core.versions import STORE_VERSION
-from streamkeep.format.rows.records import decode_epoch, decode_uuid, encode_number
+from streamkeep.format.rows.records import STORE_VERSION, decode_epoch, decode_uuid, encode_number
 
 META_CREATED: Final = b"created_ms"
 

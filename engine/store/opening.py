@@ -39,13 +39,7 @@ from streamkeep.engine.system.lock_file import LOCK_FILE, reserve_lock_file
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    NotAStoreError,
-    RecoveryNeededError,
-    StoreError,
-    StoreLockedError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.core.values import whole
 from streamkeep.format.rows.backup import META_STANDBY, decode_standby
@@ -97,7 +91,7 @@ def open_environment(
         whole(max_store_bytes, "max_store_bytes", SMALLEST_STORE, LARGEST_STORE)
     if force_recovery is not None and force_recovery not in WAYS:
         names = " or ".join(map(repr, WAYS))
-        raise ArgumentError(f"force_recovery must be {names}, not {force_recovery!r}")
+        raise errors.ArgumentError(f"force_recovery must be {names}, not {force_recovery!r}")
     options = _Options(
         readonly, force_recovery, max_readers, max_store_bytes, clock, node_limits, standby
     )
@@ -107,7 +101,7 @@ def open_environment(
             known, busy = registry.look(path)
             if known is not None:
                 if force_recovery:
-                    raise StoreLockedError(
+                    raise errors.StoreLockedError(
                         f"{path}: open in this process; next: close it, then recover it"
                     )
                 _check_compatible(known, options)
@@ -227,7 +221,9 @@ def _lock_store(folder: Folder, opening: Opening, options: _Options) -> Checkpoi
         if reason:
             way = _ELSEWHERE if _is_on_readonly_system(path) else "open it for writing once"
             how = "" if "; next: " in reason else f"; next: {way}"
-            raise RecoveryNeededError(f"{path}: the store needs recovery, because {reason}{how}")
+            raise errors.RecoveryNeededError(
+                f"{path}: the store needs recovery, because {reason}{how}"
+            )
 
     had_data = folder.exists(DATA_FILE)
 
@@ -236,7 +232,7 @@ def _lock_store(folder: Folder, opening: Opening, options: _Options) -> Checkpoi
             raise _Removed
         if not exclusive:
             if force_recovery:
-                raise StoreLockedError(
+                raise errors.StoreLockedError(
                     f"{path}: open in another process; next: close it there, then recover it"
                 )
             if not readonly:
@@ -251,7 +247,7 @@ def _lock_store(folder: Folder, opening: Opening, options: _Options) -> Checkpoi
                 check_is_ours(folder)
             prepare(folder, lock, open_lmdb, options.clock, force_recovery)
         elif is_swapping(folder):
-            raise RecoveryNeededError(
+            raise errors.RecoveryNeededError(
                 f"{path}: a compaction was interrupted; next: open the store for writing once, "
                 "which finishes it"
             )
@@ -296,7 +292,7 @@ def _check_compatible(known: Environment, options: _Options) -> None:
     if known.follows and not (options.readonly or options.standby):
         _refuse_standby(known.path, known.follows)
     if known.readonly and not options.readonly:
-        raise StoreError(
+        raise errors.StoreError(
             f"{known.path}: open in this process with readonly=True; next: close that store, then "
             "open it for writing"
         )
@@ -305,14 +301,14 @@ def _check_compatible(known: Environment, options: _Options) -> None:
         None,
         limits,
     ):
-        raise StoreError(
+        raise errors.StoreError(
             f"{known.path}: open in this process with another max_store_bytes, node_max_bytes or "
             "node_max_entries; next: leave them out, or close that store first"
         )
 
 
 def _refuse_standby(path: Path, source: str) -> NoReturn:
-    raise StoreError(
+    raise errors.StoreError(
         f"{path}: a standby that follows {source}; next: open it with readonly=True, or make it a "
         "store of its own with `streamkeep promote`"
     )
@@ -339,7 +335,7 @@ def _open_lmdb(
     check_lmdb_files(folder, readonly=readonly)
     needed = folder.size(DATA_FILE)
     if readonly and not needed:
-        raise NotAStoreError(
+        raise errors.NotAStoreError(
             f"{path}: {DATA_FILE} is empty: the store was never created; next: open it for writing "
             "once, which creates it"
         )
@@ -370,13 +366,13 @@ def _open_lmdb(
         except lmdb.LockError as error:
             if "mdb_txn_begin" in str(error):
                 raise translate(error) from error
-            raise StoreError(
+            raise errors.StoreError(
                 f"{path}: this file system has no file locks ({error}); next: move the store to a "
                 "local disk"
             ) from error
         except lmdb.Error as error:
             raise translate(error) from error
-    raise StoreError(
+    raise errors.StoreError(
         f"{path}: the system refuses {sizes[-1]:,} bytes of address space, which the store needs; "
         "next: raise the limit of address space (ulimit -v)"
     )
@@ -393,15 +389,15 @@ _ELSEWHERE: Final = (
 )
 
 
-def _not_writable(path: Path) -> StoreError:
+def _not_writable(path: Path) -> errors.StoreError:
     if _is_on_readonly_system(path):
-        return StoreError(
+        return errors.StoreError(
             f"{path}: its file system is read-only, by its mount or after an error of the disk; "
             "next: open it with readonly=True, which works unless it needs recovery; or "
             f"{_ELSEWHERE}"
         )
     owner = owner_of(path)
-    return StoreError(
+    return errors.StoreError(
         f"{path}: no permission to write; next: work as {owner}, or have {owner} share the store "
         "with a group that you are in; to read, open it with readonly=True"
     )

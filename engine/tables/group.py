@@ -24,20 +24,10 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import is_ascending
-from streamkeep.format.core.keys import (
-    CONSUMERS,
-    GROUPS,
-    LAST_MEMBER,
-    check_number,
-    is_name_key,
-    lease_key,
-    name_key,
-    number_key,
-    pack_number,
-)
 from streamkeep.format.rows.group_records import (
     Consumer,
     GroupRecord,
@@ -66,7 +56,7 @@ class Group(CachedRow):
         self.stream_number = stream.number
         self.stream_key: bytes = stream.db_key
         self.record = record
-        self.prefix: bytes = pack_number(record.number)
+        self.prefix: bytes = keys.pack_number(record.number)
         self.pel = Pel(txn, record)
         self.resume = ReadCursor()
         self.stored = b""  # the value of its row
@@ -104,8 +94,8 @@ class Group(CachedRow):
     def find_consumer(self, name: bytes) -> Consumer | None:
         consumer = self._consumers.get(name)
         if consumer is None:
-            db_key = name_key(self.prefix, name)
-            body = self.txn.get_row(CONSUMERS, db_key, self._where())
+            db_key = keys.name_key(self.prefix, name)
+            body = self.txn.get_row(keys.CONSUMERS, db_key, self._where())
             if body is None:
                 return None
             consumer = decode_consumer(body, self._where())
@@ -119,13 +109,13 @@ class Group(CachedRow):
         consumer = self.find_consumer(name)
         if consumer is None:
             number = self.record.next_consumer
-            check_number(number, LAST_MEMBER, self._where())
+            keys.check_number(number, keys.LAST_MEMBER, self._where())
             consumer = Consumer(name, number, now_ms)
             self._consumers[name] = consumer
             self._changed[name] = consumer
             self.record.next_consumer += 1
             self.record.consumers += 1
-            self.writer().put_row(CONSUMERS, number_key(self.prefix, number), name)
+            self.writer().put_row(keys.CONSUMERS, keys.number_key(self.prefix, number), name)
         return consumer
 
     def see_consumer(self, name: bytes, now_ms: int) -> Consumer:
@@ -145,8 +135,8 @@ class Group(CachedRow):
     def remove_consumer(self, consumer: Consumer) -> None:
         """Remove a consumer that owns no pending entry."""
         txn = self.writer()
-        txn.delete(CONSUMERS, name_key(self.prefix, consumer.name))
-        txn.delete(CONSUMERS, number_key(self.prefix, consumer.number))
+        txn.delete(keys.CONSUMERS, keys.name_key(self.prefix, consumer.name))
+        txn.delete(keys.CONSUMERS, keys.number_key(self.prefix, consumer.number))
         drop_leases(txn, self.prefix, consumer.number)
         self._leases.pop(consumer.number, None)
         del self._consumers[consumer.name]
@@ -166,8 +156,8 @@ class Group(CachedRow):
         if known != lease:
             txn = self.writer()
             tidy_leases(txn, self.pel, consumer)
-            db_key = lease_key(self.prefix, number, self.record.next_order)
-            txn.put_row(CONSUMERS, db_key, encode_lease(lease))
+            db_key = keys.lease_key(self.prefix, number, self.record.next_order)
+            txn.put_row(keys.CONSUMERS, db_key, encode_lease(lease))
             self._remove_dead(consumer)
         self._leases[number] = lease
 
@@ -198,9 +188,9 @@ class Group(CachedRow):
 
     def consumers(self) -> list[Consumer]:
         everyone: dict[bytes, Consumer] = {}
-        for db_key, value in rows_with(self.txn, CONSUMERS, self.prefix):
-            if is_name_key(db_key):
-                body = open_row(CONSUMERS, db_key, value, self._where())
+        for db_key, value in rows_with(self.txn, keys.CONSUMERS, self.prefix):
+            if keys.is_name_key(db_key):
+                body = open_row(keys.CONSUMERS, db_key, value, self._where())
                 consumer = decode_consumer(body, self._where())
                 everyone[consumer.name] = self._consumers.get(consumer.name, consumer)
         for name, consumer in self._consumers.items():  # those not written yet
@@ -213,8 +203,8 @@ class Group(CachedRow):
             return b""
         name = self._names.get(number)
         if name is None:
-            db_key = number_key(self.prefix, number)
-            name = self.txn.get_row(CONSUMERS, db_key, self._where())
+            db_key = keys.number_key(self.prefix, number)
+            name = self.txn.get_row(keys.CONSUMERS, db_key, self._where())
             if name is None:
                 raise CorruptionError(self._where(), f"consumer {number} does not exist")
             self._names[number] = name
@@ -323,13 +313,13 @@ class Group(CachedRow):
         self.pel.flush()
         txn = self.writer()
         for name, consumer in self._changed.items():
-            txn.put_row(CONSUMERS, name_key(self.prefix, name), consumer.encode())
+            txn.put_row(keys.CONSUMERS, keys.name_key(self.prefix, name), consumer.encode())
         self._changed.clear()
         body = self.record.encode()
         if body != self._stored_body:
-            db_key = name_key(self.stream_key, self.record.name)
-            self.note_stored(seal_row(GROUPS, db_key, body), body)
-            txn.put(GROUPS, db_key, self.stored)
+            db_key = keys.name_key(self.stream_key, self.record.name)
+            self.note_stored(seal_row(keys.GROUPS, db_key, body), body)
+            txn.put(keys.GROUPS, db_key, self.stored)
 
     def note_stored(self, value: bytes, body: bytes) -> None:
         """Note the value of its row, and the record in it."""
@@ -339,11 +329,11 @@ class Group(CachedRow):
 
 def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
     where = f"group {name!r} of stream {stream.number}"
-    db_key = name_key(stream.db_key, name)
-    value = txn.get(GROUPS, db_key)
+    db_key = keys.name_key(stream.db_key, name)
+    value = txn.get(keys.GROUPS, db_key)
     if value is None:
         return None
-    body = open_row(GROUPS, db_key, value, where)
+    body = open_row(keys.GROUPS, db_key, value, where)
     record = decode_group(body, where)
     if record.name != name:
         raise CorruptionError(where, "the row holds another name")
@@ -382,7 +372,7 @@ def destroy_group(txn: WriteTxn, stream: Stream, group: Group) -> None:
     name = group.record.name
     txn.group_counts = {}
     txn.detach((stream.number, name))
-    txn.delete(GROUPS, name_key(stream.db_key, name))
+    txn.delete(keys.GROUPS, keys.name_key(stream.db_key, name))
     txn.add_garbage(encode_garbage(GROUP_ROWS, group.record.number))
 
 
@@ -390,14 +380,14 @@ def count_groups(txn: Txn, stream: Stream) -> int:
     """Return the number of groups of a stream: to count 1,000 takes 0.6 ms, so that is kept."""
     count = txn.group_counts.get(stream.number)
     if count is None:
-        rows = bodies_with(txn, GROUPS, stream.db_key, f"groups of {stream.number}")
+        rows = bodies_with(txn, keys.GROUPS, stream.db_key, f"groups of {stream.number}")
         count = txn.group_counts[stream.number] = sum(1 for _ in rows)
     return count
 
 
 def groups_of(txn: Txn, stream: Stream) -> list[Group]:
     where = f"groups of {stream.number}"
-    rows = bodies_with(txn, GROUPS, stream.db_key, where)
+    rows = bodies_with(txn, keys.GROUPS, stream.db_key, where)
     names = [decode_group(body, where).name for _, body in rows]
     groups: list[Group] = []
     for name in sorted(names):

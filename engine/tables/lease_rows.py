@@ -20,14 +20,8 @@ from streamkeep.engine.tables.pel_walks import OwnedWalk
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import at_or_below, bodies_with
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
-from streamkeep.format.core.keys import (
-    CONSUMERS,
-    LAST_NUMBER,
-    lease_key,
-    leases_prefix,
-    unpack_lease_key,
-)
 from streamkeep.format.rows.group_records import Consumer, decode_lease
 from streamkeep.format.rows.nacks import Nack, consumer_at, count_nacks, decode_nack
 
@@ -36,33 +30,35 @@ _MANY: Final = 16  # rows of a consumer above which those that are not needed ar
 
 
 def newest_lease(txn: Txn, prefix: bytes, consumer: int) -> int:
-    cursor = txn.cursor(CONSUMERS)
-    if not at_or_below(cursor, lease_key(prefix, consumer, LAST_NUMBER)):
+    cursor = txn.cursor(keys.CONSUMERS)
+    if not at_or_below(cursor, keys.lease_key(prefix, consumer, keys.LAST_NUMBER)):
         return 0
     db_key = cursor.key()
-    if not db_key.startswith(leases_prefix(prefix, consumer)):
+    if not db_key.startswith(keys.leases_prefix(prefix, consumer)):
         return 0
-    return decode_lease(open_row(CONSUMERS, db_key, cursor.value(), _WHERE), _WHERE)
+    return decode_lease(open_row(keys.CONSUMERS, db_key, cursor.value(), _WHERE), _WHERE)
 
 
 def newest_leases(txn: Txn, prefix: bytes, most: int) -> list[tuple[int, int]]:
     """Return (consumer number, newest lease) of consumers that have one, at most `most`."""
     found: list[tuple[int, int]] = []
-    cursor = txn.cursor(CONSUMERS)
-    more = cursor.set_range(leases_prefix(prefix))
+    cursor = txn.cursor(keys.CONSUMERS)
+    more = cursor.set_range(keys.leases_prefix(prefix))
     while more and len(found) < most:
         db_key = cursor.key()
-        if not db_key.startswith(leases_prefix(prefix)):
+        if not db_key.startswith(keys.leases_prefix(prefix)):
             break
-        number, _ = unpack_lease_key(db_key)
+        number, _ = keys.unpack_lease_key(db_key)
         found.append((number, newest_lease(txn, prefix, number)))
-        more = cursor.set_range(lease_key(prefix, number, LAST_NUMBER))
+        more = cursor.set_range(keys.lease_key(prefix, number, keys.LAST_NUMBER))
     return found
 
 
 def drop_leases(txn: WriteTxn, prefix: bytes, consumer: int) -> None:
-    for db_key, _ in list(bodies_with(txn, CONSUMERS, leases_prefix(prefix, consumer), _WHERE)):
-        txn.delete(CONSUMERS, db_key)
+    for db_key, _ in list(
+        bodies_with(txn, keys.CONSUMERS, keys.leases_prefix(prefix, consumer), _WHERE)
+    ):
+        txn.delete(keys.CONSUMERS, db_key)
 
 
 def tidy_leases(txn: WriteTxn, pel: Pel, consumer: Consumer) -> None:
@@ -70,8 +66,10 @@ def tidy_leases(txn: WriteTxn, pel: Pel, consumer: Consumer) -> None:
     if consumer.pending == 0:
         drop_leases(txn, pel.prefix, consumer.number)
         return
-    under = leases_prefix(pel.prefix, consumer.number)
-    orders = [unpack_lease_key(key)[1] for key, _ in bodies_with(txn, CONSUMERS, under, _WHERE)]
+    under = keys.leases_prefix(pel.prefix, consumer.number)
+    orders = [
+        keys.unpack_lease_key(key)[1] for key, _ in bodies_with(txn, keys.CONSUMERS, under, _WHERE)
+    ]
     if len(orders) <= _MANY:
         return
     needed: set[int] = set()
@@ -86,7 +84,7 @@ def tidy_leases(txn: WriteTxn, pel: Pel, consumer: Consumer) -> None:
         page = walk.next()
     for order in orders:
         if order not in needed:
-            txn.delete(CONSUMERS, lease_key(pel.prefix, consumer.number, order))
+            txn.delete(keys.CONSUMERS, keys.lease_key(pel.prefix, consumer.number, order))
 
 
 class Deliveries:
@@ -98,8 +96,10 @@ class Deliveries:
         self._orders: dict[int, list[int]] = {}  # by consumer: update counters, ascending
         self._leases: dict[int, list[int]] = {}  # by consumer: the lease from each of them on
         self._dead: dict[int, bool] = {}  # by lease
-        for db_key, body in bodies_with(txn, CONSUMERS, leases_prefix(pel.prefix), _WHERE):
-            consumer, order = unpack_lease_key(db_key)
+        for db_key, body in bodies_with(
+            txn, keys.CONSUMERS, keys.leases_prefix(pel.prefix), _WHERE
+        ):
+            consumer, order = keys.unpack_lease_key(db_key)
             orders = self._orders.get(consumer)
             if orders is None:
                 orders = self._orders[consumer] = []
@@ -155,4 +155,6 @@ class Deliveries:
         orders = self._orders[consumer]
         for place in range(len(orders) - 1):
             if self._is_dead(self._leases[consumer][place]):
-                txn.delete(CONSUMERS, lease_key(self._pel.prefix, consumer, orders[place]))
+                txn.delete(
+                    keys.CONSUMERS, keys.lease_key(self._pel.prefix, consumer, orders[place])
+                )

@@ -14,24 +14,11 @@ from typing import Final
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import neighbours, rows_with
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id, next_id
-from streamkeep.format.core.keys import (
-    ERASURES,
-    META,
-    SEGMENTS,
-    node_key,
-    pack_number,
-    unpack_node_key,
-)
-from streamkeep.format.segment.manifest import (
-    SegmentRecord,
-    decode_erasure,
-    decode_segment_record,
-    encode_erasure,
-    erasure_key,
-)
+from streamkeep.format.segment import manifest as rows
 from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, decode_setting
 
 NEXT_SEQUENCE: Final = b"next_manifest_sequence"
@@ -45,7 +32,7 @@ def take_file_number(txn: WriteTxn) -> int:
     return txn.take_number(NEXT_FILE)
 
 
-def put_segment(txn: WriteTxn, record: SegmentRecord) -> SegmentRecord:
+def put_segment(txn: WriteTxn, record: rows.SegmentRecord) -> rows.SegmentRecord:
     """Write a row with the next sequence; return it as it was written.
 
     Raises:
@@ -57,43 +44,43 @@ def put_segment(txn: WriteTxn, record: SegmentRecord) -> SegmentRecord:
         problem = f"it overlaps {other.where}"
         raise CorruptionError(record.where, problem)
     record = record._replace(sequence=txn.take_number(NEXT_SEQUENCE))
-    txn.put_row(SEGMENTS, record.db_key(), record.encode())
+    txn.put_row(keys.SEGMENTS, record.db_key(), record.encode())
     return record
 
 
-def delete_segment(txn: WriteTxn, record: SegmentRecord) -> None:
+def delete_segment(txn: WriteTxn, record: rows.SegmentRecord) -> None:
     """Remove a row from the manifest. The caller removes the file, see `garbage`."""
-    txn.delete(SEGMENTS, record.db_key())
+    txn.delete(keys.SEGMENTS, record.db_key())
     txn.take_number(NEXT_SEQUENCE)
 
 
-def iter_segments(txn: Txn, number: int | None = None) -> Iterator[SegmentRecord]:
+def iter_segments(txn: Txn, number: int | None = None) -> Iterator[rows.SegmentRecord]:
     """Yield the rows of one stream, ascending by ID; of all streams by number without one."""
     return segments_from(txn, number, 0, 0)
 
 
-def list_segments(txn: Txn, number: int) -> list[SegmentRecord]:
+def list_segments(txn: Txn, number: int) -> list[rows.SegmentRecord]:
     return list(iter_segments(txn, number))
 
 
-def segments_from(txn: Txn, number: int | None, ms: int, seq: int) -> Iterator[SegmentRecord]:
+def segments_from(txn: Txn, number: int | None, ms: int, seq: int) -> Iterator[rows.SegmentRecord]:
     """Yield the rows of a stream whose first ID is not below `ms-seq`, ascending."""
-    _, record = _neighbours(txn, node_key(number or 0, ms, seq))
+    _, record = _neighbours(txn, keys.node_key(number or 0, ms, seq))
     while record is not None and number in (None, record.stream_number):
         yield record
         _, record = _neighbours(txn, record.db_key() + _AFTER)
 
 
-def find_segment(txn: Txn, number: int, ms: int, seq: int) -> SegmentRecord | None:
+def find_segment(txn: Txn, number: int, ms: int, seq: int) -> rows.SegmentRecord | None:
     """Return the last segment of a stream whose first ID is not above `ms-seq`.
 
     If a segment of the stream holds the ID, it is this one.
     """
-    record, _ = _neighbours(txn, node_key(number, ms, seq) + _AFTER)
+    record, _ = _neighbours(txn, keys.node_key(number, ms, seq) + _AFTER)
     return None if record is None or record.stream_number != number else record
 
 
-def overlapping(txn: Txn, number: int, first: Id, last: Id) -> Iterator[SegmentRecord]:
+def overlapping(txn: Txn, number: int, first: Id, last: Id) -> Iterator[rows.SegmentRecord]:
     """Yield the segments of a stream with a range that touches `first` to `last`, ascending."""
     start = find_segment(txn, number, *first)
     if start is not None and start.last_id >= first:
@@ -105,9 +92,9 @@ def overlapping(txn: Txn, number: int, first: Id, last: Id) -> Iterator[SegmentR
         yield record
 
 
-def is_named(txn: Txn, record: SegmentRecord) -> bool:
+def is_named(txn: Txn, record: rows.SegmentRecord) -> bool:
     """Return whether the manifest still names the file of a row that was read from it."""
-    value = txn.get(SEGMENTS, record.db_key())
+    value = txn.get(keys.SEGMENTS, record.db_key())
     return value is not None and decode_row(record.db_key(), value).path == record.path
 
 
@@ -119,16 +106,18 @@ def archived_streams(txn: Txn) -> Iterator[int]:
         record = next(segments_from(txn, record.stream_number + 1, 0, 0), None)
 
 
-def _neighbours(txn: Txn, db_key: bytes) -> tuple[SegmentRecord | None, SegmentRecord | None]:
+def _neighbours(
+    txn: Txn, db_key: bytes
+) -> tuple[rows.SegmentRecord | None, rows.SegmentRecord | None]:
     """Return the last row of the manifest below a key, and the first one from it on."""
-    before, after = neighbours(txn, SEGMENTS, db_key)
+    before, after = neighbours(txn, keys.SEGMENTS, db_key)
     return before and decode_row(*before), after and decode_row(*after)
 
 
-def decode_row(db_key: bytes, value: bytes) -> SegmentRecord:
+def decode_row(db_key: bytes, value: bytes) -> rows.SegmentRecord:
     """Parse a row of `segments` as it is stored; raise CorruptionError."""
     where = f"manifest row {db_key.hex()}"
-    return decode_segment_record(db_key, open_row(SEGMENTS, db_key, value, where), where)
+    return rows.decode_segment_record(db_key, open_row(keys.SEGMENTS, db_key, value, where), where)
 
 
 # --- where the archive is also kept ----------------------------------------------------------
@@ -136,13 +125,13 @@ def decode_row(db_key: bytes, value: bytes) -> SegmentRecord:
 
 def remote_setting(txn: Txn) -> RemoteSetting | None:
     """Return where the archive of the store is also kept; None for nowhere."""
-    body = txn.get_row(META, META_REMOTE, "meta")
+    body = txn.get_row(keys.META, META_REMOTE, "meta")
     return None if body is None else decode_setting(body, "meta archive_remote")
 
 
 def put_remote_setting(txn: WriteTxn, setting: RemoteSetting) -> None:
     """Write where the archive of the store is kept, and the version of its head."""
-    txn.put_row(META, META_REMOTE, setting.encode())
+    txn.put_row(keys.META, META_REMOTE, setting.encode())
 
 
 # --- erasures -----------------------------------------------------------------------------------
@@ -150,20 +139,20 @@ def put_remote_setting(txn: WriteTxn, setting: RemoteSetting) -> None:
 
 def put_erasure(txn: WriteTxn, number: int, ms: int, seq: int) -> None:
     """Note that an entry was erased now; an earlier note is kept."""
-    db_key = erasure_key(number, ms, seq)
-    if txn.get(ERASURES, db_key) is None:
-        txn.put_row(ERASURES, db_key, encode_erasure(txn.now_ms()))
+    db_key = rows.erasure_key(number, ms, seq)
+    if txn.get(keys.ERASURES, db_key) is None:
+        txn.put_row(keys.ERASURES, db_key, rows.encode_erasure(txn.now_ms()))
 
 
 def iter_erasures(txn: Txn, number: int, first: Id, last: Id) -> Iterator[tuple[Id, int]]:
     """Yield (ID, Unix milliseconds) of each erased entry of a stream in a range, ascending."""
-    start = erasure_key(number, *first)
-    for db_key, value in rows_with(txn, ERASURES, pack_number(number), start):
-        _, ms, seq = unpack_node_key(db_key)
+    start = rows.erasure_key(number, *first)
+    for db_key, value in rows_with(txn, keys.ERASURES, keys.pack_number(number), start):
+        _, ms, seq = keys.unpack_node_key(db_key)
         if (ms, seq) > last:
             return
         where = f"erasure of {ms}-{seq} of stream {number}"
-        yield (ms, seq), decode_erasure(open_row(ERASURES, db_key, value, where), where)
+        yield (ms, seq), rows.decode_erasure(open_row(keys.ERASURES, db_key, value, where), where)
 
 
 def erased_ids(txn: Txn, number: int, first: Id, last: Id) -> set[Id]:

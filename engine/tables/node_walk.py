@@ -17,16 +17,9 @@ from streamkeep.engine.txn.scan import at_or_below, has_rows
 from streamkeep.engine.txn.stream import ABSENT, Stream
 from streamkeep.engine.txn.table import Cursor
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, next_id
-from streamkeep.format.core.keys import (
-    NODES,
-    RETIRED,
-    SEGMENTS,
-    node_key,
-    pack_number,
-    unpack_node_key,
-)
 from streamkeep.format.node.envelope import counts_in, decode_envelope, encode_envelope, has_bitmap
 from streamkeep.format.node.node import end_ids, live_ids, peek_counts
 from streamkeep.format.node.tombstones import history_form, mark
@@ -56,7 +49,10 @@ class NodeWalk:
         stream = self.stream
         if stream.record.sealed_nodes:
             # From 0 on, the cursor would pass all rows that were removed since the last flush.
-            if self._sealed().set_range(node_key(stream.number, *stream.floor)) and self._take():
+            if (
+                self._sealed().set_range(keys.node_key(stream.number, *stream.floor))
+                and self._take()
+            ):
                 stream.floor = (self.ms, self.seq)
                 return True
             raise self._missing()
@@ -71,7 +67,7 @@ class NodeWalk:
         if stream.has_tail() and (stream.tail_ms, stream.tail_seq) <= (ms, seq):
             return self._take_tail()
         if stream.record.sealed_nodes:
-            found = at_or_below(self._sealed(), node_key(stream.number, ms, seq))
+            found = at_or_below(self._sealed(), keys.node_key(stream.number, ms, seq))
             if found and self._take():
                 return True
         return self.first()
@@ -80,7 +76,7 @@ class NodeWalk:
         stream = self.stream
         after_ms, after_seq = next_id(ms, seq)
         if stream.record.sealed_nodes and (after_ms, after_seq) > (ms, seq):
-            found = self._sealed().set_range(node_key(stream.number, after_ms, after_seq))
+            found = self._sealed().set_range(keys.node_key(stream.number, after_ms, after_seq))
             if found and self._take():
                 return True
         return (stream.tail_ms, stream.tail_seq) > (ms, seq) and self._take_tail()
@@ -227,7 +223,9 @@ class NodeWalk:
         if self.stream.archiving():
             if not self.on_tail:
                 txn = self._writer()
-                txn.move(NODES, node_key(self.stream.number, self.ms, self.seq), RETIRED)
+                txn.move(
+                    keys.NODES, keys.node_key(self.stream.number, self.ms, self.seq), keys.RETIRED
+                )
                 txn.retired = True
                 self._removed()
                 return
@@ -251,7 +249,7 @@ class NodeWalk:
         """Remove this node, which was loaded. Afterwards the walk is on no node."""
         if not self.on_tail:
             txn = self._writer()
-            txn.delete(NODES, node_key(self.stream.number, self.ms, self.seq))
+            txn.delete(keys.NODES, keys.node_key(self.stream.number, self.ms, self.seq))
         self._removed()
 
     def _put_retired(self, data: bytes) -> None:
@@ -278,7 +276,7 @@ class NodeWalk:
         else:
             stream.sealed_resized(len(self.data), len(data))
             value = encode_node(txn, stream.number, self.ms, self.seq, data, trimmed)
-            txn.put(NODES, node_key(stream.number, self.ms, self.seq), value)
+            txn.put(keys.NODES, keys.node_key(stream.number, self.ms, self.seq), value)
         self.data = data
         self.trimmed = trimmed
 
@@ -286,7 +284,7 @@ class NodeWalk:
         """Make this sealed node, the newest one, the tail again."""
         stream = self.stream
         data = self.load()
-        self._writer().delete(NODES, node_key(stream.number, self.ms, self.seq))
+        self._writer().delete(keys.NODES, keys.node_key(stream.number, self.ms, self.seq))
         stream.sealed_removed(len(data))
         stream.replace_tail(self.ms, self.seq, data, self.trimmed)
 
@@ -299,7 +297,7 @@ class NodeWalk:
     def _sealed(self) -> Cursor:
         cursor = self._cursor
         if cursor is None:
-            cursor = self.txn.cursor(NODES)
+            cursor = self.txn.cursor(keys.NODES)
             self._cursor = cursor
         return cursor
 
@@ -308,7 +306,7 @@ class NodeWalk:
         cursor = self._cursor
         if cursor is None:
             return False
-        number, ms, seq = unpack_node_key(cursor.key())
+        number, ms, seq = keys.unpack_node_key(cursor.key())
         if number != self.stream.number:
             return False
         self.ms = ms
@@ -319,7 +317,7 @@ class NodeWalk:
     def _last_sealed(self) -> bool:
         if not self.stream.record.sealed_nodes:
             return False
-        found = at_or_below(self._sealed(), node_key(self.stream.number, MAX, MAX))
+        found = at_or_below(self._sealed(), keys.node_key(self.stream.number, MAX, MAX))
         if found and self._take():
             return True
         raise self._missing()
@@ -352,15 +350,15 @@ def encode_node(
 def put_retired(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
     """Write a node that must be archived."""
     value = encode_node(txn, number, ms, seq, data, trimmed)
-    txn.put(RETIRED, node_key(number, ms, seq), value)
+    txn.put(keys.RETIRED, keys.node_key(number, ms, seq), value)
     txn.retired = True
 
 
 def trimmed_above(txn: Txn, number: int, ms: int, seq: int) -> bool:
     """Return whether a node of a stream that begins above `ms-seq` is retired or archived."""
-    after = node_key(number, *next_id(ms, seq))
-    prefix = pack_number(number)
-    return has_rows(txn, RETIRED, prefix, after) or has_rows(txn, SEGMENTS, prefix, after)
+    after = keys.node_key(number, *next_id(ms, seq))
+    prefix = keys.pack_number(number)
+    return has_rows(txn, keys.RETIRED, prefix, after) or has_rows(txn, keys.SEGMENTS, prefix, after)
 
 
 def add_newest_node(
@@ -368,7 +366,7 @@ def add_newest_node(
 ) -> None:
     """Write a sealed node that is above all others of the stream; its entries count already."""
     value = encode_node(txn, stream.number, ms, seq, data, trimmed)
-    txn.put(NODES, node_key(stream.number, ms, seq), value)
+    txn.put(keys.NODES, keys.node_key(stream.number, ms, seq), value)
     stream.sealed_added(len(data))
 
 

@@ -23,38 +23,16 @@ from typing import Final
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.table import Cursor
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, unpack_id
-from streamkeep.format.core.keys import (
-    CONSUMER_PEL,
-    PEL,
-    PEL_ORDER,
-    owned_key,
-    pack_number,
-    page_key,
-)
+from streamkeep.format.rows import nacks
 from streamkeep.format.rows.group_records import GroupRecord
-from streamkeep.format.rows.nacks import (
-    INLINE_NACKS,
-    NACK_SIZE,
-    PAGE_NACKS,
-    Nack,
-    count_nacks,
-    decode_nack,
-    encode_nack,
-    find,
-    first_order_key,
-    id_at,
-    owners_of,
-    owns,
-    position_of,
-    remove_ids,
-)
 
 _WHERE: Final = "pending entries"
-_PAGE_SIZE: Final = PAGE_NACKS * NACK_SIZE
-_INLINE_SIZE: Final = INLINE_NACKS * NACK_SIZE
+_PAGE_SIZE: Final = nacks.PAGE_NACKS * nacks.NACK_SIZE
+_INLINE_SIZE: Final = nacks.INLINE_NACKS * nacks.NACK_SIZE
 
 
 class Page:
@@ -80,7 +58,7 @@ class Pel:
         self.txn = txn
         self.record = record
         self.number = record.number
-        self.prefix: bytes = pack_number(record.number)
+        self.prefix: bytes = keys.pack_number(record.number)
         self._inlined: Page | None = None  # while the list is inline
         self._pages: dict[bytes, Page] = {}
         self._fresh: list[bytes] = []  # keys of pages that are not in the table yet, sorted
@@ -96,45 +74,45 @@ class Pel:
     def _start(self) -> None:
         record = self.record
         if record.inline_nacks or record.pending == 0:
-            count_nacks(record.inline_nacks)
+            nacks.count_nacks(record.inline_nacks)
             self._inlined = Page(b"", record.inline_nacks)
 
     # --- one NACK ---------------------------------------------------------------------------
 
-    def get(self, ms: int, seq: int) -> Nack | None:
+    def get(self, ms: int, seq: int) -> nacks.Nack | None:
         page = self._locate(ms, seq)
         if page is None:
             return None
-        index = find(page.data, ms, seq)
-        return None if index < 0 else decode_nack(page.data, index)
+        index = nacks.find(page.data, ms, seq)
+        return None if index < 0 else nacks.decode_nack(page.data, index)
 
-    def put(self, nack: Nack) -> Nack | None:
+    def put(self, nack: nacks.Nack) -> nacks.Nack | None:
         """Add a NACK, or replace the one of the same entry, which is returned."""
         page = self._locate(nack.ms, nack.seq)
         if page is None:
             page = self._create(nack.ms, nack.seq)
-        index = position_of(page.data, nack.ms, nack.seq)
-        at = index * NACK_SIZE
+        index = nacks.position_of(page.data, nack.ms, nack.seq)
+        at = index * nacks.NACK_SIZE
         data = page.data
-        former: Nack | None = None
+        former: nacks.Nack | None = None
         rest = at
-        if at < len(data) and id_at(data, index) == (nack.ms, nack.seq):
-            former = decode_nack(data, index)
+        if at < len(data) and nacks.id_at(data, index) == (nack.ms, nack.seq):
+            former = nacks.decode_nack(data, index)
             page.replace(data, former.consumer)
-            rest = at + NACK_SIZE
+            rest = at + nacks.NACK_SIZE
         elif page is self._inlined:
             if len(data) >= _INLINE_SIZE:
                 self._spill()
                 return self.put(nack)
         elif len(data) >= _PAGE_SIZE:
-            if index == PAGE_NACKS and not self._next_key:
+            if index == nacks.PAGE_NACKS and not self._next_key:
                 page = self._create(nack.ms, nack.seq)
                 data = b""
                 at = rest = 0
             else:
                 self._split(page)
                 return self.put(nack)
-        encoded = encode_nack(
+        encoded = nacks.encode_nack(
             nack.ms,
             nack.seq,
             nack.consumer,
@@ -145,16 +123,16 @@ class Pel:
         page.replace(data[:at] + encoded + data[rest:], nack.consumer)
         return former
 
-    def remove(self, ms: int, seq: int) -> Nack | None:
+    def remove(self, ms: int, seq: int) -> nacks.Nack | None:
         page = self._locate(ms, seq)
         if page is None:
             return None
-        index = find(page.data, ms, seq)
+        index = nacks.find(page.data, ms, seq)
         if index < 0:
             return None
-        nack = decode_nack(page.data, index)
-        at = index * NACK_SIZE
-        page.replace(page.data[:at] + page.data[at + NACK_SIZE :], nack.consumer)
+        nack = nacks.decode_nack(page.data, index)
+        at = index * nacks.NACK_SIZE
+        page.replace(page.data[:at] + page.data[at + nacks.NACK_SIZE :], nack.consumer)
         return nack
 
     # --- many NACKs -------------------------------------------------------------------------
@@ -172,7 +150,7 @@ class Pel:
         while at < len(run):
             room = 0 if page is None else _PAGE_SIZE - len(page.data)
             if page is None or room <= 0:
-                ms, seq = id_at(run, at // NACK_SIZE)
+                ms, seq = nacks.id_at(run, at // nacks.NACK_SIZE)
                 page = self._create(ms, seq)
                 room = _PAGE_SIZE
             part = run[at : at + room]
@@ -190,7 +168,7 @@ class Pel:
                 start += 1
                 continue
             stop = self._stop(ids, start)
-            removed = remove_ids(page.data, ids[start:stop])
+            removed = nacks.remove_ids(page.data, ids[start:stop])
             start = stop
             for consumer, count in removed.owners.items():
                 page.replace(removed.data, consumer)
@@ -209,7 +187,7 @@ class Pel:
         """Return the highest pending ID, changes in memory included; None when there is none."""
         page = self._locate(MAX, MAX)
         if page is not None and page.data:
-            return id_at(page.data, count_nacks(page.data) - 1)
+            return nacks.id_at(page.data, nacks.count_nacks(page.data) - 1)
         if page is None or page is self._inlined or self.record.pending == 0:
             return None
         self.flush()  # the last page became empty; those before it are in the table
@@ -217,14 +195,14 @@ class Pel:
 
     def lowest(self) -> Id | None:
         page = self.page_after(b"")
-        return None if page is None else id_at(page.data, 0)
+        return None if page is None else nacks.id_at(page.data, 0)
 
-    def first(self, most: int) -> list[Nack]:
-        taken: list[Nack] = []
+    def first(self, most: int) -> list[nacks.Nack]:
+        taken: list[nacks.Nack] = []
         page = self.page_after(b"")
         while page is not None and len(taken) < most:
-            for index in range(min(count_nacks(page.data), most - len(taken))):
-                taken.append(decode_nack(page.data, index))
+            for index in range(min(nacks.count_nacks(page.data), most - len(taken))):
+                taken.append(nacks.decode_nack(page.data, index))
             page = self.page_following(page)
         return taken
 
@@ -244,7 +222,7 @@ class Pel:
         self.flush()
         if self._inlined is not None:
             return self._inlined if self._inlined.data and not db_key else None
-        cursor = self.txn.cursor(PEL)
+        cursor = self.txn.cursor(keys.PEL)
         found = cursor.set_range(db_key + b"\0" if db_key else self.prefix)
         if not found or cursor.key()[:8] != self.prefix:
             return None
@@ -259,7 +237,7 @@ class Pel:
 
     def page(self, db_key: bytes) -> Page:
         """Return the page under a key that an index names, for reading."""
-        value = self.txn.get(PEL, db_key)
+        value = self.txn.get(keys.PEL, db_key)
         if value is None:
             raise CorruptionError(_WHERE, f"no page {db_key.hex()}, which an index names")
         return self._read(db_key, value)
@@ -270,7 +248,7 @@ class Pel:
         """Return the last page whose key is not above the ID, and remember the key after it."""
         if self._inlined is not None:
             return self._inlined
-        wanted = page_key(self.number, ms, seq)
+        wanted = keys.page_key(self.number, ms, seq)
         current = self._current
         if (
             current is not None
@@ -280,7 +258,7 @@ class Pel:
             return current
         cursor = self._cursor
         if cursor is None:
-            cursor = self.txn.cursor(PEL)
+            cursor = self.txn.cursor(keys.PEL)
             self._cursor = cursor
         following = b""
         stored = b""
@@ -314,14 +292,14 @@ class Pel:
         """Return the page under `db_key`, from memory if it may have been changed."""
         page = self._pages.get(db_key)
         if page is None:
-            data = open_row(PEL, db_key, value, _WHERE)
-            if count_nacks(data) == 0:
+            data = open_row(keys.PEL, db_key, value, _WHERE)
+            if nacks.count_nacks(data) == 0:
                 raise CorruptionError(_WHERE, f"an empty page {db_key.hex()}")
             page = Page(db_key, data)
         return page
 
     def _create(self, ms: int, seq: int) -> Page:
-        db_key = page_key(self.number, ms, seq)
+        db_key = keys.page_key(self.number, ms, seq)
         page = Page(db_key, b"")
         self._pages[db_key] = page
         self._fresh.insert(bisect_left(self._fresh, db_key), db_key)
@@ -330,10 +308,10 @@ class Pel:
 
     def _split(self, page: Page) -> None:
         """Move the upper half of a full page into a new one."""
-        middle = PAGE_NACKS // 2 * NACK_SIZE
+        middle = nacks.PAGE_NACKS // 2 * nacks.NACK_SIZE
         lower = page.data[:middle]
         upper = page.data[middle:]
-        ms, seq = id_at(upper, 0)
+        ms, seq = nacks.id_at(upper, 0)
         self._move(page, lower, upper)
         self._move(self._create(ms, seq), upper, upper)
         self._current = None
@@ -341,7 +319,7 @@ class Pel:
     def _move(self, page: Page, data: bytes, moved: bytes) -> None:
         """Set a page to `data`, which differs by the NACKs in `moved`."""
         page.data = data
-        page.touched.update(owners_of(moved))
+        page.touched.update(nacks.owners_of(moved))
 
     def _spill(self) -> None:
         """Move the inline page to a page of its own."""
@@ -349,7 +327,7 @@ class Pel:
         self._inlined = None
         self.record.inline_nacks = b""
         if inline is not None and inline.data:
-            ms, seq = id_at(inline.data, 0)
+            ms, seq = nacks.id_at(inline.data, 0)
             self._move(self._create(ms, seq), inline.data, inline.data)
 
     # --- writing ----------------------------------------------------------------------------
@@ -386,24 +364,24 @@ class Pel:
     def _write(self, txn: WriteTxn, page: Page) -> None:
         data = page.data
         stored = page.stored
-        order = first_order_key(data) if data else b""
-        stored_order = first_order_key(stored) if stored else b""
+        order = nacks.first_order_key(data) if data else b""
+        stored_order = nacks.first_order_key(stored) if stored else b""
         if order != stored_order:
             if stored_order:
-                txn.delete(PEL_ORDER, self.prefix + stored_order)
+                txn.delete(keys.PEL_ORDER, self.prefix + stored_order)
             if order:
-                txn.put_row(PEL_ORDER, self.prefix + order, page.db_key[8:])
+                txn.put_row(keys.PEL_ORDER, self.prefix + order, page.db_key[8:])
         if not data:
-            txn.delete(PEL, page.db_key)
+            txn.delete(keys.PEL, page.db_key)
         elif stored:
-            txn.put_row(PEL, page.db_key, data)
+            txn.put_row(keys.PEL, page.db_key, data)
         else:
-            txn.put(PEL, page.db_key, seal_row(PEL, page.db_key, data))
+            txn.put(keys.PEL, page.db_key, seal_row(keys.PEL, page.db_key, data))
         ms, seq = unpack_id(page.db_key[8:])
         for consumer in page.touched:
-            before = owns(stored, consumer)
-            after = owns(data, consumer)
+            before = nacks.owns(stored, consumer)
+            after = nacks.owns(data, consumer)
             if after and not before:
-                txn.put_row(CONSUMER_PEL, owned_key(self.number, consumer, ms, seq), b"")
+                txn.put_row(keys.CONSUMER_PEL, keys.owned_key(self.number, consumer, ms, seq), b"")
             elif before and not after:
-                txn.delete(CONSUMER_PEL, owned_key(self.number, consumer, ms, seq))
+                txn.delete(keys.CONSUMER_PEL, keys.owned_key(self.number, consumer, ms, seq))

@@ -14,15 +14,9 @@ from typing import Final
 from streamkeep.engine.tables.pel import Page, Pel
 from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.table import Cursor
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.id_codec import Id, unpack_id
-from streamkeep.format.core.keys import (
-    CONSUMER_PEL,
-    PEL_ORDER,
-    owned_key,
-    page_key,
-    unpack_owned_key,
-)
 from streamkeep.format.rows.nacks import Nack, consumer_at, count_nacks, decode_nack, id_at
 
 _OWNED_PREFIX: Final = 12  # group and consumer number
@@ -35,16 +29,16 @@ class OwnedWalk:
         self.pel = pel
         pel.flush()
         self._inlined = pel.inline_page()
-        self._prefix = owned_key(pel.number, consumer, 0, 0)[:_OWNED_PREFIX]
+        self._prefix = keys.owned_key(pel.number, consumer, 0, 0)[:_OWNED_PREFIX]
         self._cursor: Cursor | None = None
         self._more = False
         if self._inlined is None:
             self._seek(consumer, start)
 
     def _seek(self, consumer: int, start: Id) -> None:
-        cursor = self.pel.txn.cursor(CONSUMER_PEL)
+        cursor = self.pel.txn.cursor(keys.CONSUMER_PEL)
         self._cursor = cursor
-        wanted = owned_key(self.pel.number, consumer, start[0], start[1])
+        wanted = keys.owned_key(self.pel.number, consumer, start[0], start[1])
         # A page has the key of its first NACK, so that the page below the ID may hold it.
         found = at_or_below(cursor, wanted) and cursor.key()[:_OWNED_PREFIX] == self._prefix
         self._more = found or cursor.set_range(wanted)
@@ -57,9 +51,9 @@ class OwnedWalk:
         cursor = self._cursor
         if cursor is None or not self._more or cursor.key()[:_OWNED_PREFIX] != self._prefix:
             return None
-        _, _, ms, seq = unpack_owned_key(cursor.key())
+        _, _, ms, seq = keys.unpack_owned_key(cursor.key())
         self._more = cursor.next()
-        return self.pel.page(page_key(self.pel.number, ms, seq))
+        return self.pel.page(keys.page_key(self.pel.number, ms, seq))
 
 
 def owned_by(pel: Pel, consumer: int, after: Id, most: int) -> list[Nack]:
@@ -86,7 +80,7 @@ class OrderWalk:
         pel.flush()
         self._heap: list[tuple[bytes, int, Nack]] = []  # order key, tie-breaker, NACK
         self._loaded = 0
-        self._cursor: Cursor = pel.txn.cursor(PEL_ORDER)
+        self._cursor: Cursor = pel.txn.cursor(keys.PEL_ORDER)
         self._more = False
         inline = pel.inline_page()
         if inline is not None:
@@ -111,8 +105,8 @@ class OrderWalk:
 
     def _load(self) -> None:
         key = self._cursor.key()
-        ms, seq = unpack_id(open_row(PEL_ORDER, key, self._cursor.value(), "pending entries"))
-        self._add(self.pel.page(page_key(self.pel.number, ms, seq)).data)
+        ms, seq = unpack_id(open_row(keys.PEL_ORDER, key, self._cursor.value(), "pending entries"))
+        self._add(self.pel.page(keys.page_key(self.pel.number, ms, seq)).data)
         self._more = self._cursor.next()
 
     def _add(self, data: bytes) -> None:

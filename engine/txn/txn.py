@@ -28,20 +28,9 @@ from streamkeep.engine.txn.flush import flush_after, make_room, no_room
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.table import Table, encoded
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import (
-    GARBAGE,
-    KEYS,
-    LAST_NUMBER,
-    META,
-    NAMES,
-    RETIRED,
-    STREAMS,
-    check_number,
-    name_key,
-    pack_number,
-)
 from streamkeep.format.journal.journal import Operations
 from streamkeep.format.rows.records import (
     STREAM_NODES,
@@ -178,13 +167,13 @@ class WriteTxn(Txn):
     def remove_stream(self, stream: Stream) -> None:
         """Remove the stream's name and record; its nodes become garbage."""
         self._forget(stream)
-        self.delete(NAMES, stream.db_key)
-        self.delete(STREAMS, stream.db_key)
+        self.delete(keys.NAMES, stream.db_key)
+        self.delete(keys.STREAMS, stream.db_key)
         self.add_garbage(encode_garbage(STREAM_NODES, stream.number))
 
     def add_garbage(self, body: bytes) -> None:
         """Leave rows for removal in later, bounded transactions."""
-        self.put_row(GARBAGE, pack_number(self.take_number(NEXT_GARBAGE)), body)
+        self.put_row(keys.GARBAGE, keys.pack_number(self.take_number(NEXT_GARBAGE)), body)
         self.garbage = True
 
     def rename_stream(self, stream: Stream, name: bytes) -> None:
@@ -196,16 +185,16 @@ class WriteTxn(Txn):
 
     def _put_name(self, stream: Stream) -> None:
         """Write the row that maps a stream's name to its number, and the one for the way back."""
-        db_key = name_key(b"", stream.name)
-        self.put_row(KEYS, db_key, encode_key_row(stream.number, stream.name))
-        self.put_row(NAMES, stream.db_key, stream.name)
+        db_key = keys.name_key(b"", stream.name)
+        self.put_row(keys.KEYS, db_key, encode_key_row(stream.number, stream.name))
+        self.put_row(keys.NAMES, stream.db_key, stream.name)
 
     def take_number(self, counter: bytes) -> int:
         """Return the next number of a counter in `meta`, from 1 on; no number is returned twice."""
-        body = self.get_row(META, counter, "meta")
+        body = self.get_row(keys.META, counter, "meta")
         number = 1 if body is None else decode_counter(body, "meta")
-        check_number(number, LAST_NUMBER, f"meta {counter.decode()}")
-        self.put_row(META, counter, encode_number(number + 1))
+        keys.check_number(number, keys.LAST_NUMBER, f"meta {counter.decode()}")
+        self.put_row(keys.META, counter, encode_number(number + 1))
         return number
 
     def find_attached(self, key: CachedRowKey) -> CachedRow | None:
@@ -228,7 +217,7 @@ class WriteTxn(Txn):
         self.context.cached_rows.pop(key, None)
 
     def _forget(self, stream: Stream) -> None:
-        self.delete(KEYS, name_key(b"", stream.name))
+        self.delete(keys.KEYS, keys.name_key(b"", stream.name))
         self.context.drop(stream.name)
         self.streams.pop(stream.name, None)
 
@@ -243,19 +232,19 @@ class WriteTxn(Txn):
     def _write_row(self, stream: Stream) -> None:
         epoch, number = self.context.epoch, self.commit_number
         changes = self._changes()
-        row = stream.extend(changes, STREAMS, epoch, number)
+        row = stream.extend(changes, keys.STREAMS, epoch, number)
         if row is not None:
-            self._table(STREAMS).put(stream.db_key, row)
+            self._table(keys.STREAMS).put(stream.db_key, row)
         else:
-            value = stream.rewrite(changes, STREAMS, epoch, number, stream.stored)
-            self._table(STREAMS).put(stream.db_key, value)
+            value = stream.rewrite(changes, keys.STREAMS, epoch, number, stream.stored)
+            self._table(keys.STREAMS).put(stream.db_key, value)
 
     def commit(self) -> None:
         self.context.check_open()  # a forked child also has it, and must not commit
         self.save()
         context = self.context
         if self.retired:
-            context.retired_bytes = self.table_bytes(RETIRED)
+            context.retired_bytes = self.table_bytes(keys.RETIRED)
         try:
             if self.operations is not None:
                 self._commit_changes(context, self.operations.body())

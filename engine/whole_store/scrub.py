@@ -49,18 +49,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError
 from streamkeep.format.core.id_codec import pack_id
 from streamkeep.format.core.keys import META
-from streamkeep.format.lmdb_file.lmdb_pages import (
-    BIG,
-    HEADER_SIZE,
-    MAX_DEPTH,
-    TABLE,
-    TreePage,
-    decode_database,
-    decode_overflow_header,
-    decode_tree_page,
-    free_pages,
-    free_space,
-)
+from streamkeep.format.lmdb_file import lmdb_pages
 from streamkeep.format.lmdb_file.meta_page import MetaPage
 
 META_SCRUB: Final = b"scrub_due"
@@ -263,27 +252,35 @@ class _DataFile:
         while stack:
             number, depth = stack.pop()
             base = number * size
-            page = decode_tree_page(data[base : base + size], number)
-            lower, upper = free_space(page.data)
+            page = lmdb_pages.decode_tree_page(data[base : base + size], number)
+            lower, upper = lmdb_pages.free_space(page.data)
             yield base + lower, base + upper, 1
-            if depth > 2 * MAX_DEPTH:
+            if depth > 2 * lmdb_pages.MAX_DEPTH:
                 raise CorruptionError(f"LMDB page {number}", "the tree has too many levels")
             if not page.leaf:
                 stack += [(child, depth + 1) for child in page.children]
                 continue
             for index, flags in enumerate(page.flags):
-                if flags == BIG:
+                if flags == lmdb_pages.BIG:
                     place, length = page.places[index], page.sizes[index]
                     first = place * size
-                    header = decode_overflow_header(data[first : first + HEADER_SIZE])
+                    header = lmdb_pages.decode_overflow_header(
+                        data[first : first + lmdb_pages.HEADER_SIZE]
+                    )
                     end = first + header.pages * size
-                    if header.number != place or end > len(data) or HEADER_SIZE + length > end:
+                    if (
+                        header.number != place
+                        or end > len(data)
+                        or lmdb_pages.HEADER_SIZE + length > end
+                    ):
                         raise CorruptionError(
                             f"LMDB page {place}", f"not the overflow value of page {number}"
                         )
-                    yield first + HEADER_SIZE + length, end, header.pages
-                elif flags == TABLE:
-                    root = decode_database(page.inline(index), f"LMDB page {number}").root
+                    yield first + lmdb_pages.HEADER_SIZE + length, end, header.pages
+                elif flags == lmdb_pages.TABLE:
+                    root = lmdb_pages.decode_database(
+                        page.inline(index), f"LMDB page {number}"
+                    ).root
                     if root is not None:
                         stack.append((root, depth + 1))
 
@@ -376,7 +373,7 @@ class _DataFile:
         stack = [] if meta.free_root is None else [meta.free_root]
         while stack:
             number = stack.pop()
-            page = decode_tree_page(self._read(number, self.page_size), number)
+            page = lmdb_pages.decode_tree_page(self._read(number, self.page_size), number)
             keys = [int.from_bytes(db_key, "little") for db_key in page.keys]
             if not page.leaf:
                 ends = [*keys[1:], start[0] + 1]  # the keys of a child are below those of the next
@@ -395,20 +392,20 @@ class _DataFile:
                         yield (key, at), pages
 
     def _record(
-        self, page: TreePage, index: int, number: int, first: int
+        self, page: lmdb_pages.TreePage, index: int, number: int, first: int
     ) -> Iterator[tuple[int, Sequence[int]]]:
         """Yield the pages of one record of the free list, from index `first` on."""
         where = f"LMDB page {number}"
-        if page.flags[index] != BIG:
-            yield 0, tuple(free_pages(page.inline(index), where))
+        if page.flags[index] != lmdb_pages.BIG:
+            yield 0, tuple(lmdb_pages.free_pages(page.inline(index), where))
             return
         place, size = page.places[index], page.sizes[index]
-        count = int.from_bytes(self._read(place, 8, HEADER_SIZE), "little")
+        count = int.from_bytes(self._read(place, 8, lmdb_pages.HEADER_SIZE), "little")
         if size < 8 or size % 8 or count > size // 8 - 1:
             raise CorruptionError(where, f"a record of {size} bytes names {count} pages")
         for at in range(first, count, _CHUNK):
             length = min(_CHUNK, count - at)
-            data = self._read(place, 8 * length, HEADER_SIZE + 8 * (1 + at))
+            data = self._read(place, 8 * length, lmdb_pages.HEADER_SIZE + 8 * (1 + at))
             yield at, struct.unpack(f"<{length}Q", data)
 
     def _read(self, number: int, size: int, skip: int = 0) -> bytes:

@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.redis.crc64 import crc64
-from streamkeep.format.redis.rdb_values import Source, put_length, put_string
+from streamkeep.format.redis.rdb_values import Source, crc64, put_length, put_string
 from streamkeep.format.redis.stream_dump import (
     STREAM_TYPES,
     Losses,

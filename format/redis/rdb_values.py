@@ -20,8 +20,9 @@ import struct
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from anycrc import Model
+
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.redis.crc64 import crc64
 from streamkeep.format.redis.lzf import decompress
 
 MAX_STRING: Final = 1 << 31  # above Redis's own limits of 512 MiB, and 1 GiB for a listpack
@@ -202,3 +203,12 @@ def put_string(out: bytearray, text: bytes) -> None:
     """Append a string uncompressed, which every version reads."""
     put_length(out, len(text))
     out += text
+
+
+_MODEL: Final = Model("CRC64-REDIS")
+
+
+def crc64(data: bytes, start: int = 0) -> int:
+    """Return the checksum of `data`; `start` is the checksum of the bytes before it."""
+    value: int = _MODEL.calc(data, start)
+    return value

@@ -41,8 +41,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.listpack_check import convert_backlens
-from streamkeep.format.redis.crc64 import crc64
-from streamkeep.format.redis.rdb_values import Source, put_length, put_string
+from streamkeep.format.redis.rdb_values import Source, crc64, put_length, put_string
 from streamkeep.format.redis.stream_parts import (
     NO_MESSAGES,
     NOBODY,

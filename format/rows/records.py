@@ -255,3 +255,6 @@ def is_safe_path(path: str) -> bool:
         if part in ("", ".", ".."):
             return False
     return "\0" not in path
+
+
+STORE_VERSION: Final = 1

@@ -8,12 +8,13 @@ from __future__ import annotations
 import struct
 from typing import Annotated, Final, NamedTuple
 
+import zstandard
+
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ChecksumError, CorruptionError, FormatVersionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.node.envelope import OVERHEAD
-from streamkeep.format.segment.zstd_frame import MAX_RATIO
 
 MAGIC: Final = b"SKSEG\r\n\x1a"  # a copy made in text mode breaks it
 VERSION: Final = 1
@@ -253,3 +254,35 @@ def _check_rows(blocks: list[Block], trailer: Trailer, where: str) -> None:
         trailer.raw_size,
     ) or ends != (trailer.first_id, trailer.last_id):
         raise CorruptionError(where, "the blocks do not add up to the counts of the trailer")
+
+
+# --- how much a frame of zstd may hold ------------------------------------------------------------
+
+_MAX_BLOCK: Final = 128 << 10
+_HEADER_SIZE: Final = 3
+_RAW: Final = 0
+_REPEATED: Final = 1  # a single byte, repeated `size` times
+
+MAX_RATIO: Final = _MAX_BLOCK // (_HEADER_SIZE + 1)
+
+
+def max_content(frame: bytes) -> int:
+    """Return the maximum number of bytes that a zstd frame can decompress to.
+
+    A frame states the size of its content, and zstd allocates that much memory, so a few bytes can
+    claim gigabytes. But the content is in blocks of at most 128 KiB. Each has a header of three
+    bytes (little-endian): the lowest bit marks the last block, the next two are its kind, the other
+    21 its size.
+
+    Raises:
+        ZstdError: this is not a zstd frame.
+    """
+    total = 0
+    at = zstandard.frame_header_size(frame)
+    last = False
+    while not last and at + _HEADER_SIZE <= len(frame):
+        header = int.from_bytes(frame[at : at + _HEADER_SIZE], "little")
+        last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+        total += min(size, _MAX_BLOCK) if kind in (_RAW, _REPEATED) else _MAX_BLOCK
+        at += _HEADER_SIZE + (1 if kind == _REPEATED else size)
+    return total

@@ -39,22 +39,7 @@ from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import Envelope, split_block
 from streamkeep.format.node.ranges import has_live
-from streamkeep.format.segment.index import (
-    SEEK_FOOTER,
-    SEEK_MAGIC,
-    SMALLEST,
-    TRAILER,
-    Index,
-    Trailer,
-    decode_index,
-    decode_trailer,
-    number_of,
-    open_dictionary_frame,
-    seek_table,
-    seek_table_size,
-    text_of,
-)
-from streamkeep.format.segment.zstd_frame import max_content
+from streamkeep.format.segment import index as parts
 
 SUFFIX: Final = ".seg"
 MAX_BLOCK_BYTES: Final = 64 << 20  # default limit for an uncompressed block of a foreign file
@@ -88,8 +73,8 @@ class Segment:
         read_at: ReadAt,
         size: int,
         where: str,
-        trailer: Trailer,
-        index: Index,
+        trailer: parts.Trailer,
+        index: parts.Index,
         max_block_bytes: int | None = None,
     ) -> None:
         """Use `open` instead."""
@@ -118,31 +103,33 @@ class Segment:
             CorruptionError: the file is truncated, damaged or not a segment.
             FormatVersionError: a newer version of Streamkeep wrote it.
         """
-        if size < SMALLEST:
-            problem = f"{size} bytes, expected at least {SMALLEST}: truncated, or not a segment"
+        if size < parts.SMALLEST:
+            problem = (
+                f"{size} bytes, expected at least {parts.SMALLEST}: truncated, or not a segment"
+            )
             raise CorruptionError(where, problem)
         tail_at = max(0, size - _TAIL_BYTES)
         tail = read_exactly(read_at, tail_at, size - tail_at, where)
-        frames, _, magic = SEEK_FOOTER.unpack_from(tail, len(tail) - SEEK_FOOTER.size)
-        table_size = seek_table_size(frames)
-        trailer_at = size - table_size - TRAILER.size
-        if magic != SEEK_MAGIC or trailer_at < 0:
+        frames, _, magic = parts.SEEK_FOOTER.unpack_from(tail, len(tail) - parts.SEEK_FOOTER.size)
+        table_size = parts.seek_table_size(frames)
+        trailer_at = size - table_size - parts.TRAILER.size
+        if magic != parts.SEEK_MAGIC or trailer_at < 0:
             problem = "does not end with a seek table: truncated, or not a segment"
-            raise CorruptionError(where, problem, offset=size - SEEK_FOOTER.size)
+            raise CorruptionError(where, problem, offset=size - parts.SEEK_FOOTER.size)
 
         def part(offset: int, length: int) -> bytes:
             if offset >= tail_at:
                 return tail[offset - tail_at : offset - tail_at + length]
             return read_exactly(read_at, offset, length, where)
 
-        trailer = decode_trailer(part(trailer_at, TRAILER.size), where)
+        trailer = parts.decode_trailer(part(trailer_at, parts.TRAILER.size), where)
         index_at = trailer.blocks_size + trailer.dictionary_size
-        described = index_at + trailer.index_size + TRAILER.size + table_size
+        described = index_at + trailer.index_size + parts.TRAILER.size + table_size
         if described != size:
             problem = f"{size} bytes, the trailer describes a segment of {described} bytes"
             raise CorruptionError(where, problem, offset=trailer_at)
-        index = decode_index(part(index_at, trailer.index_size), trailer, where)
-        if part(size - table_size, table_size) != seek_table(trailer, index.blocks):
+        index = parts.decode_index(part(index_at, trailer.index_size), trailer, where)
+        if part(size - table_size, table_size) != parts.seek_table(trailer, index.blocks):
             problem = "the seek table differs from the index"
             raise CorruptionError(where, problem, offset=size - table_size)
         return cls(read_at, size, where, trailer, index, max_block_bytes)
@@ -200,7 +187,7 @@ class Segment:
         data = self.compressed_block(number)
         try:
             content = zstandard.frame_content_size(data)
-            possible = max_content(data)
+            possible = parts.max_content(data)
         except zstandard.ZstdError as error:
             raise CorruptionError(where, f"not a zstd frame: {error}") from None
         if content != block.raw_size:
@@ -234,7 +221,7 @@ class Segment:
         """Read a block and return its compressed bytes, after checking the checksum."""
         block = self.index.blocks[number]
         data = read_exactly(self.read_at, block.offset, block.size, self.where)
-        if number_of(digest64(data)) != block.checksum:
+        if parts.number_of(digest64(data)) != block.checksum:
             problem = f"the checksum of its {block.size} bytes does not match"
             raise ChecksumError(self._block_where(number), problem, offset=block.offset)
         return data
@@ -247,10 +234,10 @@ class Segment:
         where = f"dictionary of {self.where}"
         at = trailer.blocks_size
         frame = read_exactly(self.read_at, at, trailer.dictionary_size, self.where)
-        if number_of(digest64(frame)) != trailer.dictionary_checksum:
+        if parts.number_of(digest64(frame)) != trailer.dictionary_checksum:
             problem = f"the checksum of its {len(frame)} bytes does not match"
             raise ChecksumError(where, problem, offset=at)
-        return open_dictionary_frame(frame, where, at)
+        return parts.open_dictionary_frame(frame, where, at)
 
     def check(self) -> Iterator[CorruptionError]:
         """Check all bytes that `open` did not check; yield at most one error per block."""
@@ -278,12 +265,13 @@ class Segment:
             if first is None:
                 first = ids.first_live
             elif ids.first_live <= last:
-                raise CorruptionError(where, f"ID {text_of(ids.first_live)} is out of order")
+                raise CorruptionError(where, f"ID {parts.text_of(ids.first_live)} is out of order")
             last = ids.last_live
             entries += int(ids.live)
         if (first, last, entries) != (block.first_id, block.last_id, block.entries):
-            found = f"{entries} entries up to {text_of(last)}"
-            expected = f"{block.entries} from {text_of(block.first_id)} to {text_of(block.last_id)}"
+            found = f"{entries} entries up to {parts.text_of(last)}"
+            first_id, last_id = map(parts.text_of, (block.first_id, block.last_id))
+            expected = f"{block.entries} from {first_id} to {last_id}"
             raise CorruptionError(where, f"{found}, the index says {expected}")
 
     def _decompressor(self) -> zstandard.ZstdDecompressor:

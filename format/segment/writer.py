@@ -16,17 +16,7 @@ from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.tombstones import history_form
-from streamkeep.format.segment.index import (
-    CHECKSUM_SIZE,
-    VERSION,
-    Block,
-    Index,
-    Trailer,
-    dictionary_frame,
-    number_of,
-    seek_table,
-    text_of,
-)
+from streamkeep.format.segment import index as parts
 
 DEFAULT_LEVEL: Final = 3
 DEFAULT_BLOCK_BYTES: Final = 256 << 10
@@ -67,8 +57,8 @@ class SegmentWriter:
         self.raw_size = 0
         self.entries = 0
         self.nodes = 0
-        self.trailer: Trailer | None = None
-        self._index = Index(store_uuid, stream_number, key, [])
+        self.trailer: parts.Trailer | None = None
+        self._index = parts.Index(store_uuid, stream_number, key, [])
         self._created_ms = created_ms
         self._epoch = epoch
         self._file_number = file_number
@@ -120,7 +110,7 @@ class SegmentWriter:
             return b""
         ids = validate(data, found.ms, found.seq)
         if self._last is not None and (found.ms, found.seq) <= self._last:
-            raise CorruptionError(where, f"the key is not above {text_of(self._last)}")
+            raise CorruptionError(where, f"the key is not above {parts.text_of(self._last)}")
         if data is not found.listpack or found.record or found.trimmed:
             envelope = encode_envelope(
                 found.number,
@@ -156,10 +146,10 @@ class SegmentWriter:
         if self._last is None:
             raise ValueError("a segment needs at least one entry")
         block = self._end_block() if self._held else b""
-        dictionary = dictionary_frame(self._dictionary)
+        dictionary = parts.dictionary_frame(self._dictionary)
         index = self._index.encode()
         first = self._index.blocks[0].first_id
-        self.trailer = Trailer(
+        self.trailer = parts.Trailer(
             *first,
             *self._last,
             self.entries,
@@ -168,14 +158,14 @@ class SegmentWriter:
             self.size,
             len(dictionary),
             len(index),
-            number_of(digest64(dictionary)) if dictionary else 0,
-            number_of(index[-CHECKSUM_SIZE:]),
+            parts.number_of(digest64(dictionary)) if dictionary else 0,
+            parts.number_of(index[-parts.CHECKSUM_SIZE :]),
             self._created_ms,
             self._file_number,
             self._epoch,
-            VERSION,
+            parts.VERSION,
         )
-        table = seek_table(self.trailer, self._index.blocks)
+        table = parts.seek_table(self.trailer, self._index.blocks)
         rest = dictionary + index + self.trailer.encode() + table
         self.size += len(rest)
         return block + rest
@@ -184,7 +174,7 @@ class SegmentWriter:
         """Compress the current block and return it."""
         assert self._last is not None
         data = self._compressor.compress(b"".join(self._held))
-        block = Block(
+        block = parts.Block(
             *self._held_first,
             *self._last,
             self.size,
@@ -192,7 +182,7 @@ class SegmentWriter:
             self._held_size,
             len(self._held),
             self._held_entries,
-            number_of(digest64(data)),
+            parts.number_of(digest64(data)),
         )
         self._index.blocks.append(block)
         self.size += len(data)

@@ -45,14 +45,7 @@ from streamkeep.engine.tables.segment_files import (
 )
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.engine.whole_store.copying import copy_data, finish_copy, made_beside
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    MissingSegmentError,
-    NotAStoreError,
-    StoreError,
-    StoreFullError,
-    StoreLockedError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, BackupRow, decode_backup
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -161,11 +154,11 @@ def restore(
         StoreFullError: the disk is full.
     """
     if os.path.lexists(target):
-        raise StoreError(f"{target}: there is something already; next: move it away")
+        raise errors.StoreError(f"{target}: there is something already; next: move it away")
     with Store(backup_path, readonly=True) as opened:
         with opened.snapshot() as snapshot:
             if source_of(snapshot) is None:
-                raise StoreError(
+                raise errors.StoreError(
                     f"{backup_path}: not a backup, but a store; next: name one that `streamkeep "
                     "backup` has made"
                 )
@@ -187,7 +180,7 @@ def _record(store: Store[Any] | str | Path, backup: Path) -> bool:
         else:
             with Store(store, create=False, sync="none") as writer:
                 writer._run(Free(put, ()))
-    except StoreError:
+    except errors.StoreError:
         return False
     return True
 
@@ -215,10 +208,10 @@ def _disk_of(target: Path) -> Iterator[None]:
     """Say of a full disk that it is the one of the backup: nothing is written elsewhere."""
     try:
         yield
-    except (StoreFullError, OSError) as error:
+    except (errors.StoreFullError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise StoreFullError(
+        raise errors.StoreFullError(
             f"{target}: the disk of the backup is full; an earlier backup is unchanged; next: make "
             "room there, or name a target on another disk"
         ) from error
@@ -226,11 +219,11 @@ def _disk_of(target: Path) -> Iterator[None]:
 
 def _check_apart(source: Path, target: Path) -> None:
     if not target.parent.is_dir():
-        raise StoreError(f"{target.parent}: no such folder; create it first")
+        raise errors.StoreError(f"{target.parent}: no such folder; create it first")
     here, there = source.resolve(), target.resolve()
     if here == there or here in there.parents or there in here.parents:
         problem = "a backup cannot be inside its store, or contain it"
-        raise StoreError(f"{target}: {problem}; choose another target")
+        raise errors.StoreError(f"{target}: {problem}; choose another target")
 
 
 def _check_target(store: Store[Any], place: Path) -> Folder | None:
@@ -244,15 +237,15 @@ def _check_target(store: Store[Any], place: Path) -> Folder | None:
         return None
     if not earlier.exists(DATA_FILE):
         expected = "the target must be missing, empty, or an earlier backup"
-        raise NotAStoreError(f"{place}: not a backup; {expected}")
+        raise errors.NotAStoreError(f"{place}: not a backup; {expected}")
     with Store(place, readonly=True) as found, found.snapshot() as snapshot:
         txn = snapshot.txn
         body = txn.get_row(META, META_BACKUP, "meta")
         if found.uuid != store.uuid:
-            raise StoreError(f"{place}: a backup of another store; choose another target")
+            raise errors.StoreError(f"{place}: a backup of another store; choose another target")
         changed = body is None or decode_backup(body, "meta").own_commit != txn.newest_commit()
     if changed:
-        raise StoreError(
+        raise errors.StoreError(
             f"{place}: a backup that was changed since it was made; choose another target"
         )
     return earlier
@@ -264,7 +257,9 @@ def _unused(store: Folder) -> Iterator[None]:
     lock = CheckpointFile(store, readonly=False)
     try:
         if not lock.try_exclusive():
-            raise StoreLockedError(f"{store.path}: the earlier backup is open; close it first")
+            raise errors.StoreLockedError(
+                f"{store.path}: the earlier backup is open; close it first"
+            )
         yield
     finally:
         lock.close()
@@ -339,7 +334,7 @@ class _Job:
                     records = self._here(iter_segments(snapshot.txn))
                 self._copy_segments(records, last=False)  # after the snapshot: it pins no pages
                 break
-            except MissingSegmentError:
+            except errors.MissingSegmentError:
                 continue  # the archiver has replaced the segment
         for _ in range(_TRIES):
             try:
@@ -347,7 +342,7 @@ class _Job:
                     records = self._here(iter_segments(snapshot.txn))
                     wanted = self._copy_segments(records, last=True)
                     return self._copy_data(snapshot, wanted, clock)
-            except MissingSegmentError as error:
+            except errors.MissingSegmentError as error:
                 missing = error
         raise missing
 
@@ -420,7 +415,7 @@ class _Job:
         try:
             _copy_segment(self.store._environment.folder, self.staging, name)
         except FileNotFoundError:
-            raise MissingSegmentError(record.where, "the file does not exist") from None
+            raise errors.MissingSegmentError(record.where, "the file does not exist") from None
         self.copied[record.path] = record.size_bytes
         segment = open_stored(self.staging, record.path, record.where)
         check_means(record, segment)
@@ -476,7 +471,7 @@ def _is_there(store: Folder, record: SegmentRecord) -> bool:
     """Return whether a folder contains the segment of a row, by size and checksum."""
     try:
         check_means(record, open_stored(store, record.path, record.where))
-    except CorruptionError:
+    except errors.CorruptionError:
         return False
     return True
 

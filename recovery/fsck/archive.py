@@ -30,15 +30,8 @@ from streamkeep.engine.tables.segment_files import (
 from streamkeep.engine.txn.stream import decode_stream
 from streamkeep.engine.txn.txn import NEXT_STREAM
 from streamkeep.engine.whole_store.scrub import META_SCRUB
+from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    FormatVersionError,
-    MissingSegmentError,
-    StreamkeepError,
-    UnreachableError,
-    UntrustedFileError,
-)
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import META, NODES, RETIRED, STREAMS, pack_number, unpack_node_key
 from streamkeep.format.node.check import validate
@@ -90,7 +83,7 @@ def check_retired(tables: Tables) -> Iterator[Finding]:
     for row in tables.walk(RETIRED):
         try:
             _check_retired(row.key, row.value())
-        except CorruptionError as error:
+        except errors.CorruptionError as error:
             yield finding("SK306", _retired_place(row.key), error.problem)
 
 
@@ -102,17 +95,17 @@ def _check_retired(db_key: bytes, value: bytes) -> None:
         return
     envelope = decode_envelope(value, where)
     if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq) or envelope.record:
-        raise CorruptionError(where, f"the envelope is of node {envelope.ms}-{envelope.seq}")
+        raise errors.CorruptionError(where, f"the envelope is of node {envelope.ms}-{envelope.seq}")
     data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
     if not data:
-        raise CorruptionError(where, "none of its entries was trimmed")
+        raise errors.CorruptionError(where, "none of its entries was trimmed")
     validate(data, ms, seq)
 
 
 def _retired_place(db_key: bytes) -> str:
     try:
         number, ms, seq = unpack_node_key(db_key)
-    except CorruptionError:
+    except errors.CorruptionError:
         return row_place(RETIRED, db_key)
     return f"retired node {ms}-{seq} of stream number {number}"
 
@@ -172,7 +165,7 @@ def _tail_place(tables: Tables, number: int) -> Iterator[_Place]:
             ms, seq = stream.tail_ms, stream.tail_seq
             last = end_ids(stream.tail_data(), ms, seq).last_slot
             yield _Place((ms, seq), _LIVE, last, f"macro node {ms}-{seq} of stream number {number}")
-    except CorruptionError:
+    except errors.CorruptionError:
         return  # reported by check_stream
 
 
@@ -186,7 +179,7 @@ def _end_of(tables: Tables, number: int, place: _Place) -> Id:
         value = tables.get(table, pack_number(number) + pack_number(ms) + pack_number(seq))
         if value is not None:
             return end_ids(decode_envelope(value, place.where).listpack, ms, seq).last_slot
-    except CorruptionError:
+    except errors.CorruptionError:
         pass  # reported by the checks of nodes
     return place.first
 
@@ -208,7 +201,7 @@ def check_manifest(tables: Tables) -> Iterator[Finding]:
     try:
         body = tables.get_row(META, NEXT_STREAM, "meta")
         following = 1 if body is None else decode_counter(body, "meta")
-    except CorruptionError:
+    except errors.CorruptionError:
         return  # reported by check_counter
     if streams >= following and tables.complete(META):
         problem = f"the next stream number is {following}, but {streams} has an archive"
@@ -227,7 +220,7 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
     for _, row in Rows(tables).under(SEGMENT_SHAPE):
         try:
             found = list(_check_file(tables, row, source.folder, remote, scope))
-        except UnreachableError as error:
+        except errors.UnreachableError as error:
             remote.failure = error
             found = []
         scope.progress.advance(0)
@@ -244,7 +237,7 @@ class Remote:
     """
 
     def __init__(self, tables: Tables) -> None:
-        self.failure: UnreachableError | None = None
+        self.failure: errors.UnreachableError | None = None
         self._setting: RemoteSetting | None = None
         self._archive: RemoteArchive | None = None
         try:
@@ -255,9 +248,9 @@ class Remote:
             self._setting = decode_setting(body, "meta")
             store = str(UUID(bytes=decode_uuid(uuid_body, "meta")))
             self._archive = remote_archive(self._setting, store)
-        except CorruptionError:
+        except errors.CorruptionError:
             return  # reported by check_meta
-        except UnreachableError as error:
+        except errors.UnreachableError as error:
             self.failure = error
 
     def __call__(self) -> RemoteArchive | None:
@@ -288,10 +281,10 @@ class Remote:
                 if archive is not None:
                     archive.newest()
                 return
-        except UnreachableError as error:
+        except errors.UnreachableError as error:
             yield finding("SK314", where, str(error))
             return
-        except (CorruptionError, FormatVersionError) as error:
+        except (errors.CorruptionError, errors.FormatVersionError) as error:
             yield finding("SK315", where, _problem_of(error))
             return
         yield finding("SK315", where, f"its version is {version}, expected {expected}: {problem}")
@@ -302,15 +295,15 @@ def _check_file(
 ) -> Iterator[Finding]:
     try:
         segment = open_archived(store, row, remote)
-    except MissingSegmentError as error:
+    except errors.MissingSegmentError as error:
         yield finding("SK301", row.where, error.problem)
         return
-    except (CorruptionError, FormatVersionError, UntrustedFileError) as error:
+    except (errors.CorruptionError, errors.FormatVersionError, errors.UntrustedFileError) as error:
         yield finding("SK302", row.where, _problem_of(error))
         return
     try:
         check_means(row, segment)
-    except CorruptionError as error:
+    except errors.CorruptionError as error:
         yield finding("SK303", row.where, error.problem)
         return
     expected = as_in_file(row, segment)
@@ -324,8 +317,8 @@ def _check_file(
     yield from _check_erasures(tables, row, segment)
 
 
-def _problem_of(error: StreamkeepError) -> str:
-    return error.problem if isinstance(error, CorruptionError) else str(error)
+def _problem_of(error: errors.StreamkeepError) -> str:
+    return error.problem if isinstance(error, errors.CorruptionError) else str(error)
 
 
 def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Iterator[Finding]:
@@ -342,7 +335,7 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
         if number != read:
             try:
                 nodes = segment.block(number)
-            except CorruptionError:
+            except errors.CorruptionError:
                 nodes = []  # reported above
             read = number
         if any(has_live(node.listpack, node.ms, node.seq, *wanted) for node in nodes):

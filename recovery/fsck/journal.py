@@ -9,15 +9,7 @@ from __future__ import annotations
 from streamkeep.engine.journal.reader import Reader
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES, check_key
-from streamkeep.format.journal.journal import (
-    DELETE,
-    EXTEND,
-    MOVE,
-    PUT,
-    SPLICE,
-    Change,
-    read_changes,
-)
+from streamkeep.format.journal import journal
 from streamkeep.recovery.fsck.rows import row_place
 from streamkeep.recovery.pages.tree import Tables
 
@@ -41,7 +33,7 @@ class Replay:
             body = reader.next()
             if body is None:
                 raise CorruptionError("journal", f"it ends before commit {end}")
-            for change in read_changes(body, TABLES):
+            for change in journal.read_changes(body, TABLES):
                 self._apply(change)
             self.tables.commit_number = reader.position.commit_number
 
@@ -60,7 +52,7 @@ class Replay:
                 continue
             before = reader.position.commit_number
             try:
-                for change in read_changes(body, TABLES):
+                for change in journal.read_changes(body, TABLES):
                     problem = self._apply_if_possible(change)
                     if problem:
                         place = row_place(change.table, change.db_key)
@@ -69,31 +61,31 @@ class Replay:
                 lost.append(f"changes of commit {before}: {error.problem}")
             self.tables.commit_number = before
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: journal.Change) -> None:
         """Make a change; raise CorruptionError if it does not fit to its row."""
         tables, table, db_key = self.tables, change.table, change.db_key
         check_key(table, db_key)
-        if change.kind == PUT:
+        if change.kind == journal.PUT:
             tables.change(table, db_key, change.value)
-        elif change.kind == DELETE:
+        elif change.kind == journal.DELETE:
             tables.change(table, db_key, None)
         else:
             old = tables.get(table, db_key)
             change.check(-1 if old is None else len(old))
-            if change.kind == MOVE:
+            if change.kind == journal.MOVE:
                 tables.change(change.kept, db_key, old)
                 tables.change(table, db_key, None)
             else:
                 tables.change(table, db_key, change.apply(old))
 
-    def _apply_if_possible(self, change: Change) -> str:
+    def _apply_if_possible(self, change: journal.Change) -> str:
         """Make a change, or the part of it that can be made.
 
         Returns:
             the problem as text; "" without one, or if the row has had one before.
         """
         tables, place = self.tables, (change.table, change.db_key)
-        extends = change.kind in (SPLICE, EXTEND)
+        extends = change.kind in (journal.SPLICE, journal.EXTEND)
         if extends and place in self.partial:
             tables.change(*place, change.joined(tables.get(*place) or b""))
             return ""
@@ -108,6 +100,6 @@ class Replay:
                 tables.change(*place, change.joined(old))
                 self.partial[place] = old
             return error.problem
-        if change.kind in (PUT, DELETE):
+        if change.kind in (journal.PUT, journal.DELETE):
             self.partial.pop(place, None)
         return ""

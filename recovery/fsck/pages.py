@@ -24,17 +24,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.humanize import count_text
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
-from streamkeep.format.lmdb_file.lmdb_pages import (
-    BIG,
-    MAX_DEPTH,
-    META_PAGES,
-    OVERFLOW,
-    TABLE,
-    TreePage,
-    find_unsorted,
-    overflow_header,
-    overflow_pages,
-)
+from streamkeep.format.lmdb_file import lmdb_pages
 from streamkeep.recovery.fsck.findings import Finding, finding, quoted
 from streamkeep.recovery.pages.tree import ROOT, Edge, Tables, Tree
 
@@ -56,11 +46,11 @@ class PageMap:
         self.pages = pages
         self.beyond = False
         self._bits = bytearray(pages // 8 + 1)
-        self._bits[0] = (1 << META_PAGES) - 1
+        self._bits[0] = (1 << lmdb_pages.META_PAGES) - 1
 
     def mark(self, first: int, count: int) -> str:
         """Mark consecutive pages; return the problem as text, "" if there is none."""
-        if not META_PAGES <= first <= self.pages - count:
+        if not lmdb_pages.META_PAGES <= first <= self.pages - count:
             self.beyond = True
             return f"page {first} is out of range ({self.pages} pages)"
         bits = self._bits
@@ -271,18 +261,25 @@ class _TreeWalk:
         else:
             yield from self._branch(page, keys, depth, low, high)
 
-    def _check_depth(self, page: TreePage, depth: int) -> None:
+    def _check_depth(self, page: lmdb_pages.TreePage, depth: int) -> None:
         stated = self.tree.database.depth
-        if depth >= MAX_DEPTH or (page.leaf != (depth == stated - 1) and stated <= MAX_DEPTH):
+        if depth >= lmdb_pages.MAX_DEPTH or (
+            page.leaf != (depth == stated - 1) and stated <= lmdb_pages.MAX_DEPTH
+        ):
             kind = "leaf" if page.leaf else "branch"
             problem = f"a {kind} at level {depth + 1} of a tree of {stated} levels"
             raise CorruptionError(f"LMDB page {page.number}", problem)
 
     def _branch(
-        self, page: TreePage, keys: list[bytes], depth: int, low: bytes | None, high: bytes | None
+        self,
+        page: lmdb_pages.TreePage,
+        keys: list[bytes],
+        depth: int,
+        low: bytes | None,
+        high: bytes | None,
     ) -> Iterator[Finding]:
         self.branches += 1
-        if find_unsorted(keys, 1, None) >= 0:
+        if lmdb_pages.find_unsorted(keys, 1, None) >= 0:
             yield self._unsorted(page)
         for index, child in enumerate(page.children):
             below = low if index == 0 else keys[index]
@@ -290,45 +287,48 @@ class _TreeWalk:
             yield from self.page((page.number, index), child, depth + 1, below, above)
 
     def _leaf(
-        self, page: TreePage, keys: list[bytes], low: bytes | None, high: bytes | None
+        self, page: lmdb_pages.TreePage, keys: list[bytes], low: bytes | None, high: bytes | None
     ) -> Iterator[Finding]:
         self.leaves += 1
         self.entries += len(keys)
         beyond = (low is not None and keys[0] < low) or (high is not None and keys[-1] >= high)
-        if beyond or find_unsorted(keys, 0, self.last_key) >= 0:
+        if beyond or lmdb_pages.find_unsorted(keys, 0, self.last_key) >= 0:
             yield self._unsorted(page)
         self.last_key = keys[-1]
         for index, flags in enumerate(page.flags):
-            if flags == BIG:
+            if flags == lmdb_pages.BIG:
                 yield from self._big(page, index)
             elif self.main and keys[index] == POSITION_KEY:
                 yield from self._position(page, index)
-            elif (flags == TABLE) != self.main:
+            elif (flags == lmdb_pages.TABLE) != self.main:
                 where = f"{self.name}, LMDB page {page.number}"
                 yield finding("SK004", where, f"node {index} has flags {flags}")
 
-    def _position(self, page: TreePage, index: int) -> Iterator[Finding]:
+    def _position(self, page: lmdb_pages.TreePage, index: int) -> Iterator[Finding]:
         """Check the row of the log position."""
         try:
             decode_position(page.inline(index))
         except CorruptionError as error:
             yield finding("SK004", f"{self.name}, LMDB page {page.number}", str(error))
 
-    def _unsorted(self, page: TreePage) -> Finding:
+    def _unsorted(self, page: lmdb_pages.TreePage) -> Finding:
         where = f"{self.name}, LMDB page {page.number}"
         problem = "the keys are not ascending, or not between the separators of the page above"
         return finding("SK004", where, problem)
 
-    def _big(self, page: TreePage, index: int) -> Iterator[Finding]:
+    def _big(self, page: lmdb_pages.TreePage, index: int) -> Iterator[Finding]:
         """Check the overflow pages of a value.
 
         If a transaction replaces a value that it has written by a smaller one, LMDB keeps all its
         pages. So the header may state more pages than the value needs.
         """
         file, pages = self.walk.tables.pages, self.walk.map
-        number, needed = page.places[index], overflow_pages(page.sizes[index], file.page_size)
-        if META_PAGES <= number < pages.pages and file.starts_with(
-            number, overflow_header(number, needed)
+        number, needed = (
+            page.places[index],
+            lmdb_pages.overflow_pages(page.sizes[index], file.page_size),
+        )
+        if lmdb_pages.META_PAGES <= number < pages.pages and file.starts_with(
+            number, lmdb_pages.overflow_header(number, needed)
         ):
             self.overflows += needed
             twice = pages.mark(number, needed)
@@ -336,7 +336,7 @@ class _TreeWalk:
                 yield finding("SK005", self.name, twice)
             return
         where = f"{self.name}, LMDB page {number}"
-        if not META_PAGES <= number < pages.pages:
+        if not lmdb_pages.META_PAGES <= number < pages.pages:
             pages.beyond = True
             problem = f"out of range ({pages.pages} pages); page {page.number} refers to it"
             yield finding("SK004", where, problem)
@@ -347,13 +347,17 @@ class _TreeWalk:
             yield finding("SK004", f"{self.name}, {error.where}", error.problem)
             return
         count = needed
-        whole = header.number == number and header.flags == OVERFLOW and header.pages >= needed
+        whole = (
+            header.number == number
+            and header.flags == lmdb_pages.OVERFLOW
+            and header.pages >= needed
+        )
         if whole and number + header.pages <= pages.pages:
             count = header.pages
         else:
             problem = (
                 f"the header says page {header.number}, flags {header.flags}, {header.pages} "
-                f"pages; expected {number}, {OVERFLOW}, {needed}"
+                f"pages; expected {number}, {lmdb_pages.OVERFLOW}, {needed}"
             )
             self.walk.note_damaged(number)
             yield finding("SK004", where, problem)

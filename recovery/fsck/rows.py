@@ -21,6 +21,7 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
+from streamkeep.format.rows import records
 from streamkeep.format.rows.backup import (
     META_BACKUP,
     META_LAST_BACKUP,
@@ -43,19 +44,6 @@ from streamkeep.format.rows.producers import (
     decode_ordered,
     decode_producer,
 )
-from streamkeep.format.rows.records import (
-    ARCHIVE_FILE,
-    GROUP_ROWS,
-    IDEMPOTENCE_ROWS,
-    STREAM_NODES,
-    decode_counter,
-    decode_epoch,
-    decode_file_garbage,
-    decode_garbage,
-    decode_key_row,
-    decode_number,
-    decode_uuid,
-)
 from streamkeep.format.segment.manifest import (
     SegmentRecord,
     decode_erasure,
@@ -68,7 +56,7 @@ from streamkeep.recovery.pages.tree import Tables
 
 _PREFIX_SIZE: Final = 8
 _ID_SIZE: Final = 16
-_GARBAGE_KINDS: Final = (STREAM_NODES, GROUP_ROWS, IDEMPOTENCE_ROWS)
+_GARBAGE_KINDS: Final = (records.STREAM_NODES, records.GROUP_ROWS, records.IDEMPOTENCE_ROWS)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -132,10 +120,10 @@ def _parse_owned(db_key: bytes, body: bytes, where: str) -> bytes:
 
 
 def _parse_garbage(db_key: bytes, body: bytes, where: str) -> Garbage:
-    kind, number = decode_garbage(body, where)
+    kind, number = records.decode_garbage(body, where)
     path = ""
-    if kind == ARCHIVE_FILE:
-        path = decode_file_garbage(body, where)
+    if kind == records.ARCHIVE_FILE:
+        path = records.decode_file_garbage(body, where)
     elif kind not in _GARBAGE_KINDS:
         raise CorruptionError(where, f"unknown kind of garbage {kind}")
     return Garbage(kind, number, path)
@@ -151,7 +139,7 @@ def _decoded(table: int, decode: Callable[[bytes, str], T]) -> Shape[T]:
     return Shape(table, lambda db_key, body, where: decode(body, where))
 
 
-KEY_SHAPE: Final[Shape[tuple[int, bytes]]] = _decoded(keys.KEYS, decode_key_row)
+KEY_SHAPE: Final[Shape[tuple[int, bytes]]] = _decoded(keys.KEYS, records.decode_key_row)
 NAME_SHAPE: Final = _body(keys.NAMES)
 GROUP_SHAPE: Final[Shape[GroupRecord]] = _decoded(keys.GROUPS, decode_group)
 CONSUMER_SHAPE: Final = Shape(keys.CONSUMERS, _parse_consumer)
@@ -266,17 +254,17 @@ _COUNTERS: Final = (
 )
 _NEEDED: Final = (META_FORMAT, META_UUID, META_EPOCH)
 _META: Final[dict[bytes, Decode]] = {
-    META_FORMAT: decode_number,
-    META_UUID: decode_uuid,
-    META_EPOCH: decode_epoch,
-    META_CREATED: decode_number,
+    META_FORMAT: records.decode_number,
+    META_UUID: records.decode_uuid,
+    META_EPOCH: records.decode_epoch,
+    META_CREATED: records.decode_number,
     META_RECOVERY: lambda body, where: decode_recovery(body),
     META_BACKUP: decode_backup,
     META_LAST_BACKUP: decode_backup,
     META_STANDBY: decode_standby,
     META_REMOTE: decode_setting,
     META_FOLLOWING: decode_following,
-    **dict.fromkeys(_COUNTERS, decode_counter),
+    **dict.fromkeys(_COUNTERS, records.decode_counter),
 }
 
 
@@ -324,7 +312,7 @@ def check_counter(tables: Tables, counter: bytes, highest: int) -> Iterator[Find
     where = f"meta {counter.decode()}"
     try:
         body = tables.get_row(META, counter, where)
-        following = 1 if body is None else decode_counter(body, where)
+        following = 1 if body is None else records.decode_counter(body, where)
     except CorruptionError as error:
         yield finding("SK002", where, error.problem)
         return

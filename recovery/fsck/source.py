@@ -47,13 +47,7 @@ from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.read_txn import ReadTxn
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    NotAStoreError,
-    RecoveryNeededError,
-    StoreError,
-    StoreLockedError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import SLOT, SLOT_SIZE, SLOTS, CheckpointSlot, decode_slot
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
@@ -204,7 +198,7 @@ def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
     opened = registry.find(path)
     folder = _find(path, trust_owners) if opened is None else opened.folder
     if is_swapping(folder):
-        raise RecoveryNeededError(
+        raise errors.RecoveryNeededError(
             f"{path}: a compaction was interrupted; open the store for writing once to finish it"
         )
     source = Source(folder)
@@ -235,9 +229,11 @@ def _choose_commit(
     slot = source.slot
     newest = metas[-1] if metas else None
     if slot is None and lock is not None and lock.is_unfinished() and not has_commits(folder):
-        raise NotAStoreError(f"{path}: the store is empty, its creation was not finished")
+        raise errors.NotAStoreError(f"{path}: the store is empty, its creation was not finished")
     if slot is None and not metas and not _has_nodes(folder):
-        raise NotAStoreError(f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}")
+        raise errors.NotAStoreError(
+            f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}"
+        )
     checkpoint_file = None if slot is None else decode_meta_page(slot.meta_page)
     if not folder.exists(DATA_FILE):
         yield source
@@ -259,7 +255,7 @@ def _choose_commit(
         yield source
         return
     if lock is not None and not (exclusive or is_listed(path) or lock.try_exclusive()):
-        raise StoreLockedError(
+        raise errors.StoreLockedError(
             f"{path}: another process has the store open, and reading it at the same time needs "
             f"write permission for {LOCK_FILE}; get the permission, or check a backup"
         )
@@ -311,7 +307,7 @@ def _replay_newer(source: Source) -> str:
         if position.commit_number < control.made:
             source.replay = Replay(tables, Reader(journal, slot, position))
             source.replay.run(control.made)
-    except CorruptionError as error:
+    except errors.CorruptionError as error:
         return error.problem
     return ""
 
@@ -327,7 +323,7 @@ def _use_state(source: Source, state: State) -> bool:
         way = state.best()
         if data is not None and data.end >= way.end:
             way = data
-    except CorruptionError:  # nothing can be recovered: read what can be read
+    except errors.CorruptionError:  # nothing can be recovered: read what can be read
         if slot is None:
             return False
         way = Way(slot, slot.commit_number, "")
@@ -341,7 +337,7 @@ def _use_state(source: Source, state: State) -> bool:
     source.tables = source.replay.tables
     try:
         source.replay.run(way.end)
-    except CorruptionError as error:
+    except errors.CorruptionError as error:
         source.loses = True
         source.found.append(finding("SK024", "journal", error.problem))
     return True
@@ -399,7 +395,7 @@ def _differences(source: Source, checkpoint: Way, data: Way) -> Iterator[Finding
                     yield finding("SK028", row_place(table, db_key), problem)
         if count > _LISTED:
             yield finding("SK028", "journal", f"differs in {count - _LISTED} more rows")
-    except CorruptionError:
+    except errors.CorruptionError:
         pass  # the checks of pages report it
     finally:
         tables.pages.close()
@@ -427,7 +423,7 @@ def _meta_of(store: Folder, commit_number: int) -> MetaPage:
                 newest = meta
         if newest is not None:
             return newest
-    raise CorruptionError(DATA_FILE, f"no meta page of commit {commit_number}")
+    raise errors.CorruptionError(DATA_FILE, f"no meta page of commit {commit_number}")
 
 
 def _open_lmdb(store: Folder) -> lmdb.Environment | None:
@@ -452,16 +448,16 @@ def _find(path: Path, trust_owners: Trusted) -> Folder:
     """Return the folder of the store at `path`; raise NotAStoreError if there is none."""
     store = find_folder(path, trust_owners)
     if store is None:
-        raise NotAStoreError(f"{path}: no such store")
+        raise errors.NotAStoreError(f"{path}: no such store")
     if not store.exists(DATA_FILE) and not store.exists(CHECKPOINT_FILE):
-        raise NotAStoreError(f"{path}: not a store: it contains no {DATA_FILE}")
+        raise errors.NotAStoreError(f"{path}: not a store: it contains no {DATA_FILE}")
     check_files(store, readonly=True)
     try:
         os.close(store.open(DATA_FILE))
     except FileNotFoundError:
         pass  # `read_metas` reports it
     except OSError as error:
-        raise StoreError(f"{path / DATA_FILE}: {error.strerror}") from error
+        raise errors.StoreError(f"{path / DATA_FILE}: {error.strerror}") from error
     return store
 
 
@@ -473,7 +469,7 @@ def _locked(store: Folder) -> Iterator[tuple[CheckpointFile | None, bool]]:
         try:
             lock = CheckpointFile(store, readonly=True)
         except PermissionError as error:
-            raise StoreError(f"{store.path / CHECKPOINT_FILE}: {error.strerror}") from error
+            raise errors.StoreError(f"{store.path / CHECKPOINT_FILE}: {error.strerror}") from error
     if lock is None:
         yield None, True
         return
@@ -509,7 +505,7 @@ def _check_is_store(source: Source) -> None:
     if tables is None:
         return
     if META in tables.missing and source.slot is None and len(tables.missing) > len(TABLES) // 2:
-        raise NotAStoreError(f"{source.path}: an LMDB environment, but not a store")
+        raise errors.NotAStoreError(f"{source.path}: an LMDB environment, but not a store")
     where = f"{source.path}: meta"
-    with suppress(CorruptionError):  # `check_meta` reports it
+    with suppress(errors.CorruptionError):  # `check_meta` reports it
         check_format(source.path, lambda name: tables.get_row(META, name, where))

@@ -13,13 +13,7 @@ from typing import Final
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.lmdb_file.lmdb_pages import (
-    HEADER_SIZE,
-    OverflowHeader,
-    TreePage,
-    decode_overflow_header,
-    decode_tree_page,
-)
+from streamkeep.format.lmdb_file import lmdb_pages
 
 _CACHED_PAGES: Final = 256
 
@@ -31,7 +25,7 @@ class PageFile:
         self.page_size = page_size
         self.handle = store.open(DATA_FILE)
         self._size = self.size()
-        self._cache: dict[int, TreePage] = {}
+        self._cache: dict[int, lmdb_pages.TreePage] = {}
 
     def close(self) -> None:
         os.close(self.handle)
@@ -46,10 +40,10 @@ class PageFile:
         except (OSError, OverflowError) as error:
             raise CorruptionError(f"LMDB page {number}", f"cannot be read: {error}") from error
 
-    def tree_page(self, number: int) -> TreePage:
+    def tree_page(self, number: int) -> lmdb_pages.TreePage:
         page = self._cache.get(number)
         if page is None:
-            page = decode_tree_page(self.read(number, self.page_size), number)
+            page = lmdb_pages.decode_tree_page(self.read(number, self.page_size), number)
             if len(self._cache) >= _CACHED_PAGES:
                 del self._cache[next(iter(self._cache))]  # the oldest
             self._cache[number] = page
@@ -61,18 +55,18 @@ class PageFile:
         except OSError:
             return False
 
-    def overflow_header(self, number: int) -> OverflowHeader:
-        data = self.read(number, HEADER_SIZE)
-        if len(data) < HEADER_SIZE:
+    def overflow_header(self, number: int) -> lmdb_pages.OverflowHeader:
+        data = self.read(number, lmdb_pages.HEADER_SIZE)
+        if len(data) < lmdb_pages.HEADER_SIZE:
             raise CorruptionError(f"LMDB page {number}", "the page is after the end of the file")
-        return decode_overflow_header(data)
+        return lmdb_pages.decode_overflow_header(data)
 
     def overflow(self, number: int, size: int) -> bytes:
         """Return a value of `size` bytes that begins in an overflow page.
 
         The header of the page is not checked: the value has its own checksum.
         """
-        start = number * self.page_size + HEADER_SIZE
+        start = number * self.page_size + lmdb_pages.HEADER_SIZE
         if start + size > self._size:
             self._size = self.size()  # it may have grown
             if start + size > self._size:

@@ -25,18 +25,7 @@ from typing import Final, NamedTuple
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, TABLES, fits, node_key, pack_number
-from streamkeep.format.lmdb_file.lmdb_pages import (
-    BIG,
-    HEADER_SIZE,
-    META_PAGES,
-    OVERFLOW,
-    LooseNode,
-    decode_overflow_header,
-    decode_tree_page,
-    loose_nodes,
-    overflow_header,
-    overflow_pages,
-)
+from streamkeep.format.lmdb_file import lmdb_pages
 from streamkeep.format.node.envelope import FORMAT, MAGIC, OVERHEAD, Envelope, decode_envelope
 from streamkeep.recovery.pages.page_file import PageFile
 
@@ -90,11 +79,11 @@ def scan_pages(
                     chunk = bytes(per_chunk * size)
                     continue
             at = (number - first) * size
-            if chunk.startswith(_START, at + HEADER_SIZE):
+            if chunk.startswith(_START, at + lmdb_pages.HEADER_SIZE):
                 found = _overflow(pages, number, chunk, at)
                 if found is not None:
                     if found.page == number:
-                        covered = number + overflow_pages(len(found.value), size)
+                        covered = number + lmdb_pages.overflow_pages(len(found.value), size)
                     yield found
                     continue
             yield from _leaf(pages, number, chunk, at)
@@ -107,7 +96,7 @@ def envelope_at(pages: PageFile, number: int) -> bytes | None:
     Its size is what its own header says, as that in the leaf may be damaged.
     """
     try:
-        head = pages.read(number, len(_START) + _LENGTH_SIZE, skip=HEADER_SIZE)
+        head = pages.read(number, len(_START) + _LENGTH_SIZE, skip=lmdb_pages.HEADER_SIZE)
         if not head.startswith(_START):
             return None
         value = pages.overflow(number, int.from_bytes(head[len(_START) :], "big"))
@@ -119,12 +108,14 @@ def envelope_at(pages: PageFile, number: int) -> bytes | None:
 
 def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelope | None:
     """Return the envelope that begins in the overflow page at byte `at` of a chunk."""
-    start = at + HEADER_SIZE
+    start = at + lmdb_pages.HEADER_SIZE
     length = int.from_bytes(chunk[start + 4 : start + 8], "big")
     if length < OVERHEAD:
         return None
     value = chunk[start : start + length]
-    if len(value) == length and chunk.startswith(overflow_header(number, 1)[:_COUNT_AT], at):
+    if len(value) == length and chunk.startswith(
+        lmdb_pages.overflow_header(number, 1)[:_COUNT_AT], at
+    ):
         try:  # the usual case: all of it is in the chunk, and the header is right
             return RawEnvelope(number, decode_envelope(value, "page"), value, True)
         except CorruptionError:
@@ -134,16 +125,16 @@ def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelop
     page = chunk[at : at + pages.page_size]
     origin = _origin(pages, number, page)
     for place in dict.fromkeys((number, origin)):
-        value = page[HEADER_SIZE : HEADER_SIZE + length]
+        value = page[lmdb_pages.HEADER_SIZE : lmdb_pages.HEADER_SIZE + length]
         try:
             if len(value) < length:
                 value += pages.read(place + 1, length - len(value))
             envelope = decode_envelope(value, "page")
         except CorruptionError:
             continue
-        header = decode_overflow_header(page)
+        header = lmdb_pages.decode_overflow_header(page)
         return RawEnvelope(
-            origin, envelope, value, header.number == origin and header.flags == OVERFLOW
+            origin, envelope, value, header.number == origin and header.flags == lmdb_pages.OVERFLOW
         )
     return None
 
@@ -151,7 +142,7 @@ def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelop
 def _origin(pages: PageFile, number: int, data: bytes) -> int:
     """Return the true number of the page with these bytes at `number`; usually `number` itself."""
     stated = int.from_bytes(data[:_NUMBER_SIZE], "little")
-    if stated == number or not META_PAGES <= stated < pages.size() // pages.page_size:
+    if stated == number or not lmdb_pages.META_PAGES <= stated < pages.size() // pages.page_size:
         return number
     try:
         other = pages.read(stated, pages.page_size)
@@ -165,28 +156,28 @@ def _leaf(pages: PageFile, number: int, chunk: bytes, at: int) -> Iterator[Raw]:
     """Yield the envelopes and rows in the page at byte `at` of a chunk, if it may be a leaf."""
     size = pages.page_size
     data = chunk[at : at + size]
-    if len(data) < pages.page_size or not any(data[:HEADER_SIZE]):
+    if len(data) < pages.page_size or not any(data[: lmdb_pages.HEADER_SIZE]):
         return
     try:
-        page = decode_tree_page(data, int.from_bytes(data[:_NUMBER_SIZE], "little"))
+        page = lmdb_pages.decode_tree_page(data, int.from_bytes(data[:_NUMBER_SIZE], "little"))
     except CorruptionError:
-        if data[_FLAGS_AT] == OVERFLOW and int.from_bytes(data[:8], "little") == number:
+        if data[_FLAGS_AT] == lmdb_pages.OVERFLOW and int.from_bytes(data[:8], "little") == number:
             return
-        nodes: list[LooseNode] = loose_nodes(data)
+        nodes: list[lmdb_pages.LooseNode] = lmdb_pages.loose_nodes(data)
     else:
         if not page.leaf:
             return
         nodes = [
-            LooseNode(key, b"", page.sizes[index], page.places[index])
-            if page.flags[index] == BIG
-            else LooseNode(key, page.inline(index), 0, 0)
+            lmdb_pages.LooseNode(key, b"", page.sizes[index], page.places[index])
+            if page.flags[index] == lmdb_pages.BIG
+            else lmdb_pages.LooseNode(key, page.inline(index), 0, 0)
             for index, key in enumerate(page.keys)
         ]
     origin = _origin(pages, number, data)
     end = pages.size() // pages.page_size
     for node in nodes:
         if node.big_size:  # an envelope in overflow pages is found there, not here
-            there = at + (node.big_page - number) * size + HEADER_SIZE
+            there = at + (node.big_page - number) * size + lmdb_pages.HEADER_SIZE
             if there > 0 and chunk.startswith(_START, there):
                 continue
         found = _node(pages, end, origin, node)
@@ -194,13 +185,13 @@ def _leaf(pages: PageFile, number: int, chunk: bytes, at: int) -> Iterator[Raw]:
             yield found
 
 
-def _node(pages: PageFile, end: int, number: int, node: LooseNode) -> Raw | None:
+def _node(pages: PageFile, end: int, number: int, node: lmdb_pages.LooseNode) -> Raw | None:
     """Return the row or envelope of a leaf node; None if no checksum matches."""
     value = node.value
     if node.big_size:
-        if not META_PAGES <= node.big_page < end:
+        if not lmdb_pages.META_PAGES <= node.big_page < end:
             return None
-        if pages.read(node.big_page, len(_START), skip=HEADER_SIZE) == _START:
+        if pages.read(node.big_page, len(_START), skip=lmdb_pages.HEADER_SIZE) == _START:
             return None
         try:
             value = pages.overflow(node.big_page, min(node.big_size, 1 << 24))

@@ -19,20 +19,11 @@ from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
-from streamkeep.format.lmdb_file.lmdb_pages import (
-    BIG,
-    FREE_AT,
-    MAIN_AT,
-    MAX_DEPTH,
-    META_PAGES,
-    Database,
-    TreePage,
-    decode_database,
-)
+from streamkeep.format.lmdb_file import lmdb_pages
 from streamkeep.format.lmdb_file.meta_page import MetaPage
 from streamkeep.recovery.pages.page_file import PageFile
 
-_NOTHING: Final = Database(0, 0, 0, 0, 0, 0, None)
+_NOTHING: Final = lmdb_pages.Database(0, 0, 0, 0, 0, 0, None)
 
 Edge = tuple[int, int]
 Hole = tuple[bytes | None, bytes | None]  # range of keys: first included, second excluded
@@ -45,7 +36,7 @@ class Row(NamedTuple):
 
     key: bytes
     pages: PageFile
-    leaf: TreePage | None
+    leaf: lmdb_pages.TreePage | None
     at: int
     held: bytes = b""
 
@@ -53,7 +44,7 @@ class Row(NamedTuple):
         leaf, at = self.leaf, self.at
         if leaf is None:
             return self.held
-        if leaf.flags[at] == BIG:
+        if leaf.flags[at] == lmdb_pages.BIG:
             return self.pages.overflow(leaf.places[at], leaf.sizes[at])
         return leaf.inline(at)
 
@@ -72,16 +63,20 @@ class Tree:
         skipped: whether a walk had to skip a page.
     """
 
-    def __init__(self, pages: PageFile, database: Database, last_page: int) -> None:
+    def __init__(self, pages: PageFile, database: lmdb_pages.Database, last_page: int) -> None:
         self.pages = pages
         self.database = database
         self.last_page = last_page
         self.cut: dict[Edge, Hole] = {}
         self.skipped = False
 
-    def _page(self, edge: Edge, number: int, depth: int) -> TreePage | None:
+    def _page(self, edge: Edge, number: int, depth: int) -> lmdb_pages.TreePage | None:
         """Return a page, `depth` levels below the root; None if it is damaged."""
-        if depth < MAX_DEPTH and META_PAGES <= number <= self.last_page and edge not in self.cut:
+        if (
+            depth < lmdb_pages.MAX_DEPTH
+            and lmdb_pages.META_PAGES <= number <= self.last_page
+            and edge not in self.cut
+        ):
             try:
                 return self.pages.tree_page(number)
             except CorruptionError:
@@ -106,13 +101,15 @@ class Tree:
             return None, True
         return Row(db_key, self.pages, page, index).value(), True
 
-    def leaves(self, start: bytes = b"") -> Iterator[TreePage]:
+    def leaves(self, start: bytes = b"") -> Iterator[lmdb_pages.TreePage]:
         """Yield the leaves that can be read, from that for a key on."""
         root = self.database.root
         if root is not None:
             yield from self._leaves(self._page(ROOT, root, 0), start, 1)
 
-    def _leaves(self, page: TreePage | None, start: bytes, depth: int) -> Iterator[TreePage]:
+    def _leaves(
+        self, page: lmdb_pages.TreePage | None, start: bytes, depth: int
+    ) -> Iterator[lmdb_pages.TreePage]:
         if page is None or page.leaf:
             if page is not None:
                 yield page
@@ -129,7 +126,7 @@ class Tree:
                 yield Row(leaf.keys[index], self.pages, leaf, index)
 
 
-def _child_for(page: TreePage, db_key: bytes) -> int:
+def _child_for(page: lmdb_pages.TreePage, db_key: bytes) -> int:
     """Return the index of the child of a branch that may contain a key."""
     return max(0, bisect_right(page.keys, db_key, 1) - 1)
 
@@ -148,22 +145,30 @@ class Tables:
     def __init__(self, pages: PageFile, meta: MetaPage) -> None:
         self.pages = pages
         self.meta = meta
-        self.main = self._tree(decode_database(meta.data[MAIN_AT : MAIN_AT + 48], "main database"))
-        self.free = self._tree(decode_database(meta.data[FREE_AT : FREE_AT + 48], "free list"))
+        self.main = self._tree(
+            lmdb_pages.decode_database(
+                meta.data[lmdb_pages.MAIN_AT : lmdb_pages.MAIN_AT + 48], "main database"
+            )
+        )
+        self.free = self._tree(
+            lmdb_pages.decode_database(
+                meta.data[lmdb_pages.FREE_AT : lmdb_pages.FREE_AT + 48], "free list"
+            )
+        )
         self.missing: list[int] = []
         self.changed: dict[int, dict[bytes, bytes | None]] = {}
         self.commit_number = 0
         self._sorted: dict[int, list[bytes]] = {}  # the keys of `changed`, while it stays the same
         self._trees = {number: self._table_tree(number) for number in TABLES}
 
-    def _tree(self, database: Database) -> Tree:
+    def _tree(self, database: lmdb_pages.Database) -> Tree:
         return Tree(self.pages, database, self.meta.last_page)
 
     def _table_tree(self, number: int) -> Tree:
         try:
             value, _ = self.main.find(TABLES[number].name.encode())
             if value is not None:
-                return self._tree(decode_database(value, TABLES[number].name))
+                return self._tree(lmdb_pages.decode_database(value, TABLES[number].name))
         except CorruptionError:
             pass
         self.missing.append(number)

@@ -54,16 +54,7 @@ from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.records import decode_stream_record
 from streamkeep.format.rows.retention import retention_of
 from streamkeep.format.rows.retired import encode_former_name, former_name_key, is_former_name
-from streamkeep.format.segment.manifest import (
-    ADOPTED,
-    SegmentRecord,
-    as_in_file,
-    decode_erasure,
-    decode_segment_record,
-    encode_erasure,
-    erasure_key,
-    record_of,
-)
+from streamkeep.format.segment import manifest
 from streamkeep.format.segment.remains import remains
 from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, Segment
@@ -105,7 +96,7 @@ class ArchiveWriter:
         if self._uuid is None and source.slot is not None:
             self._uuid = source.slot.store_uuid
         self._remote = self._find_remote()
-        self._records: defaultdict[int, list[SegmentRecord]] = defaultdict(list)
+        self._records: defaultdict[int, list[manifest.SegmentRecord]] = defaultdict(list)
         self._sequence = 0  # the highest one
         self._sequences: set[int] = set()
         self._number = 0
@@ -134,7 +125,7 @@ class ArchiveWriter:
         for db_key, value in self.found.rows(keys.SEGMENTS):
             try:
                 body = open_row(keys.SEGMENTS, db_key, value, "segment")
-                record = decode_segment_record(db_key, body, "segment")
+                record = manifest.decode_segment_record(db_key, body, "segment")
             except CorruptionError as error:
                 self.report.other.append(f"a segment whose row cannot be read: {error.problem}")
                 continue
@@ -205,14 +196,16 @@ class ArchiveWriter:
     def _erasures(self, number: int) -> None:
         for db_key, value in self.found.rows(keys.ERASURES, keys.pack_number(number)):
             try:
-                time_ms = decode_erasure(
+                time_ms = manifest.decode_erasure(
                     open_row(keys.ERASURES, db_key, value, "erasure"), "erasure"
                 )
             except CorruptionError:  # the key says which entry was erased; only the time is lost
                 time_ms = 0
-            self.out.write(partial(_put_row, keys.ERASURES, db_key, encode_erasure(time_ms)))
+            self.out.write(
+                partial(_put_row, keys.ERASURES, db_key, manifest.encode_erasure(time_ms))
+            )
 
-    def _segment(self, record: SegmentRecord, live: _Ranges, kept: _Ranges) -> None:
+    def _segment(self, record: manifest.SegmentRecord, live: _Ranges, kept: _Ranges) -> None:
         """Copy the file of a row, or everything readable in it."""
         first, last = record.first_id, record.last_id
         if not self.store.exists(stored_name(record.path)) and self._remote is not None:
@@ -227,7 +220,7 @@ class ArchiveWriter:
         except (CorruptionError, StoreError) as error:
             self._search(record, str(error))
             return
-        record = as_in_file(record, segment)  # the file is right, not the row
+        record = manifest.as_in_file(record, segment)  # the file is right, not the row
         first, last = record.first_id, record.last_id
         if kept.touch(first, last):
             self._set_aside(record, segment, "the segment overlaps another one")
@@ -245,7 +238,7 @@ class ArchiveWriter:
             kept.add(first, last)
             self._put_segment(record)
 
-    def _put_segment(self, record: SegmentRecord) -> None:
+    def _put_segment(self, record: manifest.SegmentRecord) -> None:
         """Write a row, with a sequence that no other row has."""
         if record.sequence in self._sequences:
             record = record._replace(sequence=self._next_sequence())
@@ -262,7 +255,7 @@ class ArchiveWriter:
 
     # --- segments that cannot stay ----------------------------------------------------------------
 
-    def _search(self, record: SegmentRecord, why: str) -> None:
+    def _search(self, record: manifest.SegmentRecord, why: str) -> None:
         """Search a file for nodes without its index, and retire them."""
         count = 0
         with suppress(OSError):  # the file is missing: `why` says so
@@ -271,7 +264,7 @@ class ArchiveWriter:
             count = self._retire(record, nodes, record.first_id, record.last_id)
         self._lose(record, record.first_id, record.last_id, record.entries - count, why)
 
-    def _unpack(self, record: SegmentRecord, segment: Segment) -> None:
+    def _unpack(self, record: manifest.SegmentRecord, segment: Segment) -> None:
         """Retire the nodes of a segment; of damaged blocks only the sound nodes."""
         size = segment.trailer.blocks_size + segment.trailer.dictionary_size
         for place, block in enumerate(segment.index.blocks):
@@ -283,13 +276,15 @@ class ArchiveWriter:
                 count = self._retire(record, rest, first, last)
                 self._lose(record, first, last, block.entries - count, error.problem)
 
-    def _retire(self, record: SegmentRecord, nodes: Iterable[Envelope], first: Id, last: Id) -> int:
+    def _retire(
+        self, record: manifest.SegmentRecord, nodes: Iterable[Envelope], first: Id, last: Id
+    ) -> int:
         """Retire nodes of a segment again; return the number of their entries."""
         number = record.stream_number
         count = 0
         for one in nodes:
             key = (one.ms, one.seq)
-            foreign = one.number != number and record.origin != ADOPTED
+            foreign = one.number != number and record.origin != manifest.ADOPTED
             if foreign or not first <= key <= last:
                 continue
             try:
@@ -315,7 +310,7 @@ class ArchiveWriter:
             self.found.put(keys.RETIRED, former_name_key(number), name)
         return count
 
-    def _set_aside(self, record: SegmentRecord, segment: Segment, why: str) -> None:
+    def _set_aside(self, record: manifest.SegmentRecord, segment: Segment, why: str) -> None:
         """Move the entries of a segment to lost+found, without those that were erased."""
         number = record.stream_number
         erased = set(self._erased(number, record.first_id, record.last_id))
@@ -327,7 +322,7 @@ class ArchiveWriter:
         note = f"archived entries, from {record.first_id} on, are in lost+found: {why}"
         self._loss(record).notes.append(note)
 
-    def _has_erased(self, record: SegmentRecord, segment: Segment) -> bool:
+    def _has_erased(self, record: manifest.SegmentRecord, segment: Segment) -> bool:
         """Return whether a segment still contains an erased entry."""
         for one in self._erased(record.stream_number, record.first_id, record.last_id):
             with suppress(CorruptionError):
@@ -337,20 +332,22 @@ class ArchiveWriter:
 
     def _erased(self, number: int, first: Id, last: Id) -> Iterator[Id]:
         """Yield the IDs of a stream's erased entries from `first` to `last`, both included."""
-        start = erasure_key(number, *first)
+        start = manifest.erasure_key(number, *first)
         for db_key, _ in self.found.rows(keys.ERASURES, keys.pack_number(number), start):
             one = keys.unpack_node_key(db_key)[1:]
             if one > last:
                 return
             yield one
 
-    def _loss(self, record: SegmentRecord) -> StreamLoss:
+    def _loss(self, record: manifest.SegmentRecord) -> StreamLoss:
         """Return the losses of a stream; the name of a deleted stream comes from its segments."""
         loss = self.report.stream(record.stream_number)
         loss.name = loss.name or record.key
         return loss
 
-    def _lose(self, record: SegmentRecord, first: Id, last: Id, count: int, why: str) -> None:
+    def _lose(
+        self, record: manifest.SegmentRecord, first: Id, last: Id, count: int, why: str
+    ) -> None:
         if count > 0:
             what = count_text(count, "archived entry", "archived entries")
             note = f"{what}, from {StreamId(*first)} to {StreamId(*last)}: {why}"
@@ -477,7 +474,7 @@ class ArchiveWriter:
                 self._adopt_one(path, segment)
 
     def _adopt_one(self, path: str, segment: Segment) -> None:
-        record = record_of(segment, path, ADOPTED)
+        record = manifest.record_of(segment, path, manifest.ADOPTED)
         number, first, last = record.stream_number, record.first_id, record.last_id
         others = self._records.get(number, ())
         if any(self._erased(number, first, last)) or any(

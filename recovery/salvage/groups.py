@@ -21,15 +21,7 @@ from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.humanize import count_text
-from streamkeep.format.rows.group_records import (
-    UNKNOWN,
-    Consumer,
-    GroupRecord,
-    decode_consumer,
-    decode_group,
-    decode_lease,
-    encode_lease,
-)
+from streamkeep.format.rows import group_records
 from streamkeep.format.rows.nacks import (
     MAX_COUNT,
     NACK_SIZE,
@@ -159,13 +151,13 @@ def write_groups(found: Found, out: NewStore, number: int, name: bytes) -> None:
 
 
 def _group(
-    found: Found, out: NewStore, stream: int, stream_name: bytes, record: GroupRecord
+    found: Found, out: NewStore, stream: int, stream_name: bytes, record: group_records.GroupRecord
 ) -> None:
     where = f"group {quoted(record.name)}"
     prefix = keys.pack_number(record.number)
     nacks: Iterator[Nack] = iter(())
     owned: Counter[int] = Counter()
-    members: dict[int, Member[Consumer]] = {}
+    members: dict[int, Member[group_records.Consumer]] = {}
     leases: Leases = []
     if found.noted(_OWNER + prefix) is not None:
         what = f"pending entries and consumers of {where}"
@@ -197,7 +189,7 @@ def _group(
         out.write(partial(_add, stream_name, record.name, members, some), len(some) * NACK_SIZE)
 
 
-def _pages(found: Found, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
+def _pages(found: Found, record: group_records.GroupRecord) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and NACKs of the pages of a group; the key is b"" for those in its own row."""
     if record.inline_nacks:
         yield b"", record.inline_nacks
@@ -205,7 +197,7 @@ def _pages(found: Found, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
         yield db_key, open_row(keys.PEL, db_key, value, "NACK page")
 
 
-def _count_sound(found: Found, record: GroupRecord) -> Counter[int] | None:
+def _count_sound(found: Found, record: group_records.GroupRecord) -> Counter[int] | None:
     """Return how many NACKs each consumer owns; None if there is anything to correct."""
     owned: Counter[int] = Counter()
     highest: Id | None = None
@@ -227,7 +219,7 @@ def _count_sound(found: Found, record: GroupRecord) -> Counter[int] | None:
     return owned
 
 
-def _nacks(found: Found, record: GroupRecord) -> tuple[Counter[int], Iterator[Nack]]:
+def _nacks(found: Found, record: group_records.GroupRecord) -> tuple[Counter[int], Iterator[Nack]]:
     """Return how many NACKs each consumer owns, and the NACKs, ascending by ID.
 
     Where there is anything to correct: all valid ones, each ID once, with an order of its own.
@@ -249,7 +241,7 @@ def _nacks(found: Found, record: GroupRecord) -> tuple[Counter[int], Iterator[Na
     return owned, (nacks[one] for one in sorted(nacks))
 
 
-def _leases(found: Found, record: GroupRecord, members: Container[int]) -> Leases:
+def _leases(found: Found, record: group_records.GroupRecord, members: Container[int]) -> Leases:
     """Return the leases of consumers that exist, for deliveries that were made.
 
     What others said is lost without harm: those entries can then be claimed by idle time.
@@ -259,7 +251,9 @@ def _leases(found: Found, record: GroupRecord, members: Container[int]) -> Lease
     for db_key, value in found.rows(keys.CONSUMERS, prefix):
         with suppress(CorruptionError):
             consumer, order = keys.unpack_lease_key(db_key)
-            lease = decode_lease(open_row(keys.CONSUMERS, db_key, value, "lease"), "lease")
+            lease = group_records.decode_lease(
+                open_row(keys.CONSUMERS, db_key, value, "lease"), "lease"
+            )
             if consumer in members and order <= record.next_order:
                 leases.append((consumer, order, lease))
     return leases
@@ -284,13 +278,13 @@ def move_groups(found: Found) -> None:
             found.report.other.append(f"{count} of group {number}, which is lost")
 
 
-def _decode_consumer(body: bytes) -> tuple[int, bytes, Consumer]:
-    consumer = decode_consumer(body, "consumer")
+def _decode_consumer(body: bytes) -> tuple[int, bytes, group_records.Consumer]:
+    consumer = group_records.decode_consumer(body, "consumer")
     return consumer.number, consumer.name, consumer
 
 
-def _decode(db_key: bytes, value: bytes) -> GroupRecord:
-    return decode_group(open_row(keys.GROUPS, db_key, value, "group"), "group")
+def _decode(db_key: bytes, value: bytes) -> group_records.GroupRecord:
+    return group_records.decode_group(open_row(keys.GROUPS, db_key, value, "group"), "group")
 
 
 def _nacks_in(page: bytes) -> Iterator[Nack]:
@@ -314,15 +308,15 @@ def _nacks_in(page: bytes) -> Iterator[Nack]:
 
 def _create(
     stream_name: bytes,
-    before: GroupRecord,
-    members: dict[int, Member[Consumer]],
+    before: group_records.GroupRecord,
+    members: dict[int, Member[group_records.Consumer]],
     leases: Leases,
     txn: WriteTxn,
 ) -> None:
     """Create a group with its consumers, which keep their numbers, and their leases."""
     group = create_group(txn, written(txn, stream_name), before.name, before.last_id())
     record = group.record
-    record.entries_read = max(UNKNOWN, before.entries_read)
+    record.entries_read = max(group_records.UNKNOWN, before.entries_read)
     record.next_order = before.next_order
     record.last_order_time = before.last_order_time
     for number, member in sorted(members.items()):
@@ -334,13 +328,13 @@ def _create(
     record.next_consumer = max(record.next_consumer, before.next_consumer)
     for number, order, lease in leases:
         db_key = keys.lease_key(group.prefix, number, order)
-        txn.put_row(keys.CONSUMERS, db_key, encode_lease(lease))
+        txn.put_row(keys.CONSUMERS, db_key, group_records.encode_lease(lease))
 
 
 def _add(
     stream_name: bytes,
     group_name: bytes,
-    members: dict[int, Member[Consumer]],
+    members: dict[int, Member[group_records.Consumer]],
     nacks: list[Nack],
     txn: WriteTxn,
 ) -> None:

@@ -19,16 +19,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import (
-    NODES,
-    RETIRED,
-    STREAMS,
-    node_key,
-    pack_number,
-    unpack_node_key,
-    unpack_number,
-)
 from streamkeep.format.node.envelope import Envelope, decode_envelope, encode_envelope
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.records import StreamRecord, decode_stream_record
@@ -37,7 +29,7 @@ from streamkeep.recovery.salvage.found import NAMED, Found
 from streamkeep.recovery.salvage.node_remains import live_slots
 
 # Notes: one of these, and the key of a row.
-DAMAGED: Final = {NODES: b"D", RETIRED: b"T", STREAMS: b"S"}  # value: damaged bytes
+DAMAGED: Final = {keys.NODES: b"D", keys.RETIRED: b"T", keys.STREAMS: b"S"}  # value: damaged bytes
 FOUND_NODE: Final = b"N"  # a node that was found without its tree; value: candidate and envelope
 FOUND_RECORD: Final = b"R"  # a stream's row that was found so; value: the same
 OLD_NODE: Final = b"O"  # an older copy of a node, from a free page; value: the same
@@ -114,18 +106,18 @@ class Placement:
         known to exist, because it has a name or because its damaged row was found.
         """
         for db_key, noted in self.found.notes(FOUND_RECORD):
-            number = unpack_number(db_key)
+            number = keys.unpack_number(db_key)
             candidate, value = split_candidate(noted)
-            present = self.found.get(STREAMS, db_key)
+            present = self.found.get(keys.STREAMS, db_key)
             if present is not None and age_of(present) >= candidate.age():
                 continue
             exists = candidate.known_live or present is not None
-            for note in (NAMED + db_key, DAMAGED[STREAMS] + db_key):
+            for note in (NAMED + db_key, DAMAGED[keys.STREAMS] + db_key):
                 exists = exists or self.found.noted(note) is not None
             if not exists:
                 self.report.stale += 1
                 continue
-            self.found.put(STREAMS, db_key, value)
+            self.found.put(keys.STREAMS, db_key, value)
             if not candidate.known_live:
                 loss = self.report.stream(number)
                 loss.notes.append(
@@ -138,7 +130,7 @@ class Placement:
         """Put back a node that no tree led to, or drop it; return False if that is in doubt."""
         envelope = decode_envelope(value, "page")
         record, tail_key, age = self._record_of(envelope.number)
-        present = self.found.get(NODES, db_key)
+        present = self.found.get(keys.NODES, db_key)
         newer = present is not None and age_of(present) >= candidate.age()
         if newer or (db_key == tail_key and age >= candidate.age()):
             self.report.stale += 1
@@ -147,19 +139,19 @@ class Placement:
             last = end_ids(envelope.listpack, envelope.ms, envelope.seq).last_slot
         except CorruptionError as error:
             if candidate.known_live:
-                self.found.note(DAMAGED[NODES] + db_key, value)
+                self.found.note(DAMAGED[keys.NODES] + db_key, value)
             else:
                 why = f"the node may have been deleted, and is damaged: {error.problem}"
                 keep_node(self.found, envelope, why)
             return True
-        was_retired = self.found.noted(DAMAGED[RETIRED] + db_key) is not None
+        was_retired = self.found.noted(DAMAGED[keys.RETIRED] + db_key) is not None
         gone = record is not None and last < (record.first_ms, record.first_seq)
-        deleted_stream = self.found.get(RETIRED, former_name_key(envelope.number)) is not None
+        deleted_stream = self.found.get(keys.RETIRED, former_name_key(envelope.number)) is not None
         if was_retired or (
             candidate.known_live and (gone or (record is None and deleted_stream))
         ):  # trimmed, but not archived yet
-            if candidate.known_live and self.found.get(RETIRED, db_key) is None:
-                self.found.put(RETIRED, db_key, value)
+            if candidate.known_live and self.found.get(keys.RETIRED, db_key) is None:
+                self.found.put(keys.RETIRED, db_key, value)
                 self.report.recovered += 1
             return True
         if gone:
@@ -173,17 +165,17 @@ class Placement:
         return False
 
     def _put_node(self, db_key: bytes, envelope: Envelope) -> None:
-        self.found.put(NODES, db_key, without_record(envelope))
+        self.found.put(keys.NODES, db_key, without_record(envelope))
         self.report.recovered += 1
 
     def _place_doubtful(self, db_keys: list[bytes]) -> None:
         """Put back nodes that may have been deleted, where their number proves the contrary."""
-        number = unpack_node_key(db_keys[0])[0]
+        number = keys.unpack_node_key(db_keys[0])[0]
         record, _, _ = self._record_of(number)
-        prefix = pack_number(number)
-        others = sum(1 for _ in self.found.rows(NODES, prefix))
-        for rest, _ in self.found.notes(DAMAGED[NODES] + prefix):  # a row is there, if unreadable
-            others += prefix + rest not in db_keys and self.found.get(NODES, prefix + rest) is None
+        prefix = keys.pack_number(number)
+        others = sum(1 for _ in self.found.rows(keys.NODES, prefix))
+        for rest, _ in self.found.notes(DAMAGED[keys.NODES] + prefix):  # a row is there, if unreadable
+            others += prefix + rest not in db_keys and self.found.get(keys.NODES, prefix + rest) is None
         all_of_them = record is not None and record.sealed_nodes == others + len(db_keys)
         for db_key in db_keys:
             candidate, value = split_candidate(self.found.noted(FOUND_NODE + db_key) or b"")
@@ -195,11 +187,11 @@ class Placement:
 
     def _record_of(self, number: int) -> tuple[StreamRecord | None, bytes, tuple[int, int]]:
         """Return the record of a stream as known so far, the key of its tail, and its age."""
-        value = self.found.get(STREAMS, pack_number(number))
+        value = self.found.get(keys.STREAMS, keys.pack_number(number))
         if value is None:
             return None, b"", (0, 0)
         envelope = decode_envelope(value, "stream")
-        key = node_key(number, envelope.ms, envelope.seq) if envelope.listpack else b""
+        key = keys.node_key(number, envelope.ms, envelope.seq) if envelope.listpack else b""
         try:
             record = decode_stream_record(envelope.record, "stream")
         except CorruptionError:

@@ -30,10 +30,9 @@ from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM, WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError, StoreError
 from streamkeep.format.core.keys import META, ROWS, pack_number
-from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.humanize import size_text
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
-from streamkeep.format.rows.records import LAST_EPOCH, decode_number, encode_number
+from streamkeep.format.rows.records import LAST_EPOCH, STORE_VERSION, decode_number, encode_number
 from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.rows import check_meta_row
 from streamkeep.recovery.fsck.source import Source, open_source

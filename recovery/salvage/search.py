@@ -33,22 +33,11 @@ from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.source import Source
 from streamkeep.recovery.pages.raw_pages import RawEnvelope, RawRow, envelope_at, scan_pages
 from streamkeep.recovery.pages.tree import Hole, Row, Tables
+from streamkeep.recovery.salvage import placement
 from streamkeep.recovery.salvage.found import Found
 from streamkeep.recovery.salvage.guess_bytes import ByteGuesser
 from streamkeep.recovery.salvage.names import read_names
 from streamkeep.recovery.salvage.node_remains import record_only
-from streamkeep.recovery.salvage.placement import (
-    DAMAGED,
-    FOUND_NODE,
-    FOUND_RECORD,
-    MAYBE_RETIRED,
-    OLD_NODE,
-    Candidate,
-    Placement,
-    keep_node,
-    note_newest,
-    readable_envelope,
-)
 
 _DERIVED: Final = (keys.CONSUMER_PEL, keys.PEL_ORDER, keys.GARBAGE)  # the engine makes them
 _BAD_KEY: Final = "the key is not possible in its table"
@@ -99,7 +88,7 @@ class Search:
             self._scan(walk)
         read_names(self.found)
         if self.damaged:
-            Placement(self.found).run()
+            placement.Placement(self.found).run()
         self.report.corrected += self._guesser.corrected
 
     def _truncation(self) -> str:
@@ -172,7 +161,7 @@ class Search:
 
     def _envelope(self, row: Row, value: bytes) -> bytes | None:
         """Return the value of a row if it is a sound envelope, or can be made one."""
-        if readable_envelope(value) is not None:
+        if placement.readable_envelope(value) is not None:
             return value
         leaf = row.leaf
         if leaf is None:
@@ -185,11 +174,11 @@ class Search:
 
     def _node(self, table: int, db_key: bytes, value: bytes, good: bytes | None) -> bytes | None:
         """Return what to show under the key of a node; note what cannot be read."""
-        envelope = None if good is None else readable_envelope(good)
+        envelope = None if good is None else placement.readable_envelope(good)
         if good is None or envelope is None:
             self.damaged = True
             if keys.fits(table, db_key):
-                self.found.note(DAMAGED[table] + db_key, value)
+                self.found.note(placement.DAMAGED[table] + db_key, value)
             else:
                 self._lose_row(table, db_key, value, _BAD_KEY)
             return None
@@ -198,28 +187,31 @@ class Search:
             return good
         self.damaged = True  # the key of another node: it is not certain that it is live
         if table == keys.NODES:
-            candidate = Candidate(envelope.epoch, envelope.commit_number, False, False)
-            note_newest(self.found, FOUND_NODE + own_key, candidate, good)
+            candidate = placement.Candidate(envelope.epoch, envelope.commit_number, False, False)
+            placement.note_newest(self.found, placement.FOUND_NODE + own_key, candidate, good)
         elif is_former_name(envelope.ms, envelope.seq) or self.found.get(table, own_key):
-            keep_node(self.found, envelope, "the node had the key of another node")
+            placement.keep_node(self.found, envelope, "the node had the key of another node")
         else:
             self.found.put(table, own_key, good)
         return None
 
     def _stream(self, db_key: bytes, value: bytes, good: bytes | None) -> bytes | None:
         """Return what to show under the key of a stream; note what cannot be read."""
-        envelope = None if good is None else readable_envelope(good)
+        envelope = None if good is None else placement.readable_envelope(good)
         if envelope is not None and keys.pack_number(envelope.number) == db_key:
             return good
         self.damaged = True
         if keys.fits(keys.STREAMS, db_key):
-            self.found.note(DAMAGED[keys.STREAMS] + db_key, value)
+            self.found.note(placement.DAMAGED[keys.STREAMS] + db_key, value)
             if self.source.partial(keys.STREAMS, db_key) is not None:
                 return record_only(value)  # the newest record of the stream is in it
         elif good is not None and envelope is not None and envelope.record:
-            candidate = Candidate(envelope.epoch, envelope.commit_number, False, True)
-            note_newest(
-                self.found, FOUND_RECORD + keys.pack_number(envelope.number), candidate, good
+            candidate = placement.Candidate(envelope.epoch, envelope.commit_number, False, True)
+            placement.note_newest(
+                self.found,
+                placement.FOUND_RECORD + keys.pack_number(envelope.number),
+                candidate,
+                good,
             )
         else:
             self._lose_row(keys.STREAMS, db_key, value, _BAD_KEY)
@@ -300,16 +292,16 @@ class Search:
         self.highest_epoch = max(self.highest_epoch, envelope.epoch)
         newer = self._newest is not None and age > self._newest
         sure = newer or (live and one.headed)
-        candidate = Candidate(*age, sure, tail)
+        candidate = placement.Candidate(*age, sure, tail)
         number = keys.pack_number(envelope.number)
         key = keys.node_key(envelope.number, envelope.ms, envelope.seq)
         if self._is_changed(keys.STREAMS, number) if tail else self._is_changed(keys.NODES, key):
             return
         if tail:
-            note_newest(self.found, FOUND_RECORD + number, candidate, one.value)
+            placement.note_newest(self.found, placement.FOUND_RECORD + number, candidate, one.value)
         if envelope.listpack and (not tail or sure):
-            prefix = OLD_NODE if free and not newer else FOUND_NODE
-            note_newest(self.found, prefix + key, candidate, one.value)
+            prefix = placement.OLD_NODE if free and not newer else placement.FOUND_NODE
+            placement.note_newest(self.found, prefix + key, candidate, one.value)
 
     def _is_changed(self, table: int, db_key: bytes) -> bool:
         """Return whether the journal says what became of a row, found or not."""
@@ -322,8 +314,8 @@ class Search:
         if self._is_changed(keys.RETIRED, key):
             return
         if envelope.listpack and not envelope.record and self.found.get(keys.NODES, key) is None:
-            candidate = Candidate(envelope.epoch, envelope.commit_number, False, False)
-            note_newest(self.found, MAYBE_RETIRED + key, candidate, value)
+            candidate = placement.Candidate(envelope.epoch, envelope.commit_number, False, False)
+            placement.note_newest(self.found, placement.MAYBE_RETIRED + key, candidate, value)
 
     def holes(self) -> list[Hole]:
         """Return the keys of `nodes` between which rows may be missing."""

@@ -20,7 +20,7 @@ from streamkeep.engine.commands.dump import stream_parts as export_parts
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.format.core import errors
-from streamkeep.format.redis.crc64 import crc64
+from streamkeep.format.redis.rdb_values import crc64
 from streamkeep.format.redis.stream_dump import (
     NEWEST,
     TARGETS,

@@ -8,7 +8,7 @@ import pytest
 
 from raw_store import codes, raw_store
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.tables.batches import newest_batch, note_batch
+from streamkeep.engine.commands.rows import newest_batch, note_batch
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.batches import batch_key, encode_batch
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 
-from streamkeep.format.redis.crc64 import crc64
-from streamkeep.format.redis.rdb_values import put_string
+from streamkeep.format.redis.rdb_values import crc64, put_string
 from streamkeep.format.redis.stream_parts import (
     Messages,
     Part,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamkeep.format.redis.crc64 import crc64
+from streamkeep.format.redis.rdb_values import crc64
 
 
 def test_crc_of_redis() -> None:

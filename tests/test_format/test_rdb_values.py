@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.redis.crc64 import crc64
-from streamkeep.format.redis.rdb_values import Source, put_length
+from streamkeep.format.redis.rdb_values import Source, crc64, put_length
 from test_format.made_dumps import pieces
 
 # --- primitives ---------------------------------------------------------------------------------

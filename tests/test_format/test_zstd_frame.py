@@ -14,7 +14,7 @@ import zstandard
 
 from patience import PATIENCE_S, peak_of
 from segments import nodes_of, some, write
-from streamkeep.format.segment.zstd_frame import max_content
+from streamkeep.format.segment.index import max_content
 from test_format.made_segments import forge, problems, row_of, trained
 
 

@@ -299,7 +299,7 @@ def test_the_append_only_file_of_a_server_is_replayed(real_redis: RealRedis) -> 
 def test_what_a_server_refuses_we_do_not_take(real_redis: RealRedis, data: st.DataObject) -> None:
     """Damage under a right checksum: the server checks payloads deeply, and so do we."""
     from streamkeep.format.core.errors import CorruptionError
-    from streamkeep.format.redis.crc64 import crc64
+    from streamkeep.format.redis.rdb_values import crc64
     from streamkeep.format.redis.stream_dump import read_payload
 
     call: Any = real_redis.call

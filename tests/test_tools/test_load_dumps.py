@@ -10,7 +10,7 @@ import streamkeep
 from cli_runner import lines, objects, reply, run, start
 from dumped_stores import differences, fill, keys_of
 from patience import wait_until
-from streamkeep.format.redis.crc64 import crc64
+from streamkeep.format.redis.rdb_values import crc64
 from streamkeep.transfer.formats import UNNAMED
 from streamkeep.transfer.loading.staged import Load
 

@@ -18,8 +18,8 @@ def facts() -> dict[str, str]:
     import lmdb
     import zstandard
 
-    from streamkeep.format.core.versions import STORE_VERSION
     from streamkeep.format.node import listpack
+    from streamkeep.format.rows.records import STORE_VERSION
 
     if listpack.__file__.endswith(".py"):
         why = "they were not compiled when the package was installed"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from streamkeep.engine.tables.batches import newest_batch, note_batch
+from streamkeep.engine.commands.rows import newest_batch, note_batch
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.storage.places import located, read_bytes

@@ -7,7 +7,7 @@ one transaction. So readers see the whole batch or nothing of it, and failed att
 leave nothing.
 
 **Exactly once**: the transaction also stores the number of the batch under the name of the
-application (`engine/tables/batches`, `identity`). For a streaming query, the name is that of its
+application (`engine/commands/rows`, `identity`). For a streaming query, the name is that of its
 checkpoint, and Spark gives the number. If the driver dies after the transaction and before Spark
 has recorded the batch, Spark runs the batch again, and `commit` finds its number and does nothing.
 A batch job that may be repeated gives `txnAppId` and `txnVersion` itself.

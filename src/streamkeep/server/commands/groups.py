@@ -6,7 +6,7 @@ from typing import Any
 
 from streamkeep.engine.commands import xack, xclaim, xgroup, xinfo, xpending
 from streamkeep.engine.commands.arguments import range_end, range_start
-from streamkeep.engine.commands.help_texts import HELP
+from streamkeep.engine.commands.xgroup import HELP
 from streamkeep.engine.tables.existing import existing_group, existing_stream
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
