@@ -37,13 +37,7 @@ from streamkeep.engine.commands.keys import iter_keys, name_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.tables.manifest import (
-    find_segment,
-    list_segments,
-    put_segment,
-    segments_from,
-    take_file_number,
-)
+from streamkeep.engine.tables import manifest
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import has_rows, rows_with, stream_numbers
@@ -177,7 +171,7 @@ def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
     row = txn.get(keys.RETIRED, former_name_key(number))
     if row is not None:
         return decode_former_name(number, row, f"former name of stream {number}")
-    record = find_segment(txn, number, *_NOWHERE)
+    record = manifest.find_segment(txn, number, *_NOWHERE)
     last = [] if record is None else [record.key]
     name = name_of(txn, number, last if likely is None else [likely, *last])
     return name if name is not None else last[0] if last else b""
@@ -187,7 +181,7 @@ def _likely_names(txn: Txn, numbers: list[int]) -> dict[int, bytes]:
     """Return, in one pass, the keys of streams whose newest segment does not give the key."""
     unknown = set()
     for number in numbers:
-        record = find_segment(txn, number, *_NOWHERE)
+        record = manifest.find_segment(txn, number, *_NOWHERE)
         if record is None or txn.stream_number(record.key) != number:
             unknown.add(number)
     if not unknown:
@@ -238,7 +232,7 @@ def _next_other(txn: Txn, number: int, ms: int, seq: int) -> Id:
         stream, node_ms, node_seq = keys.unpack_node_key(cursor.key())
         if stream == number:
             other = node_ms, node_seq
-    segment = next(segments_from(txn, number, *after), None)
+    segment = next(manifest.segments_from(txn, number, *after), None)
     if segment is not None:
         other = min(other, (segment.first_ms, segment.first_seq))
     row = txn.get(keys.STREAMS, keys.pack_number(number))
@@ -268,7 +262,7 @@ def _archive_run(
     """Archive the first run of a stream; return None if nothing is retired any more."""
     start = keys.node_key(number, 0, 1)
     while environment.read(has_rows, keys.RETIRED, keys.pack_number(number), start):
-        file_number = environment.write(take_file_number, frees=True)
+        file_number = environment.write(manifest.take_file_number, frees=True)
         rows, record = _write_run(environment, number, name, file_number, options)
         if not rows:
             return None
@@ -362,7 +356,7 @@ def _commit_run(txn: WriteTxn, number: int, rows: list[_Row], record: SegmentRec
         only = not (cursor.next() and cursor.key()[:8] == prefix)
         if only and not has_rows(txn, keys.NODES, prefix):  # removing those may retire more
             txn.delete(keys.RETIRED, former_name_key(number))
-    return _Run(None if record is None else put_segment(txn, record))
+    return _Run(None if record is None else manifest.put_segment(txn, record))
 
 
 # --- files left by a crash ----------------------------------------------------------------------
@@ -381,7 +375,7 @@ def clean(environment: Environment) -> list[Path]:
     streams = segments_by_stream(there)
     for number in environment.read(retired_streams):
         if found := streams.get(str(number)):
-            named = {row.path for row in environment.read(list_segments, number)}
+            named = {row.path for row in environment.read(manifest.list_segments, number)}
             removed += [
                 path for path in found if path not in named and _is_undone(environment, path)
             ]

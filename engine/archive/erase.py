@@ -16,12 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-from streamkeep.engine.archive.archiver import (
-    clean,
-    retired_streams,
-    segments_by_stream,
-    stream_name,
-)
+from streamkeep.engine.archive import archiver
 from streamkeep.engine.archive.garbage import discard
 from streamkeep.engine.archive.iterate import has_slot_of, nodes_without
 from streamkeep.engine.archive.lock import archive_lock
@@ -106,8 +101,8 @@ def archived_under(txn: Txn, name: bytes) -> set[int]:
     """
     numbers = {record.stream_number for record in manifest.iter_segments(txn) if record.key == name}
     gone = {one for one in numbers if not _is_alive(txn, one)}
-    for one in retired_streams(txn):
-        if not _is_alive(txn, one) and stream_name(txn, one) == name:
+    for one in archiver.retired_streams(txn):
+        if not _is_alive(txn, one) and archiver.stream_name(txn, one) == name:
             gone.add(one)
     number = txn.stream_number(name)
     return gone | {number} if number else gone
@@ -127,9 +122,9 @@ def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
     if not store.has_folder(ARCHIVE_FOLDER):
         return
     with archive_lock(environment):
-        clean(environment)
+        archiver.clean(environment)
         leftovers: list[str] = []
-        streams = segments_by_stream(store.files_below(ARCHIVE_FOLDER))
+        streams = archiver.segments_by_stream(store.files_below(ARCHIVE_FOLDER))
         for number in sorted(numbers):
             rows = environment.read(manifest.list_segments, number)
             named = {row.path for row in rows}

@@ -26,12 +26,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.format.core.keys import GARBAGE
-from streamkeep.format.rows.records import (
-    ARCHIVE_FILE,
-    decode_file_garbage,
-    decode_garbage,
-    encode_file_garbage,
-)
+from streamkeep.format.rows import records
 
 log = logging.getLogger("streamkeep")
 
@@ -65,7 +60,7 @@ def discard(environment: Environment, paths: list[str]) -> None:
 
 def _doom(txn: WriteTxn, paths: list[str]) -> None:
     for path in paths:
-        txn.add_garbage(encode_file_garbage(path))
+        txn.add_garbage(records.encode_file_garbage(path))
 
 
 def remove_files(environment: Environment) -> None:
@@ -109,8 +104,8 @@ def doomed_files(txn: Txn) -> list[tuple[bytes, str]]:
     found = []
     for db_key, value in rows_with(txn, GARBAGE, b""):
         body = open_row(GARBAGE, db_key, value, "garbage")
-        if decode_garbage(body, "garbage")[0] == ARCHIVE_FILE:
-            found.append((db_key, decode_file_garbage(body, "garbage")))
+        if records.decode_garbage(body, "garbage")[0] == records.ARCHIVE_FILE:
+            found.append((db_key, records.decode_file_garbage(body, "garbage")))
     return found
 
 

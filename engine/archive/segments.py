@@ -18,13 +18,8 @@ from streamkeep.engine.tables.manifest import delete_segment, is_named, iter_seg
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import rows_with
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    FormatVersionError,
-    StoreError,
-    StreamkeepError,
-)
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import RETIRED, pack_number, unpack_node_key
 from streamkeep.format.node.envelope import decode_envelope
@@ -41,7 +36,7 @@ class Verified(NamedTuple):
     """The problems of one segment; none if it is sound."""
 
     record: SegmentRecord
-    problems: list[StreamkeepError]
+    problems: list[errors.StreamkeepError]
 
 
 class ArchivedStream(NamedTuple):
@@ -145,10 +140,10 @@ def verify(
             progress(done, total)
 
 
-def problems_of(environment: Environment, record: SegmentRecord) -> list[StreamkeepError]:
+def problems_of(environment: Environment, record: SegmentRecord) -> list[errors.StreamkeepError]:
     try:
         segment = environment.segments.open_uncached(record)
-    except (CorruptionError, FormatVersionError) as error:
+    except (errors.CorruptionError, errors.FormatVersionError) as error:
         return [error]
     return list(segment.check())
 
@@ -179,7 +174,7 @@ def export(
                 files.create_folder(folder)
                 target = Folder(folder, outside=True)
             except OSError as error:
-                raise StoreError(
+                raise errors.StoreError(
                     f"{folder}: cannot take the copies: {error.strerror}; next: name a folder that "
                     "you may write to"
                 ) from error

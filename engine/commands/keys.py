@@ -26,16 +26,8 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.envelope import decode_envelope, has_bitmap
 from streamkeep.format.node.node import live_ids
 from streamkeep.format.node.tombstones import mark
+from streamkeep.format.rows import records
 from streamkeep.format.rows.extension import idempotence_of
-from streamkeep.format.rows.records import (
-    ARCHIVE_FILE,
-    GROUP_ROWS,
-    IDEMPOTENCE_ROWS,
-    STREAM_NODES,
-    decode_garbage,
-    decode_key_row,
-    encode_garbage,
-)
 from streamkeep.format.rows.retired import encode_former_name, former_name_key
 
 GARBAGE_STEP: Final = 2000  # rows removed per transaction
@@ -46,7 +38,7 @@ def iter_keys(txn: Txn) -> Iterator[tuple[bytes, int]]:
 
     def rows(prefix: bytes) -> Iterator[tuple[bytes, int]]:
         for _, body in bodies_with(txn, db_keys.KEYS, prefix, "key row"):
-            number, name = decode_key_row(body, "key row")
+            number, name = records.decode_key_row(body, "key row")
             yield name, number
 
     long_names = sorted(rows(b"\1"))  # rare; their LMDB keys do not sort by the whole name
@@ -88,7 +80,7 @@ def _remove(txn: WriteTxn, stream: Stream) -> None:
         destroy_group(txn, stream, group)
     messages = idempotence_of(stream.record.extension, f"stream {stream.number}").number
     if messages:
-        txn.add_garbage(encode_garbage(IDEMPOTENCE_ROWS, messages))
+        txn.add_garbage(records.encode_garbage(records.IDEMPOTENCE_ROWS, messages))
     if stream.archiving_deleted():
         _retire_all(txn, stream)
     if stream.trimmed:
@@ -131,7 +123,7 @@ def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bo
 def iter_garbage(txn: Txn) -> Iterator[tuple[bytes, int, int]]:
     """Yield (LMDB key, kind, number) of every garbage row."""
     for db_key, value in rows_with(txn, db_keys.GARBAGE, b""):
-        kind, number = decode_garbage(
+        kind, number = records.decode_garbage(
             open_row(db_keys.GARBAGE, db_key, value, "garbage"), "garbage"
         )
         yield db_key, kind, number
@@ -139,9 +131,9 @@ def iter_garbage(txn: Txn) -> Iterator[tuple[bytes, int, int]]:
 
 # By kind of garbage: the tables with rows whose keys begin with its number.
 _ROWS_OF: Final = {
-    STREAM_NODES: (db_keys.NODES,),
-    IDEMPOTENCE_ROWS: (db_keys.PRODUCERS, db_keys.IDEMPOTENCY, db_keys.IDEMPOTENCY_ORDER),
-    GROUP_ROWS: (db_keys.PEL, db_keys.PEL_ORDER, db_keys.CONSUMER_PEL, db_keys.CONSUMERS),
+    records.STREAM_NODES: (db_keys.NODES,),
+    records.IDEMPOTENCE_ROWS: (db_keys.PRODUCERS, db_keys.IDEMPOTENCY, db_keys.IDEMPOTENCY_ORDER),
+    records.GROUP_ROWS: (db_keys.PEL, db_keys.PEL_ORDER, db_keys.CONSUMER_PEL, db_keys.CONSUMERS),
 }
 
 
@@ -151,7 +143,7 @@ def collect_garbage(txn: WriteTxn) -> bool:
     `archive.garbage` removes files.
     """
     for db_key, kind, number in iter_garbage(txn):
-        if kind == ARCHIVE_FILE:
+        if kind == records.ARCHIVE_FILE:
             continue
         tables = _ROWS_OF.get(kind)
         if tables is None:
@@ -161,7 +153,7 @@ def collect_garbage(txn: WriteTxn) -> bool:
             left -= _drop_rows(txn, table, db_keys.pack_number(number), left)
         if left:
             txn.delete(db_keys.GARBAGE, db_key)
-            if kind == STREAM_NODES:
+            if kind == records.STREAM_NODES:
                 _forget_name(txn, number)
         return True
     return False

@@ -11,12 +11,7 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.crash_recovery.stored_version import (
-    META_EPOCH,
-    META_FORMAT,
-    META_UUID,
-    check_format,
-)
+from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -57,7 +52,7 @@ def open_tables(
             value = reader.get(name, None, meta)
             return None if value is None else open_row(META, name, value, f"{path}: meta")
 
-        if not check_format(path, row):
+        if not stored_version.check_format(path, row):
             raise NotAStoreError(f"{path}: an LMDB environment, but not a Streamkeep store")
     handles = {}
     for number, table in TABLES.items():
@@ -118,8 +113,8 @@ def read_or_create(
                 raise CorruptionError(where, f"the row {name.decode()!r} is missing")
             return open_row(META, name, value, where)
 
-        epoch = decode_epoch(row(META_EPOCH), where)
-        identity = decode_uuid(row(META_UUID), where)
+        epoch = decode_epoch(row(stored_version.META_EPOCH), where)
+        identity = decode_uuid(row(stored_version.META_UUID), where)
     context = EngineContext(raw, handles, epoch, clock, *node_limits)
     return Environment(
         folder,
@@ -147,9 +142,9 @@ def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -
         raw.open_db(table.name.encode(), txn)
     meta = raw.open_db(TABLES[META].name.encode(), txn)
     for key, body in (
-        (META_FORMAT, encode_number(STORE_VERSION)),
-        (META_UUID, uuid.uuid4().bytes),
-        (META_EPOCH, encode_number(1)),
+        (stored_version.META_FORMAT, encode_number(STORE_VERSION)),
+        (stored_version.META_UUID, uuid.uuid4().bytes),
+        (stored_version.META_EPOCH, encode_number(1)),
         (META_CREATED, encode_number(clock.now_ms())),
     ):
         txn.put(key, seal_row(META, key, body), db=meta)

@@ -10,13 +10,7 @@ from contextlib import contextmanager
 import lmdb
 
 from streamkeep.engine.system.owners import user_name
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    StoreClosedError,
-    StoreError,
-    StoreFullError,
-    StreamkeepError,
-)
+from streamkeep.format.core import errors
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
@@ -31,60 +25,60 @@ _DAMAGED = (
 )
 
 
-def translate(error: lmdb.Error) -> StreamkeepError:
+def translate(error: lmdb.Error) -> errors.StreamkeepError:
     code = getattr(error, "code", 0)
     if code == errno.EAGAIN:
-        return StoreError(
+        return errors.StoreError(
             f"another process with process number {os.getpid()} has the store open, probably in "
             "another container; next: run both containers in one process namespace"
         )
     if code == errno.EIO:
-        return StoreFullError(
+        return errors.StoreFullError(
             f"the disk accepted only a part of a write ({error}): it is full or failing; nothing "
             "was changed, and reading still works; next: free disk space and check the disk"
         )
     if isinstance(error, lmdb.PanicError):
-        return StoreError(
+        return errors.StoreError(
             "an earlier commit of this process could not be finished; next: close the store and "
             "open it again"
         )
     if code in _FULL or isinstance(error, lmdb.DiskError):
-        return StoreFullError(_disk_full(error))
+        return errors.StoreFullError(_disk_full(error))
     if isinstance(error, lmdb.MapFullError):
-        return StoreFullError(
+        return errors.StoreFullError(
             "the store's map is full; next: delete or trim entries, or make the transaction smaller"
         )
     if isinstance(error, lmdb.ReadersFullError):
-        return StoreError(
+        return errors.StoreError(
             "too many readers: every reader slot of the store is taken; next: close snapshots and "
             "iterators, or close the store everywhere and open it with a higher max_readers"
         )
     if isinstance(error, _DAMAGED):
-        return CorruptionError("LMDB", str(error))
+        return errors.CorruptionError("LMDB", str(error))
     text = str(error)
     if "closed" in text or "deleted/dropped" in text:
-        return StoreClosedError(
+        return errors.StoreClosedError(
             "the store, transaction or iterator is closed; next: open it, or begin it, again"
         )
-    return StoreError(f"LMDB: {text}")
+    return errors.StoreError(f"LMDB: {text}")
 
 
-def translate_os(error: OSError) -> StoreError:
+def translate_os(error: OSError) -> errors.StoreError:
     """Return our error for an error of the system, met by a call on the files of a store."""
     if error.errno in _FULL:
-        return StoreFullError(_disk_full(error))
+        return errors.StoreFullError(_disk_full(error))
     if error.errno in NO_DESCRIPTORS:
-        return StoreError(
+        return errors.StoreError(
             f"this process or the system has as many files open as it may ({error}); next: "
             "close files, or raise the limit (ulimit -n), then call again"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return StoreError(
+        return errors.StoreError(
             f"{error.filename or 'a file of the store'}: no permission for user "
             f"{user_name(os.geteuid())}; next: give this file the mode and the group of data.mdb, "
             "or work as its owner"
         )
-    return StoreError(f"the system refuses a call on a file of the store: {error}")
+    return errors.StoreError(f"the system refuses a call on a file of the store: {error}")
 
 
 def _disk_full(error: Exception) -> str:

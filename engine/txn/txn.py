@@ -32,14 +32,7 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal.journal import Operations
-from streamkeep.format.rows.records import (
-    STREAM_NODES,
-    StreamRecord,
-    decode_counter,
-    encode_garbage,
-    encode_key_row,
-    encode_number,
-)
+from streamkeep.format.rows import records
 
 NEXT_STREAM: Final = b"next_stream_number"
 NEXT_GARBAGE: Final = b"next_garbage_number"
@@ -156,7 +149,7 @@ class WriteTxn(Txn):
         if number is None:
             number = self.take_number(NEXT_STREAM)
         stream = Stream(
-            number, name, StreamRecord(context.node_max_bytes, context.node_max_entries)
+            number, name, records.StreamRecord(context.node_max_bytes, context.node_max_entries)
         )
         stream.record.extension = context.new_extension
         self._put_name(stream)
@@ -169,7 +162,7 @@ class WriteTxn(Txn):
         self._forget(stream)
         self.delete(keys.NAMES, stream.db_key)
         self.delete(keys.STREAMS, stream.db_key)
-        self.add_garbage(encode_garbage(STREAM_NODES, stream.number))
+        self.add_garbage(records.encode_garbage(records.STREAM_NODES, stream.number))
 
     def add_garbage(self, body: bytes) -> None:
         """Leave rows for removal in later, bounded transactions."""
@@ -186,15 +179,15 @@ class WriteTxn(Txn):
     def _put_name(self, stream: Stream) -> None:
         """Write the row that maps a stream's name to its number, and the one for the way back."""
         db_key = keys.name_key(b"", stream.name)
-        self.put_row(keys.KEYS, db_key, encode_key_row(stream.number, stream.name))
+        self.put_row(keys.KEYS, db_key, records.encode_key_row(stream.number, stream.name))
         self.put_row(keys.NAMES, stream.db_key, stream.name)
 
     def take_number(self, counter: bytes) -> int:
         """Return the next number of a counter in `meta`, from 1 on; no number is returned twice."""
         body = self.get_row(keys.META, counter, "meta")
-        number = 1 if body is None else decode_counter(body, "meta")
+        number = 1 if body is None else records.decode_counter(body, "meta")
         keys.check_number(number, keys.LAST_NUMBER, f"meta {counter.decode()}")
-        self.put_row(keys.META, counter, encode_number(number + 1))
+        self.put_row(keys.META, counter, records.encode_number(number + 1))
         return number
 
     def find_attached(self, key: CachedRowKey) -> CachedRow | None:

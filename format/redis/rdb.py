@@ -24,15 +24,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.redis import stream_dump
 from streamkeep.format.redis.rdb_values import Source, crc64, put_length, put_string
-from streamkeep.format.redis.stream_dump import (
-    STREAM_TYPES,
-    Losses,
-    Target,
-    check_rdb_version,
-    read_value,
-    write_value,
-)
 from streamkeep.format.redis.stream_parts import Part, Parts
 
 _MAGIC: Final = b"REDIS"
@@ -131,8 +124,8 @@ def read_rdb(read: Callable[[int], bytes], where: str) -> Iterator[Record]:
                 yield OtherObject(database, b"", skipped)
         else:
             key = source.string()
-            if kind in STREAM_TYPES:
-                yield StreamObject(database, key, expires, read_value(source, kind))
+            if kind in stream_dump.STREAM_TYPES:
+                yield StreamObject(database, key, expires, stream_dump.read_value(source, kind))
             else:
                 _skip_object(source, kind, valkey)
                 yield OtherObject(database, key, KINDS[kind])
@@ -157,7 +150,7 @@ def _read_head(source: Source) -> tuple[bool, int]:
     if not (valkey or head.startswith(_MAGIC)) or not digits.isdigit():
         problem = f"not an RDB file: begins with {head!r}"
         raise CorruptionError(source.where, problem, offset=0)
-    check_rdb_version(int(digits), source.where)
+    stream_dump.check_rdb_version(int(digits), source.where)
     return valkey, int(digits)
 
 
@@ -251,9 +244,9 @@ class RdbWriter:
         losses: what the target cannot store.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: stream_dump.Target) -> None:
         self.target = target
-        self.losses = Losses()
+        self.losses = stream_dump.Losses()
         self._crc = 0
 
     def begin(self, keys: int) -> bytes:
@@ -271,7 +264,7 @@ class RdbWriter:
     ) -> Iterator[bytes]:
         """Yield the bytes of one stream; `nodes` is the number of macro nodes among its parts."""
         yield self._counted(_head(expires_ms, self.target.kind, key))
-        for piece in write_value(parts, nodes, self.target, self.losses):
+        for piece in stream_dump.write_value(parts, nodes, self.target, self.losses):
             yield self._counted(piece)
 
     def string(self, key: bytes, value: bytes, expires_ms: int = NEVER) -> bytes:

@@ -20,12 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.node import NodeIds
-from streamkeep.format.rows.extension import (
-    DEFAULT_DURATION,
-    DEFAULT_MAXSIZE,
-    MAX_DURATION,
-    MAX_MAXSIZE,
-)
+from streamkeep.format.rows import extension
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 from streamkeep.format.rows.nacks import MAX_COUNT, OWNED
 
@@ -117,7 +112,7 @@ class Messages(NamedTuple):
     duplicates: int
 
 
-NO_MESSAGES: Final = Messages(DEFAULT_DURATION, DEFAULT_MAXSIZE, [], 0, 0)
+NO_MESSAGES: Final = Messages(extension.DEFAULT_DURATION, extension.DEFAULT_MAXSIZE, [], 0, 0)
 
 Part = Node | Counters | GroupPart | Messages
 Parts = Iterator[Part]
@@ -162,10 +157,10 @@ def problem_of_group(group: GroupPart) -> str:
 
 def problem_of_messages(found: Messages) -> str:
     """Return the first problem of producers and messages; "" if there is none."""
-    if not 1 <= found.duration <= MAX_DURATION:
-        return f"idmp-duration is {found.duration}, expected 1 to {MAX_DURATION}"
-    if not 1 <= found.maxsize <= MAX_MAXSIZE:
-        return f"idmp-maxsize is {found.maxsize}, expected 1 to {MAX_MAXSIZE}"
+    if not 1 <= found.duration <= extension.MAX_DURATION:
+        return f"idmp-duration is {found.duration}, expected 1 to {extension.MAX_DURATION}"
+    if not 1 <= found.maxsize <= extension.MAX_MAXSIZE:
+        return f"idmp-maxsize is {found.maxsize}, expected 1 to {extension.MAX_MAXSIZE}"
     if not (0 <= found.added <= MAX and 0 <= found.duplicates <= MAX):
         return f"iids-added {found.added} or iids-duplicates {found.duplicates} is out of range"
     names: set[bytes] = set()

@@ -20,13 +20,8 @@ from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.crash_recovery.stored_version import META_UUID
 from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, remote_archive
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables import segment_files
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
-from streamkeep.engine.tables.segment_files import (
-    ARCHIVE_FOLDER,
-    ARCHIVE_LOCK,
-    open_archived,
-    stored_name,
-)
 from streamkeep.engine.txn.stream import decode_stream
 from streamkeep.engine.txn.txn import NEXT_STREAM
 from streamkeep.engine.whole_store.scrub import META_SCRUB
@@ -294,7 +289,7 @@ def _check_file(
     tables: Tables, row: SegmentRecord, store: Folder, remote: Remote, scope: Scope
 ) -> Iterator[Finding]:
     try:
-        segment = open_archived(store, row, remote)
+        segment = segment_files.open_archived(store, row, remote)
     except errors.MissingSegmentError as error:
         yield finding("SK301", row.where, error.problem)
         return
@@ -367,8 +362,8 @@ def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
         yield finding("SK313", f"segment {path}", "the file is listed as garbage")
     if rows.unreadable:
         return
-    for path in source.folder.files_below(ARCHIVE_FOLDER):
-        if path == ARCHIVE_LOCK or path in named or path in doomed:
+    for path in source.folder.files_below(segment_files.ARCHIVE_FOLDER):
+        if path == segment_files.ARCHIVE_LOCK or path in named or path in doomed:
             continue
         if path.endswith(TEMPORARY):
             yield finding("SK312", f"file {path}", "an unfinished segment")
@@ -378,7 +373,7 @@ def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
 
 def _named_by_now(source: Source, path: str) -> bool:
     """Return whether a file was removed, or is named now, since the check began."""
-    if not source.folder.exists(stored_name(path)):
+    if not source.folder.exists(segment_files.stored_name(path)):
         return True
     if source.alone:  # to open it again would wait for this very check
         return False

@@ -21,34 +21,11 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.rows import records
-from streamkeep.format.rows.backup import (
-    META_BACKUP,
-    META_LAST_BACKUP,
-    META_STANDBY,
-    decode_backup,
-    decode_standby,
-)
+from streamkeep.format.rows import backup, group_records, producers, records
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.batches import decode_batch
 from streamkeep.format.rows.following import META_FOLLOWING, decode_following
-from streamkeep.format.rows.group_records import (
-    GroupRecord,
-    decode_consumer,
-    decode_group,
-    decode_lease,
-)
-from streamkeep.format.rows.producers import (
-    Message,
-    decode_message,
-    decode_ordered,
-    decode_producer,
-)
-from streamkeep.format.segment.manifest import (
-    SegmentRecord,
-    decode_erasure,
-    decode_segment_record,
-)
+from streamkeep.format.segment import manifest
 from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.recovery.fsck.findings import Finding, finding, quoted
 from streamkeep.recovery.fsck.sorting import SortedPairs
@@ -90,10 +67,10 @@ class Garbage(NamedTuple):
 def _parse_consumer(db_key: bytes, body: bytes, where: str) -> Member | bytes | int:
     """Return a consumer; of a row under a number the name; of one of a lease the lease."""
     if keys.is_lease_key(db_key):
-        return decode_lease(body, where)
+        return group_records.decode_lease(body, where)
     if not keys.is_name_key(db_key):
         return body
-    consumer = decode_consumer(body, where)
+    consumer = group_records.decode_consumer(body, where)
     return Member(consumer.number, consumer.name, consumer.pending, 0)
 
 
@@ -101,7 +78,7 @@ def _parse_producer(db_key: bytes, body: bytes, where: str) -> Member | bytes | 
     """Return a producer; of a row under a number the name."""
     if not keys.is_name_key(db_key):
         return body
-    producer, name = decode_producer(body, where)
+    producer, name = producers.decode_producer(body, where)
     return Member(producer.number, name, producer.tracked, producer.next_order)
 
 
@@ -141,17 +118,23 @@ def _decoded(table: int, decode: Callable[[bytes, str], T]) -> Shape[T]:
 
 KEY_SHAPE: Final[Shape[tuple[int, bytes]]] = _decoded(keys.KEYS, records.decode_key_row)
 NAME_SHAPE: Final = _body(keys.NAMES)
-GROUP_SHAPE: Final[Shape[GroupRecord]] = _decoded(keys.GROUPS, decode_group)
+GROUP_SHAPE: Final[Shape[group_records.GroupRecord]] = _decoded(
+    keys.GROUPS, group_records.decode_group
+)
 CONSUMER_SHAPE: Final = Shape(keys.CONSUMERS, _parse_consumer)
 PAGE_SHAPE: Final = _body(keys.PEL)
 OWNED_SHAPE: Final = Shape(keys.CONSUMER_PEL, _parse_owned)
 ORDER_SHAPE: Final = Shape(keys.PEL_ORDER, _parse_order)
 PRODUCER_SHAPE: Final = Shape(keys.PRODUCERS, _parse_producer)
-MESSAGE_SHAPE: Final[Shape[Message]] = _decoded(keys.IDEMPOTENCY, decode_message)
-MESSAGE_ORDER_SHAPE: Final = Shape(keys.IDEMPOTENCY_ORDER, decode_ordered)
+MESSAGE_SHAPE: Final[Shape[producers.Message]] = _decoded(
+    keys.IDEMPOTENCY, producers.decode_message
+)
+MESSAGE_ORDER_SHAPE: Final = Shape(keys.IDEMPOTENCY_ORDER, producers.decode_ordered)
 GARBAGE_SHAPE: Final = Shape(keys.GARBAGE, _parse_garbage)
-SEGMENT_SHAPE: Final[Shape[SegmentRecord]] = Shape(keys.SEGMENTS, decode_segment_record)
-ERASURE_SHAPE: Final[Shape[int]] = _decoded(keys.ERASURES, decode_erasure)
+SEGMENT_SHAPE: Final[Shape[manifest.SegmentRecord]] = Shape(
+    keys.SEGMENTS, manifest.decode_segment_record
+)
+ERASURE_SHAPE: Final[Shape[int]] = _decoded(keys.ERASURES, manifest.decode_erasure)
 
 SHAPES: Final[tuple[Shape[object], ...]] = (
     KEY_SHAPE,
@@ -259,9 +242,9 @@ _META: Final[dict[bytes, Decode]] = {
     META_EPOCH: records.decode_epoch,
     META_CREATED: records.decode_number,
     META_RECOVERY: lambda body, where: decode_recovery(body),
-    META_BACKUP: decode_backup,
-    META_LAST_BACKUP: decode_backup,
-    META_STANDBY: decode_standby,
+    backup.META_BACKUP: backup.decode_backup,
+    backup.META_LAST_BACKUP: backup.decode_backup,
+    backup.META_STANDBY: backup.decode_standby,
     META_REMOTE: decode_setting,
     META_FOLLOWING: decode_following,
     **dict.fromkeys(_COUNTERS, records.decode_counter),

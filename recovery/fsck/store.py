@@ -20,17 +20,11 @@ from streamkeep.engine.crash_recovery.stored_version import META_UUID
 from streamkeep.engine.store.survey import STORE_NAMES
 from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
 from streamkeep.format.core.keys import META, NODES, TABLES
+from streamkeep.recovery.fsck import names
 from streamkeep.recovery.fsck.archive import check_archive
 from streamkeep.recovery.fsck.findings import Finding, Severity, finding, guarded
 from streamkeep.recovery.fsck.groups import check_group_numbers, check_groups
 from streamkeep.recovery.fsck.messages import check_message_numbers, check_messages
-from streamkeep.recovery.fsck.names import (
-    check_names,
-    check_numbers,
-    check_orphans,
-    named_streams,
-    nameless_streams,
-)
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.progress import Progress, Scope
 from streamkeep.recovery.fsck.rows import check_garbage, check_meta, check_rows
@@ -42,11 +36,11 @@ LOST_AND_FOUND: Final = "lost+found"  # folder in which repair saves what belong
 
 STORE_CHECKS: tuple[Callable[[Tables], Iterator[Finding]], ...] = (
     check_meta,
-    check_names,
-    check_numbers,
+    names.check_names,
+    names.check_numbers,
     check_stream_keys,
     check_rows,
-    check_orphans,
+    names.check_orphans,
     check_group_numbers,
     check_message_numbers,
     check_garbage,
@@ -134,9 +128,9 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
     yield from guarded(check_archive(source, scope))
     for check_all in STORE_CHECKS:
         yield from guarded(check_all(tables))
-    for number, name in named_streams(tables):
+    for number, name in names.named_streams(tables):
         yield from _check_stream(tables, number, name, scope)
-    for number in nameless_streams(tables):
+    for number in names.nameless_streams(tables):
         yield from _check_stream(tables, number, None, scope)
 
 
@@ -150,7 +144,7 @@ def _check_stream(
 def _check_one(tables: Tables, wanted: bytes, scope: Scope) -> Iterator[Finding]:
     """Check the stream with the name `wanted`; raise NoSuchKeyError if there is none."""
     exists = False
-    for number, name in named_streams(tables):
+    for number, name in names.named_streams(tables):
         if name == wanted:
             exists = True
             yield from _check_stream(tables, number, name, scope)

@@ -21,13 +21,9 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.lmdb_file.lmdb_pages import BIG
 from streamkeep.format.lmdb_file.meta_page import decode_meta_page
 from streamkeep.format.node.envelope import Envelope
+from streamkeep.format.rows import records
 from streamkeep.format.rows.group_records import decode_consumer, decode_group
 from streamkeep.format.rows.producers import decode_producer
-from streamkeep.format.rows.records import (
-    STREAM_NODES,
-    decode_epoch,
-    decode_garbage,
-)
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.source import Source
@@ -113,11 +109,11 @@ class Search:
         for row in tables.walk(keys.GARBAGE):
             try:
                 body = open_row(keys.GARBAGE, row.key, row.value(), "garbage")
-                kind, number = decode_garbage(body, "garbage")
+                kind, number = records.decode_garbage(body, "garbage")
             except CorruptionError:
                 self.damaged = True
                 continue
-            if kind != STREAM_NODES or tables.lacks(keys.STREAMS, keys.pack_number(number)):
+            if kind != records.STREAM_NODES or tables.lacks(keys.STREAMS, keys.pack_number(number)):
                 self.found.note(garbage_note(kind, number))
 
     def _commit_of(self, tables: Tables) -> tuple[int, int] | None:
@@ -130,7 +126,7 @@ class Search:
         try:
             body = tables.get_row(keys.META, META_EPOCH, "meta")
             if body is not None:
-                return decode_epoch(body, "meta"), newest
+                return records.decode_epoch(body, "meta"), newest
         except CorruptionError:
             pass
         return None if slot is None else (slot.epoch, newest)

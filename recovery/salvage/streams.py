@@ -30,32 +30,16 @@ from streamkeep.format.node.envelope import (
     trimmed_slots,
 )
 from streamkeep.format.node.node import NodeIds, tombstone_slots
-from streamkeep.format.rows.extension import (
-    IDEMPOTENCE,
-    RETENTION,
-    split_sections,
-    without_section,
-)
-from streamkeep.format.rows.records import (
-    PAGE_FIT,
-    STREAM_NODES,
-    StreamRecord,
-    decode_stream_record,
-)
+from streamkeep.format.rows import extension, records
 from streamkeep.format.rows.retention import retention_of
 from streamkeep.recovery.fsck.source import Source
+from streamkeep.recovery.salvage import placement
 from streamkeep.recovery.salvage.archive import ArchiveWriter
 from streamkeep.recovery.salvage.found import NAMED
 from streamkeep.recovery.salvage.losses import IdRange
 from streamkeep.recovery.salvage.names import name_of
 from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.node_remains import first_unread, key_of, live_slots, slots_of
-from streamkeep.recovery.salvage.placement import (
-    DAMAGED,
-    OLD_NODE,
-    split_candidate,
-    without_record,
-)
 from streamkeep.recovery.salvage.search import Search, garbage_note
 
 _NODE_ENTRIES: Final = 100  # stream-node-max-entries of a record that was lost
@@ -108,7 +92,10 @@ class StreamWriter:
             self.found.numbers(keys.STREAMS),
             self._with_nodes(),
             (keys.unpack_number(key) for key, _ in self.found.notes(NAMED)),
-            (keys.unpack_number(key) for key, _ in self.found.notes(DAMAGED[keys.STREAMS])),
+            (
+                keys.unpack_number(key)
+                for key, _ in self.found.notes(placement.DAMAGED[keys.STREAMS])
+            ),
         ):
             if number != previous:
                 yield number
@@ -116,7 +103,7 @@ class StreamWriter:
 
     def _with_nodes(self) -> Iterator[int]:
         for number in self.found.numbers(keys.NODES):
-            if self.found.noted(garbage_note(STREAM_NODES, number)) is None:
+            if self.found.noted(garbage_note(records.STREAM_NODES, number)) is None:
                 yield number
 
     def write(self, number: int) -> bytes:
@@ -142,30 +129,33 @@ class StreamWriter:
         self.out.write(partial(_finish, name, record))
         return name
 
-    def _record(self, number: int) -> tuple[StreamRecord, Envelope | None]:
+    def _record(self, number: int) -> tuple[records.StreamRecord, Envelope | None]:
         """Return the record of a stream, and its row if it has a tail node."""
         value = self.found.get(keys.STREAMS, keys.pack_number(number))
         if value is None:
             loss = self.report.stream(number)
-            damaged = self.found.noted(DAMAGED[keys.STREAMS] + keys.pack_number(number)) is not None
+            damaged = (
+                self.found.noted(placement.DAMAGED[keys.STREAMS] + keys.pack_number(number))
+                is not None
+            )
             loss.notes.append(
                 "its settings and some counters: its record was damaged"
                 if damaged
                 else "its record, and with it the entries of its tail node"
             )
             loss.entries = None
-            return StreamRecord(PAGE_FIT, _NODE_ENTRIES), None
+            return records.StreamRecord(records.PAGE_FIT, _NODE_ENTRIES), None
         envelope = decode_envelope(value, "stream")
         try:
-            record = decode_stream_record(envelope.record, "stream")
-            split_sections(record.extension, "stream")
+            record = records.decode_stream_record(envelope.record, "stream")
+            extension.split_sections(record.extension, "stream")
         except CorruptionError:
             self.found.lose(number, "its settings and some counters: its record is damaged")
-            record = StreamRecord(PAGE_FIT, _NODE_ENTRIES)
+            record = records.StreamRecord(records.PAGE_FIT, _NODE_ENTRIES)
         try:
             retention_of(record.extension, "stream")
         except CorruptionError as error:
-            record.extension = without_section(record.extension, RETENTION)
+            record.extension = extension.without_section(record.extension, extension.RETENTION)
             self.found.lose(number, f"its retention: {error.problem}")
         return record, envelope if envelope.listpack else None
 
@@ -183,7 +173,7 @@ class StreamWriter:
         """Yield all nodes of a stream, ascending by key; of the same key, the tail comes last."""
         prefix = keys.pack_number(number)
         sound = ((key, decode_envelope(value, "node")) for key, value in self._rows(prefix))
-        damaged = self.found.notes(DAMAGED[keys.NODES] + prefix)
+        damaged = self.found.notes(placement.DAMAGED[keys.NODES] + prefix)
         yield from heapq.merge(
             ((key, envelope, b"") for key, envelope in sound),
             (
@@ -213,7 +203,7 @@ class StreamWriter:
                     yield _node(envelope)
                     continue
                 except CorruptionError:
-                    damaged = without_record(envelope)
+                    damaged = placement.without_record(envelope)
             before = None if following is None else following[0]
             slots = slots_of(damaged, number, key, before)
             loss = self.report.stream(number)
@@ -225,9 +215,9 @@ class StreamWriter:
 
     def _keep_older(self, number: int, key: Id, read: set[Id]) -> None:
         """Move the other entries of an older copy of a damaged node to lost+found."""
-        noted = self.found.noted(OLD_NODE + keys.node_key(number, *key))
+        noted = self.found.noted(placement.OLD_NODE + keys.node_key(number, *key))
         if noted is not None:
-            envelope = decode_envelope(split_candidate(noted)[1], "page")
+            envelope = decode_envelope(placement.split_candidate(noted)[1], "page")
             why = "in an older copy of a damaged node; may have been deleted since"
             self.found.keep(number, why, live_slots(envelope.listpack, *key, read))
 
@@ -253,7 +243,7 @@ class StreamWriter:
     def _damaged_tail(self, number: int, highest: Id) -> Iterator[Node]:
         """Yield the entries above all others of the tail in a damaged row, up to the damage."""
         db_key = keys.pack_number(number)
-        value = self.found.noted(DAMAGED[keys.STREAMS] + db_key)
+        value = self.found.noted(placement.DAMAGED[keys.STREAMS] + db_key)
         if value is None:
             return
         before = self.source.partial(keys.STREAMS, db_key)
@@ -274,7 +264,7 @@ class StreamWriter:
 
     # --- losses -------------------------------------------------------------------------------
 
-    def _count_losses(self, number: int, record: StreamRecord, length: int) -> None:
+    def _count_losses(self, number: int, record: records.StreamRecord, length: int) -> None:
         """Report how many entries are lost, if the record says so."""
         missing = record.length - length
         loss = self.report.streams.get(number)
@@ -326,10 +316,12 @@ def _nodes_of(slots: list[Slot]) -> Iterator[Node]:
 # --- transactions ---------------------------------------------------------------------------------
 
 
-def _create(number: int, name: bytes, record: StreamRecord, txn: WriteTxn) -> None:
+def _create(number: int, name: bytes, record: records.StreamRecord, txn: WriteTxn) -> None:
     new = txn.create_stream(name, number).record
     new.node_max_bytes, new.node_max_entries = record.node_max_bytes, record.node_max_entries
-    new.extension = without_section(record.extension, IDEMPOTENCE)  # `messages` sets it
+    new.extension = extension.without_section(
+        record.extension, extension.IDEMPOTENCE
+    )  # `messages` sets it
 
 
 def _append(name: bytes, node: Node, txn: WriteTxn) -> None:
@@ -346,7 +338,7 @@ def _append(name: bytes, node: Node, txn: WriteTxn) -> None:
     )
 
 
-def _finish(name: bytes, record: StreamRecord, txn: WriteTxn) -> None:
+def _finish(name: bytes, record: records.StreamRecord, txn: WriteTxn) -> None:
     """Set the counters that the nodes do not show."""
     stream = written(txn, name)
     last = max(record.last_id(), stream.record.last_id())
