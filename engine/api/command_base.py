@@ -130,7 +130,8 @@ class CommandBase(Generic[Text]):
 
     def __dir__(self) -> list[str]:
         """Return the public names, which notebooks and shells complete."""
-        return public_names(object.__dir__(self))
+        names = object.__dir__(self)
+        return [name for name in names if not name.startswith("_") or name.startswith("__")]
 
     @property
     def _shape(self) -> int:
@@ -151,11 +152,6 @@ def listed(shape: Shape | None) -> Shape:
 def facts(shape: Shape | None) -> Shape:
     """Wrap a shape, so that notebooks show its dict as a table."""
     return Facts if shape is None else lambda reply: Facts(shape(reply))
-
-
-def public_names(names: Iterable[str]) -> list[str]:
-    """Return the names without private ones."""
-    return [name for name in names if not name.startswith("_") or name.startswith("__")]
 
 
 # --- the bounds of ranges -----------------------------------------------------------------------

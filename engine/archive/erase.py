@@ -179,23 +179,18 @@ def _plans(txn: Txn, environment: Environment, number: int, ids: Ids) -> list[_P
         mine, start = ids[start:end], end
         segment = environment.segments.open(record)
         dictionary = segment.trailer.dictionary_checksum
-        if mine and _is_affected(segment, mine):
+        blocks = {segment.seek(*one) for one in mine} - {len(segment.index.blocks)}
+        if any(
+            has_slot_of(node.ms, node.seq, node.listpack, mine)
+            for number in sorted(blocks)
+            for node in segment.block(number)
+        ):
             plans.append(_Plan(record, mine))
             dictionaries.add(dictionary)
         elif dictionary:
             others.append((record, dictionary))
     plans += [_Plan(record, []) for record, one in others if one in dictionaries]
     return plans
-
-
-def _is_affected(segment: Segment, ids: Ids) -> bool:
-    """Return whether a segment has any part of one of the entries."""
-    for number in sorted({segment.seek(*one) for one in ids}):
-        if number < len(segment.index.blocks):
-            for node in segment.block(number):
-                if has_slot_of(node.ms, node.seq, node.listpack, ids):
-                    return True
-    return False
 
 
 def _rewrite(environment: Environment, plan: _Plan) -> int:

@@ -141,21 +141,13 @@ def messages_of(txn: Txn, stream: Stream) -> parts.Messages | None:
         for db_key, value in rows_with(txn, PRODUCERS, pack_number(state.number)):
             if is_name_key(db_key):
                 producer, name = decode_producer(open_row(PRODUCERS, db_key, value, where), where)
-                messages = _messages_of_producer(txn, state.number, producer.number, where)
-                producers.append(parts.ProducerPart(name, messages))
+                prefix = producer_prefix(state.number, producer.number)
+                rows = bodies_with(txn, IDEMPOTENCY_ORDER, prefix, where)
+                messages = [decode_message(body, where) for _, body in rows]
+                triples = [(one.iid, one.ms, one.seq) for one in messages]
+                producers.append(parts.ProducerPart(name, triples))
     producers.sort()
     return parts.Messages(state.duration, state.maxsize, producers, state.added, state.duplicates)
-
-
-def _messages_of_producer(
-    txn: Txn, number: int, producer: int, where: str
-) -> list[tuple[bytes, int, int]]:
-    messages: list[tuple[bytes, int, int]] = []
-    prefix = producer_prefix(number, producer)
-    for _, body in bodies_with(txn, IDEMPOTENCY_ORDER, prefix, where):
-        message = decode_message(body, where)
-        messages.append((message.iid, message.ms, message.seq))
-    return messages
 
 
 def dump(txn: Txn, name: bytes, server: str | None) -> bytes | None:

@@ -336,8 +336,11 @@ def read_history(txn: Txn, stream: Stream, wanted: Range, out: list[object]) -> 
     sources = _sources(txn, stream)
     if wanted.newest_first:
         _read_down(sources, wanted, out)
-    else:
-        _read_up(sources, wanted, out)
+        return
+    for source in ascending(sources, wanted.start(), wanted.end()):
+        data = source.load()  # the few nodes before the range show nothing of it
+        if data and not read_range(data, source.ms, source.seq, wanted, out):
+            return
 
 
 def history_nodes(txn: Txn, stream: Stream, start: Id, end: Id) -> Iterator[tuple[int, int, bytes]]:
@@ -439,14 +442,6 @@ def archived_of(txn: Txn, number: int) -> list[Source]:
     """Return the place that holds archived nodes of a stream, if it has any."""
     files = txn.context.segment_files
     return [Archived(txn, number, files)] if isinstance(files, SegmentFiles) else []
-
-
-def _read_up(sources: list[Source], wanted: Range, out: list[object]) -> None:
-    """Read nodes ascending; the few before the range show nothing of it."""
-    for source in ascending(sources, wanted.start(), wanted.end()):
-        data = source.load()
-        if data and not read_range(data, source.ms, source.seq, wanted, out):
-            return
 
 
 def _read_down(sources: list[Source], wanted: Range, out: list[object]) -> None:

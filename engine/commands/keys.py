@@ -82,7 +82,10 @@ def _remove(txn: WriteTxn, stream: Stream) -> None:
     if messages:
         txn.add_garbage(records.encode_garbage(records.IDEMPOTENCE_ROWS, messages))
     if stream.archiving_deleted():
-        _retire_all(txn, stream)
+        walk = NodeWalk(txn, stream)
+        while walk.first():
+            walk.load()
+            walk.retire()
     if stream.trimmed:
         _put_owed(
             txn, stream.number, stream.tail_ms, stream.tail_seq, stream.tail_data(), stream.trimmed
@@ -91,14 +94,6 @@ def _remove(txn: WriteTxn, stream: Stream) -> None:
         name_row = encode_former_name(stream.number, stream.name)
         txn.put(db_keys.RETIRED, former_name_key(stream.number), name_row)
     txn.remove_stream(stream)
-
-
-def _retire_all(txn: WriteTxn, stream: Stream) -> None:
-    """Give the archive all entries of a stream that is being removed."""
-    walk = NodeWalk(txn, stream)
-    while walk.first():
-        walk.load()
-        walk.retire()
 
 
 def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bool:
@@ -154,37 +149,23 @@ def collect_garbage(txn: WriteTxn) -> bool:
         if left:
             txn.delete(db_keys.GARBAGE, db_key)
             if kind == records.STREAM_NODES:
-                _forget_name(txn, number)
+                first = db_keys.node_key(number, 0, 1)
+                if not has_rows(txn, db_keys.RETIRED, db_keys.pack_number(number), first):
+                    txn.delete(db_keys.RETIRED, former_name_key(number))
         return True
     return False
-
-
-def _forget_name(txn: WriteTxn, number: int) -> None:
-    """Forget the name of a deleted stream without nodes, unless it has retired nodes."""
-    if not has_rows(
-        txn, db_keys.RETIRED, db_keys.pack_number(number), db_keys.node_key(number, 0, 1)
-    ):
-        txn.delete(db_keys.RETIRED, former_name_key(number))
 
 
 def _drop_rows(txn: WriteTxn, table: int, prefix: bytes, most: int) -> int:
     """Remove up to `most` rows of a table whose keys begin with `prefix`; return how many."""
     doomed = [db_key for db_key, _ in islice(rows_with(txn, table, prefix), most)]
     for db_key in doomed:
-        if table == db_keys.NODES:
-            _bury_node(txn, db_key)
-        else:
-            txn.delete(table, db_key)
+        value = txn.get(table, db_key) if table == db_keys.NODES else None
+        if value is not None and has_bitmap(value):  # the archive gets what was trimmed before
+            node = decode_envelope(value, "a macro node of a deleted stream")
+            _put_owed(txn, node.number, node.ms, node.seq, node.listpack, node.trimmed)
+        txn.delete(table, db_key)
     return len(doomed)
-
-
-def _bury_node(txn: WriteTxn, db_key: bytes) -> None:
-    """Remove a node of a deleted stream; the archive gets the entries that were trimmed before."""
-    value = txn.get(db_keys.NODES, db_key)
-    if value is not None and has_bitmap(value):
-        node = decode_envelope(value, "a macro node of a deleted stream")
-        _put_owed(txn, node.number, node.ms, node.seq, node.listpack, node.trimmed)
-    txn.delete(db_keys.NODES, db_key)
 
 
 def _put_owed(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:

@@ -105,7 +105,12 @@ def check_room(txn: WriteTxn, stream: Stream) -> None:
     if policy is None:
         return
     if txn.context.refuse_above and policy.archive:
-        _check_archive(txn)
+        size = txn.table_bytes(RETIRED)
+        if size > txn.context.refuse_above:  # they cannot be archived: see `back_pressure`
+            raise StoreFullError(
+                f"{size} bytes of trimmed entries wait for the archiver, which failed; make room "
+                "on the disk and archive, or set archive=False"
+            )
     if not policy.keep_unacknowledged or policy.when_full != "refuse":
         return
     most = policy.keep_max_bytes
@@ -175,16 +180,6 @@ def _size_inside(
     return len(stored_form(walk, marked.data, marked.live, marked.deleted, trimmed)[0])
 
 
-def _check_archive(txn: WriteTxn) -> None:
-    """Raise StoreFullError while retired entries cannot be archived; see `back_pressure`."""
-    size = txn.table_bytes(RETIRED)
-    if size > txn.context.refuse_above:
-        raise StoreFullError(
-            f"{size} bytes of trimmed entries wait for the archiver, which failed; make room on "
-            "the disk and archive, or set archive=False"
-        )
-
-
 def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
     """Remove the entries that the retention of a stream does not keep; return their number.
 
@@ -219,8 +214,10 @@ def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
     if too_old and record.first_ms < oldest and record.length:
         spec = TrimSpec.from_id(oldest, 0, policy.approximate, NO_TRIM_LIMIT, KEEPREF)
         removed += _trim(txn, stream, spec, stop, most_nodes)
-        if policy.approximate:
-            _note_first_node(txn, stream)
+        walk = NodeWalk(txn, stream)
+        if policy.approximate and record.length and walk.first() and not walk.on_tail:
+            # Appends then need not read the node before it expires.
+            stream.note_begins(end_ids(walk.load(), walk.ms, walk.seq).last_slot[0])
     if max_bytes is not None:
         removed += _trim_to_size(txn, stream, max_bytes, stop, most_nodes)
     return removed
@@ -275,10 +272,3 @@ def _trim_to_size(
     if removed:
         refresh_ends(txn, stream, first=True, last=False)
     return removed
-
-
-def _note_first_node(txn: Txn, stream: Stream) -> None:
-    """Remember where the first node ends, so that appends need not read it before it expires."""
-    walk = NodeWalk(txn, stream)
-    if stream.record.length and walk.first() and not walk.on_tail:
-        stream.note_begins(end_ids(walk.load(), walk.ms, walk.seq).last_slot[0])

@@ -205,33 +205,22 @@ def _too_small() -> IdTooSmallError:
 
 def append_entry(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
     """Append the entry `ms-seq`, which is above all others, and count it."""
-    if stream.record.node_max_bytes == PAGE_FIT:
-        _append_to_page(txn, stream, ms, seq, pairs)
+    limit: i64 = _PAGE_LISTPACK
+    tail = _tail_or_reopened(txn, stream)
+    if stream.record.node_max_bytes == PAGE_FIT:  # the default: a listpack fills its page run
+        accepted = tail is not None and tail.append_within(ms, seq, pairs, _PAGE_LISTPACK)
+    else:  # by Redis's rule and the limits of this stream
+        limit = i64(stream.record.node_max_bytes)
+        if limit == 0 or limit > _NO_LIMIT:
+            limit = _NO_LIMIT
+        accepted = tail is not None and _accepts(stream, tail.size(), tail.slots(), pairs, limit)
+        if accepted and tail is not None:
+            tail.append(ms, seq, pairs)
+    if accepted:
+        stream.tail_grew()
     else:
-        _append_by_limits(txn, stream, ms, seq, pairs)
+        _start_node(txn, stream, ms, seq, pairs, limit)
     stream.entry_appended(ms, seq)
-
-
-def _append_to_page(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
-    """Append by the default rule: a listpack fills the rest of its page run."""
-    tail = _tail_or_reopened(txn, stream)
-    if tail is not None and tail.append_within(ms, seq, pairs, _PAGE_LISTPACK):
-        stream.tail_grew()
-        return
-    _start_node(txn, stream, ms, seq, pairs, _PAGE_LISTPACK)
-
-
-def _append_by_limits(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
-    """Append by Redis's rule and the limits of this stream."""
-    limit: i64 = i64(stream.record.node_max_bytes)
-    if limit == 0 or limit > _NO_LIMIT:
-        limit = _NO_LIMIT
-    tail = _tail_or_reopened(txn, stream)
-    if tail is not None and _accepts(stream, tail.size(), tail.slots(), pairs, limit):
-        tail.append(ms, seq, pairs)
-        stream.tail_grew()
-        return
-    _start_node(txn, stream, ms, seq, pairs, limit)
 
 
 def _accepts(stream: Stream, size: i64, slots: i64, pairs: list[bytes], limit: i64) -> bool:

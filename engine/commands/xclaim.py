@@ -286,12 +286,8 @@ def claimable_dead(
         dead += found
         if not seen and isinstance(txn, WriteTxn):
             deliveries.drop_dead(txn, consumer)
-    dead.sort(key=_by_order)
+    dead.sort(key=lambda one: one[0])
     return taken + [(nack, entry) for _, nack, entry in dead[: most - len(taken)]]
-
-
-def _by_order(one: tuple[bytes, Nack, object]) -> bytes:
-    return one[0]
 
 
 def idle_left(txn: Txn, stream: Stream, group: Group, min_idle: int, now_ms: int) -> int:

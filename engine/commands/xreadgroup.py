@@ -52,36 +52,27 @@ Position = Id | str | CommandError  # an ID, NEW, or the error in it
 def parse_position(text: bytes) -> Position:
     """Parse an ID argument of XREADGROUP; return an error, which is raised if the group exists."""
     try:
-        return _parse_position(text)
+        special = cut_id(text)
+        if special == b">":
+            return NEW
+        if special in (b"$", b"+"):
+            return CommandError(_MEANINGLESS.format(special.decode(), special.decode()))
+        one = parse_id(text, 0)
     except CommandError as error:
         return error
-
-
-def _parse_position(text: bytes) -> Position:
-    special = cut_id(text)
-    if special == b">":
-        return NEW
-    if special in (b"$", b"+"):
-        raise CommandError(_MEANINGLESS.format(special.decode(), special.decode()))
-    one = parse_id(text, 0)
     return NEW if one == (MAX, MAX) else one  # Redis keeps `>` as the highest ID
-
-
-def check_idle(value: object) -> int | None:
-    """Check the idle time after which entries are claimed, as redis-py does; None for no claims."""
-    if value is None:
-        return None
-    problem = "XREADGROUP claim_min_idle_time must be a non-negative integer"
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ArgumentError(f"{problem}, not {as_given(value)}")
-    server = "min-idle-time is not an integer or out of range"
-    return to_integer("claim_min_idle_time", value, server)
 
 
 def check_claims(min_idle: object, dead: object) -> int | None:
     """Check both options that claim; return the idle time, None if it was not given."""
-    least = check_idle(min_idle)
-    if dead and least is not None:
+    if min_idle is None:
+        return None
+    problem = "XREADGROUP claim_min_idle_time must be a non-negative integer"
+    if isinstance(min_idle, bool) or not isinstance(min_idle, int) or min_idle < 0:
+        raise ArgumentError(f"{problem}, not {as_given(min_idle)}")
+    server = "min-idle-time is not an integer or out of range"
+    least = to_integer("claim_min_idle_time", min_idle, server)
+    if dead:
         raise ArgumentError(
             "XREADGROUP takes claim_dead or claim_min_idle_time, not both: "
             f"claim_dead={as_given(dead)}, claim_min_idle_time={as_given(min_idle)}"
@@ -134,7 +125,11 @@ def xreadgroup(
         lazy: if no stream has anything, do not write that the consumer was seen.
     """
     budget = budget.fresh()  # if the map is full it grows, and the command runs again
-    found = [_existing_at(txn, name, delivery.group_name, position) for name, position in streams]
+    found: list[tuple[Stream, Group]] = []
+    for name, position in streams:
+        found.append(existing_group(txn, name, delivery.group_name, _ENDING))
+        if isinstance(position, CommandError):
+            raise position
     result: Found = []
     idle: list[tuple[Group, Consumer]] = []
     claims = delivery.claims()
@@ -152,7 +147,12 @@ def xreadgroup(
             continue
         due: list[tuple[Nack, object]] = []
         if claims:
-            due = _due(txn, stream, group, delivery, budget)
+            most, min_idle = budget.left(delivery.most), delivery.min_idle
+            if min_idle is None:
+                due = claimable_dead(txn, stream, group, most, int(PAIRS), delivery.owned)
+            else:
+                now_ms = txn.now_ms()
+                due = claimable(txn, stream, group, min_idle, now_ms, most, int(PAIRS))
         if due or has_above(stream, group.last_id()):
             group.saw(consumer, txn.now_ms())
             budget.begin_stream(name)
@@ -204,15 +204,6 @@ def pause(
     return soonest
 
 
-def _existing_at(
-    txn: WriteTxn, name: bytes, group_name: bytes, position: Position
-) -> tuple[Stream, Group]:
-    existing = existing_group(txn, name, group_name, _ENDING)
-    if isinstance(position, CommandError):
-        raise position
-    return existing
-
-
 def _history(
     txn: WriteTxn,
     stream: Stream,
@@ -261,16 +252,6 @@ def _claimed(entry: tuple[object, ...], extra: tuple[int, ...], shape: int) -> t
     """Return an entry with the two numbers that CLAIM adds."""
     whole = (*entry, *extra)
     return _new_tuple(ClaimedEntry, whole) if shape in (ENTRY, TEXT) else whole
-
-
-def _due(
-    txn: WriteTxn, stream: Stream, group: Group, delivery: Delivery, budget: ReplyBudget
-) -> list[tuple[Nack, object]]:
-    most = budget.left(delivery.most)
-    min_idle = delivery.min_idle
-    if min_idle is None:
-        return claimable_dead(txn, stream, group, most, int(PAIRS), delivery.owned)
-    return claimable(txn, stream, group, min_idle, txn.now_ms(), most, int(PAIRS))
 
 
 def _take_over(

@@ -202,7 +202,10 @@ def trim_range(txn: WriteTxn, name: bytes, start: tuple[int, int], end: tuple[in
             count = len(going)
             if count:
                 highest = going[-1]
-                _trim_some(walk, data, going)
+                marked = mark(data, walk.ms, walk.seq, going, 0)
+                archiving = stream.archiving()
+                bitmap = set_trimmed(walk.trimmed, marked.slots) if archiving else walk.trimmed
+                store_marked(walk, marked.data, marked.live, marked.deleted, bitmap)
         removed += count
         found = walk.above(walk.ms, walk.seq)
     if removed:
@@ -210,15 +213,6 @@ def trim_range(txn: WriteTxn, name: bytes, start: tuple[int, int], end: tuple[in
             stream.deleted_up_to(highest)
         refresh_ends(txn, stream, first=start <= first, last=last <= end)
     return removed
-
-
-def _trim_some(walk: NodeWalk, data: bytes, going: list[tuple[int, int]]) -> None:
-    """Trim some, but not all, of the live entries of a node."""
-    marked = mark(data, walk.ms, walk.seq, going, 0)
-    bitmap = walk.trimmed
-    if walk.stream.archiving():
-        bitmap = set_trimmed(bitmap, marked.slots)
-    store_marked(walk, marked.data, marked.live, marked.deleted, bitmap)
 
 
 def store_marked(walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: bytes) -> None:

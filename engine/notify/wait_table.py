@@ -117,11 +117,6 @@ def hash_name(name: bytes) -> int:
     return int(xxhash.xxh3_64_intdigest(name)) | 1
 
 
-def _allocate(handle: int) -> None:
-    """Give the file its size and its blocks: on a full disk, a write to a hole is a bus error."""
-    os.posix_fallocate(handle, 0, _SIZE)
-
-
 class WaitTable:
     """The wait table of one store in this process; without a `folder`, an empty one."""
 
@@ -145,7 +140,8 @@ class WaitTable:
         try:
             _flock(handle, _EXCLUSIVE)
             if os.fstat(handle).st_size < _SIZE:
-                _allocate(handle)
+                # With its blocks: on a full disk, a write to a hole is a bus error.
+                os.posix_fallocate(handle, 0, _SIZE)
             shared = SharedFile(handle, _SIZE)
             words = memoryview(shared.data).cast("Q")
             if not words[_LAYOUT]:  # it is new, or its maker was killed

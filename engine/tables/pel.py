@@ -167,19 +167,15 @@ class Pel:
             if page is None:
                 start += 1
                 continue
-            stop = self._stop(ids, start)
+            stop = len(ids)
+            if self._next_key:  # where the page after this one begins
+                stop = max(start + 1, bisect_left(ids, unpack_id(self._next_key[8:]), start))
             removed = nacks.remove_ids(page.data, ids[start:stop])
             start = stop
             for consumer, count in removed.owners.items():
                 page.replace(removed.data, consumer)
                 owners[consumer] = owners.get(consumer, 0) + count
         return owners
-
-    def _stop(self, ids: list[Id], start: int) -> int:
-        """Return the index of the first ID that belongs to the page after the current one."""
-        if not self._next_key:
-            return len(ids)
-        return max(start + 1, bisect_left(ids, unpack_id(self._next_key[8:]), start))
 
     # --- ends and ranges --------------------------------------------------------------------
 

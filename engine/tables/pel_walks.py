@@ -33,15 +33,11 @@ class OwnedWalk:
         self._cursor: Cursor | None = None
         self._more = False
         if self._inlined is None:
-            self._seek(consumer, start)
-
-    def _seek(self, consumer: int, start: Id) -> None:
-        cursor = self.pel.txn.cursor(keys.CONSUMER_PEL)
-        self._cursor = cursor
-        wanted = keys.owned_key(self.pel.number, consumer, start[0], start[1])
-        # A page has the key of its first NACK, so that the page below the ID may hold it.
-        found = at_or_below(cursor, wanted) and cursor.key()[:_OWNED_PREFIX] == self._prefix
-        self._more = found or cursor.set_range(wanted)
+            cursor = self._cursor = pel.txn.cursor(keys.CONSUMER_PEL)
+            wanted = keys.owned_key(pel.number, consumer, start[0], start[1])
+            # A page has the key of its first NACK, so that the page below the ID may hold it.
+            found = at_or_below(cursor, wanted) and cursor.key()[:_OWNED_PREFIX] == self._prefix
+            self._more = found or cursor.set_range(wanted)
 
     def next(self) -> Page | None:
         inline = self._inlined

@@ -221,7 +221,8 @@ class Stream:
     ) -> bytes:
         """Journal the whole row, or where it differs from `old`; return its value."""
         value = self.encode(epoch, commit_number)
-        operations.splice(table, self.db_key, old, value, self._changing_size())
+        changing = HEADER_SIZE + self.record.size() + _LISTPACK_HEAD  # at most, by an append
+        operations.splice(table, self.db_key, old, value, changing)
         self.written(value)
         return value
 
@@ -317,10 +318,6 @@ class Stream:
 
     def node_bytes(self) -> int:
         return self.record.sealed_bytes + self.tail_size()
-
-    def _changing_size(self) -> int:
-        """Return how many bytes at the start of the row an append changes at most."""
-        return HEADER_SIZE + self.record.size() + _LISTPACK_HEAD
 
     def encode(self, epoch: int, commit_number: int) -> bytes:
         writer = BytesWriter()

@@ -27,7 +27,7 @@ from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
 from streamkeep.engine.txn.flush import flush_after, make_room, no_room
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.table import Table, encoded
+from streamkeep.engine.txn.table import LazyRow, Table, encoded
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError
@@ -220,17 +220,11 @@ class WriteTxn(Txn):
             cached_rows.save()
         for stream in self.streams.values():
             if stream.differs():
-                self._write_row(stream)
-
-    def _write_row(self, stream: Stream) -> None:
-        epoch, number = self.context.epoch, self.commit_number
-        changes = self._changes()
-        row = stream.extend(changes, keys.STREAMS, epoch, number)
-        if row is not None:
-            self._table(keys.STREAMS).put(stream.db_key, row)
-        else:
-            value = stream.rewrite(changes, keys.STREAMS, epoch, number, stream.stored)
-            self._table(keys.STREAMS).put(stream.db_key, value)
+                epoch, number, changes = self.context.epoch, self.commit_number, self._changes()
+                row: bytes | LazyRow | None = stream.extend(changes, keys.STREAMS, epoch, number)
+                if row is None:
+                    row = stream.rewrite(changes, keys.STREAMS, epoch, number, stream.stored)
+                self._table(keys.STREAMS).put(stream.db_key, row)
 
     def commit(self) -> None:
         self.context.check_open()  # a forked child also has it, and must not commit
@@ -254,12 +248,9 @@ class WriteTxn(Txn):
                         stream.cached_size = size
                 context.shrink()
                 self._release()
-                if self._wakes():  # here: an interrupt may have come since the commit
+                if (self.added or self.events) and context.wait_table.has_readers():
+                    # Here: an interrupt may have come since the commit.
                     context.wait_table.notify(self.added, self.events)
-
-    def _wakes(self) -> bool:
-        """Return whether the commit may concern a reader that waits."""
-        return bool(self.added or self.events) and self.context.wait_table.has_readers()
 
     def note_added(self, name: bytes, count: int) -> None:
         """Wake the readers that are blocked on a stream for new entries, after the commit."""

@@ -243,11 +243,12 @@ def _read_group(source: Source, kind: int) -> GroupPart:
     consumers: list[ConsumerPart] = []
     names: set[bytes] = set()
     for index in range(source.length()):
-        consumer = _read_consumer(source, kind)
-        if consumer.name in names:
-            source.fail(f"group {name!r}: consumer {consumer.name!r} is repeated")
-        names.add(consumer.name)
-        consumers.append(consumer)
+        consumer, seen = source.string(), _read_time(source)
+        if consumer in names:
+            source.fail(f"group {name!r}: consumer {consumer!r} is repeated")
+        names.add(consumer)
+        active = _read_time(source) if kind >= TYPE_3 else seen
+        consumers.append(ConsumerPart(consumer, seen, active))
         for _ in range(source.length()):
             _own(source, times, owners, index)
     zone: list[Id] = []
@@ -281,12 +282,6 @@ def _read_pending(source: Source) -> tuple[dict[Id, int], list[int]]:
         times[previous] = _TIME.unpack(raw)[0]
         counts.append(source.length())
     return times, counts
-
-
-def _read_consumer(source: Source, kind: int) -> ConsumerPart:
-    name = source.string()
-    seen = _read_time(source)
-    return ConsumerPart(name, seen, _read_time(source) if kind >= TYPE_3 else seen)
 
 
 def _own(source: Source, times: dict[Id, int], owners: dict[Id, int], owner: int) -> Id:
