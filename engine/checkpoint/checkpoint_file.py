@@ -17,14 +17,7 @@ from streamkeep.engine.system import boot_id, failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, StoreLockedError
-from streamkeep.format.journal.checkpoint import (
-    NO_BOOT,
-    SLOT,
-    SLOT_SIZE,
-    SLOTS,
-    CheckpointSlot,
-    decode_slot,
-)
+from streamkeep.format.journal import checkpoint
 from streamkeep.format.journal.position import LogPosition
 from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
 
@@ -152,7 +145,7 @@ class CheckpointFile:
 
     # --- the slots --------------------------------------------------------------------------
 
-    def newest(self) -> CheckpointSlot | None:
+    def newest(self) -> checkpoint.CheckpointSlot | None:
         """Return the newest checkpoint; None if there has never been one.
 
         Raises:
@@ -168,7 +161,7 @@ class CheckpointFile:
             )
         return None
 
-    def newest_on_disk(self) -> CheckpointSlot | None:
+    def newest_on_disk(self) -> checkpoint.CheckpointSlot | None:
         """As `newest`; the checkpoint is on disk on return.
 
         The process that wrote it may have been killed before its sync. Until it is on disk, no
@@ -188,12 +181,12 @@ class CheckpointFile:
             files.sync_data(self.handle)
         found = _valid_slots(self._read())
         position = max(found, key=lambda one: age(found[one]))
-        files.write_at(self.handle, found[position].encode(), position * SLOT_SIZE)
+        files.write_at(self.handle, found[position].encode(), position * checkpoint.SLOT_SIZE)
         files.sync_data(self.handle)
 
     def take_over(self, slots: bytes) -> None:
         """Overwrite the slots with those of another such file; they are on disk on return."""
-        files.write_at(self.handle, slots[: SLOTS * SLOT_SIZE], 0)
+        files.write_at(self.handle, slots[: checkpoint.SLOTS * checkpoint.SLOT_SIZE], 0)
         files.sync_data(self.handle)
 
     def is_unfinished(self) -> bool:
@@ -202,13 +195,13 @@ class CheckpointFile:
         return data.startswith(UNFINISHED) and not _valid_slots(data)
 
     def mark_unfinished(self) -> None:
-        files.reserve(self.handle, SLOTS * SLOT_SIZE)  # later checkpoints need no more disk space
+        files.reserve(self.handle, checkpoint.SLOTS * checkpoint.SLOT_SIZE)  # later checkpoints need no more disk space
         files.write_at(self.handle, UNFINISHED, 0)
         files.sync_data(self.handle)
         self.folder.sync()  # the mark must be on disk before any file that it covers
         failpoints.hit("create:marked")
 
-    def write(self, slot: CheckpointSlot) -> None:
+    def write(self, slot: checkpoint.CheckpointSlot) -> None:
         """Overwrite the older checkpoint; the new one is on disk on return.
 
         Raises:
@@ -216,17 +209,17 @@ class CheckpointFile:
             OSError: the sync failed; it is unknown which checkpoint is on disk.
         """
         found = _valid_slots(self._read())
-        free = [position for position in range(SLOTS) if position not in found]
+        free = [position for position in range(checkpoint.SLOTS) if position not in found]
         position = free[-1] if free else min(found, key=lambda one: age(found[one]))
         try:
-            files.write_at(self.handle, slot.encode().ljust(SLOT_SIZE, b"\0"), position * SLOT_SIZE)
+            files.write_at(self.handle, slot.encode().ljust(checkpoint.SLOT_SIZE, b"\0"), position * checkpoint.SLOT_SIZE)
         except OSError as error:
             raise translate_os(error) from error
         failpoints.hit("checkpoint:slot-written")
         files.sync_data(self.handle)
 
     def _read(self) -> bytes:
-        return os.pread(self.handle, SLOTS * SLOT_SIZE, 0)
+        return os.pread(self.handle, checkpoint.SLOTS * checkpoint.SLOT_SIZE, 0)
 
 
 def _try_lock(handle: int, kind: int) -> bool:
@@ -237,29 +230,29 @@ def _try_lock(handle: int, kind: int) -> bool:
     return True
 
 
-def position_of(slot: CheckpointSlot) -> LogPosition:
+def position_of(slot: checkpoint.CheckpointSlot) -> LogPosition:
     return LogPosition(
         slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number
     )
 
 
-def meta_of(slot: CheckpointSlot) -> MetaPage:
+def meta_of(slot: checkpoint.CheckpointSlot) -> MetaPage:
     meta = decode_meta_page(slot.meta_page)
     if meta is None:
         raise CorruptionError("steady", "the slot does not hold a meta page")
     return meta
 
 
-def _valid_slots(data: bytes) -> dict[int, CheckpointSlot]:
+def _valid_slots(data: bytes) -> dict[int, checkpoint.CheckpointSlot]:
     found = {}
-    for position in range(SLOTS):
-        slot = decode_slot(data[position * SLOT_SIZE : position * SLOT_SIZE + SLOT.size])
+    for position in range(checkpoint.SLOTS):
+        slot = checkpoint.decode_slot(data[position * checkpoint.SLOT_SIZE : position * checkpoint.SLOT_SIZE + checkpoint.SLOT.size])
         if slot is not None:
             found[position] = slot
     return found
 
 
-def age(slot: CheckpointSlot) -> tuple[int, int, int, int]:
+def age(slot: checkpoint.CheckpointSlot) -> tuple[int, int, int, int]:
     """Return the sort key of slots; a slot that was written again in another boot is newer."""
-    again = 2 if slot.boot_id == NO_BOOT else int(slot.boot_id == boot_id.boot_id())
+    again = 2 if slot.boot_id == checkpoint.NO_BOOT else int(slot.boot_id == boot_id.boot_id())
     return slot.epoch, slot.commit_number, slot.journal_file, again

@@ -17,13 +17,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from streamkeep.engine.commands.xtrim import (
-    KEEPREF,
-    NO_TRIM_LIMIT,
-    TrimSpec,
-    stored_form,
-    trim_stream,
-)
+from streamkeep.engine.commands import xtrim
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
@@ -177,7 +171,7 @@ def _size_inside(
     if marked.live == 0:
         return 0
     trimmed = set_trimmed(walk.trimmed, marked.slots) if policy.archive else walk.trimmed
-    return len(stored_form(walk, marked.data, marked.live, marked.deleted, trimmed)[0])
+    return len(xtrim.stored_form(walk, marked.data, marked.live, marked.deleted, trimmed)[0])
 
 
 def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
@@ -209,10 +203,10 @@ def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
                 return 0
     removed = 0
     if too_long and maxlen is not None:
-        spec = TrimSpec.to_length(maxlen, policy.approximate, NO_TRIM_LIMIT, KEEPREF)
+        spec = xtrim.TrimSpec.to_length(maxlen, policy.approximate, xtrim.NO_TRIM_LIMIT, xtrim.KEEPREF)
         removed += _trim(txn, stream, spec, stop, most_nodes)
     if too_old and record.first_ms < oldest and record.length:
-        spec = TrimSpec.from_id(oldest, 0, policy.approximate, NO_TRIM_LIMIT, KEEPREF)
+        spec = xtrim.TrimSpec.from_id(oldest, 0, policy.approximate, xtrim.NO_TRIM_LIMIT, xtrim.KEEPREF)
         removed += _trim(txn, stream, spec, stop, most_nodes)
         walk = NodeWalk(txn, stream)
         if policy.approximate and record.length and walk.first() and not walk.on_tail:
@@ -248,10 +242,10 @@ def enforce_step(txn: WriteTxn, name: bytes) -> int:
     return 0 if stream is None else enforce(txn, stream, PER_STEP)
 
 
-def _trim(txn: WriteTxn, stream: Stream, spec: TrimSpec, stop: Id | None, most_nodes: int) -> int:
+def _trim(txn: WriteTxn, stream: Stream, spec: xtrim.TrimSpec, stop: Id | None, most_nodes: int) -> int:
     spec.stop = stop
     spec.most_nodes = most_nodes
-    return trim_stream(txn, stream, spec)
+    return xtrim.trim_stream(txn, stream, spec)
 
 
 def _trim_to_size(

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamkeep.engine.commands.reply_budget import (
-    NO_LIMIT,
-    Entries,
-    Found,
-    ReplyBudget,
-    SentEntries,
-    shape_entry,
-)
+from streamkeep.engine.commands import reply_budget
 from streamkeep.engine.commands.xrange import read_entries
 from streamkeep.engine.tables.read_cursor import ReadCursor
 from streamkeep.engine.txn.read_txn import Txn
@@ -54,10 +47,10 @@ def resolve(stream: Stream | None, read_id: ReadId) -> Id:
 
 
 def xread(
-    txn: Txn, streams: list[tuple[bytes, ReadId]], count: int, budget: ReplyBudget, shape: int
-) -> Found:
+    txn: Txn, streams: list[tuple[bytes, ReadId]], count: int, budget: reply_budget.ReplyBudget, shape: int
+) -> reply_budget.Found:
     """Return [name, entries] of each stream that has entries above its ID; `count` 0 for all."""
-    result: Found = []
+    result: reply_budget.Found = []
     for name, read_id in streams:
         if budget.used_up:
             break
@@ -66,7 +59,7 @@ def xread(
         if stream is None or not has_above(stream, after):
             continue
         budget.begin_stream(name)
-        entries, _ = read_above(txn, stream, after, count or NO_LIMIT, budget, shape)
+        entries, _ = read_above(txn, stream, after, count or reply_budget.NO_LIMIT, budget, shape)
         budget.end_stream(len(entries))
         result.append([name, entries])
     return result
@@ -104,11 +97,11 @@ def read_above(
     stream: Stream,
     after: Id,
     most: int,
-    budget: ReplyBudget,
+    budget: reply_budget.ReplyBudget,
     shape: int,
     extra: tuple[int, ...] = (),
     resume: ReadCursor | None = None,
-) -> tuple[Entries, list[Id]]:
+) -> tuple[reply_budget.Entries, list[Id]]:
     """Return entries above an ID up to the limits of the reply, and their IDs.
 
     In the shape RESP the entries are one `SentEntries`, or pairs where the reply adds to each.
@@ -126,7 +119,7 @@ def read_above(
     )
     wanted.room = MOST_SENT - budget.sent
     ids: list[Id] = []
-    out: Entries = []
+    out: reply_budget.Entries = []
     if resume is None:
         read_entries(txn, stream, wanted, out)
     else:
@@ -136,7 +129,7 @@ def read_above(
     if wanted.sent is not None:
         data = wanted.sent.data()
         budget.sent += len(data)
-        out.append(SentEntries(count, data))
+        out.append(reply_budget.SentEntries(count, data))
     budget.add(count)
     return out, ids
 
@@ -146,15 +139,15 @@ def _read_by_size(
     stream: Stream,
     after: Id,
     most: int,
-    budget: ReplyBudget,
+    budget: reply_budget.ReplyBudget,
     shape: int,
     extra: tuple[int, ...],
-) -> tuple[Entries, list[Id]]:
+) -> tuple[reply_budget.Entries, list[Id]]:
     """As `read_above`, but count the size of each entry, and read a chunk at a time."""
-    out: Entries = []
+    out: reply_budget.Entries = []
     ids: list[Id] = []
     while len(out) < most:
-        chunk: Entries = []
+        chunk: reply_budget.Entries = []
         start = next_id(*(ids[-1] if ids else after))
         limit = min(_CHUNK, most - len(out))
         read_entries(txn, stream, Range(*start, MAX, MAX, limit, False, int(PAIRS)), chunk)
@@ -163,7 +156,7 @@ def _read_by_size(
                 return out, ids
             budget.add_entry(ms, seq, flat, *extra)
             ids.append((ms, seq))
-            out.append(shape_entry(ms, seq, flat, shape))
+            out.append(reply_budget.shape_entry(ms, seq, flat, shape))
         if len(chunk) < limit:
             break
     return out, ids

@@ -10,13 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from streamkeep.engine.commands.arguments import to_integer
-from streamkeep.engine.commands.reply_budget import (
-    NO_LIMIT,
-    Entries,
-    Found,
-    ReplyBudget,
-    shape_entry,
-)
+from streamkeep.engine.commands import reply_budget
 from streamkeep.engine.commands.xclaim import claim_one, claimable, claimable_dead, idle_left
 from streamkeep.engine.commands.xrange import read_ids
 from streamkeep.engine.commands.xread import has_above, read_above
@@ -98,7 +92,7 @@ class Delivery:
     ) -> None:
         self.group_name = group_name
         self.consumer_name = consumer_name
-        self.most = count or NO_LIMIT
+        self.most = count or reply_budget.NO_LIMIT
         self.noack = noack
         self.min_idle = min_idle
         self.shape = shape
@@ -116,9 +110,9 @@ def xreadgroup(
     txn: WriteTxn,
     streams: list[tuple[bytes, Position]],
     delivery: Delivery,
-    budget: ReplyBudget,
+    budget: reply_budget.ReplyBudget,
     lazy: bool = False,
-) -> Found:
+) -> reply_budget.Found:
     """Return [name, entries] of each stream that has something for the consumer.
 
     Args:
@@ -130,7 +124,7 @@ def xreadgroup(
         found.append(existing_group(txn, name, delivery.group_name, _ENDING))
         if isinstance(position, CommandError):
             raise position
-    result: Found = []
+    result: reply_budget.Found = []
     idle: list[tuple[Group, Consumer]] = []
     claims = delivery.claims()
     for index, (name, position) in enumerate(streams):
@@ -211,8 +205,8 @@ def _history(
     consumer: Consumer,
     after: Id,
     delivery: Delivery,
-    budget: ReplyBudget,
-) -> Entries:
+    budget: reply_budget.ReplyBudget,
+) -> reply_budget.Entries:
     """Deliver pending entries above an ID again; entries that are gone have no fields."""
     now_ms = txn.now_ms()
     most = min(budget.left(delivery.most), consumer.pending)
@@ -220,7 +214,7 @@ def _history(
     if nacks:
         group.hold(consumer, delivery.lease)
     found = read_ids(txn, stream, [nack.id() for nack in nacks], int(PAIRS))
-    entries: Entries = []
+    entries: reply_budget.Entries = []
     for nack in nacks:
         if budget.used_up:
             break
@@ -228,7 +222,7 @@ def _history(
         flat = None if entry is None else entry[2]
         budget.add_entry(nack.ms, nack.seq, flat)
         shape = delivery.shape
-        one = _gone(nack, shape) if flat is None else shape_entry(nack.ms, nack.seq, flat, shape)
+        one = _gone(nack, shape) if flat is None else reply_budget.shape_entry(nack.ms, nack.seq, flat, shape)
         if delivery.counted:
             one = _claimed(one, (nack.idle_ms(now_ms), nack.delivery_count), shape)
         entries.append(one)
@@ -260,11 +254,11 @@ def _take_over(
     consumer: Consumer,
     due: list[tuple[Nack, Any]],
     delivery: Delivery,
-    budget: ReplyBudget,
-) -> Entries:
+    budget: reply_budget.ReplyBudget,
+) -> reply_budget.Entries:
     """Claim the due entries; each reply has its former idle time and delivery count."""
     now_ms = txn.now_ms()
-    taken: Entries = []
+    taken: reply_budget.Entries = []
     if due:
         group.hold(consumer, delivery.lease)
     for nack, (ms, seq, flat) in due:
@@ -273,7 +267,7 @@ def _take_over(
         extra = (nack.idle_ms(now_ms), nack.delivery_count)
         budget.add_entry(ms, seq, flat, *extra)
         claim_one(group, consumer, nack, now_ms)
-        taken.append(_claimed(shape_entry(ms, seq, flat, delivery.shape), extra, delivery.shape))
+        taken.append(_claimed(reply_budget.shape_entry(ms, seq, flat, delivery.shape), extra, delivery.shape))
     return taken
 
 
@@ -284,9 +278,9 @@ def _deliver(
     consumer: Consumer,
     delivery: Delivery,
     taken: int,
-    budget: ReplyBudget,
+    budget: reply_budget.ReplyBudget,
     extra: tuple[int, ...],
-) -> Entries:
+) -> reply_budget.Entries:
     """Deliver new entries: those above the group's last_delivered_id."""
     most = delivery.most - taken
     if most <= 0 or budget.used_up or not has_above(stream, group.last_id()):

@@ -31,13 +31,7 @@ from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
 from streamkeep.format.core.errors import StoreError
-from streamkeep.format.journal.journal import (
-    RECORD_HEADER,
-    FileHeader,
-    encode_record,
-    first_chain,
-    record_checksum,
-)
+from streamkeep.format.journal import journal as layout
 from streamkeep.format.journal.position import LogPosition, encode_position
 
 FILE_SIZE: Final = 16 << 20
@@ -135,7 +129,7 @@ class Journal:
         if self._opened != log.number and not first:
             control.check_not_moved()
             self._open_file(log.number)
-        size = RECORD_HEADER.size + len(body)
+        size = layout.RECORD_HEADER.size + len(body)
         # A higher file was begun for a commit that failed. Syncs may already begin with that file.
         # It is begun again: every process finds its next record in the file of the last commit, or
         # as the first one of the file that follows.
@@ -153,10 +147,10 @@ class Journal:
             self._begun_from = log.position
             self._begin_file(size, first)
             self._clean = False
-        chain = record_checksum(body, log.chain)
+        chain = layout.record_checksum(body, log.chain)
         self._written = log.number, log.offset
         try:
-            self._write(log.offset, encode_record(body, chain))
+            self._write(log.offset, layout.encode_record(body, chain))
         except StoreError:
             self._written = 0, 0  # it is not whole
             raise
@@ -228,7 +222,7 @@ class Journal:
                         number = max(number, reader.named_number(name) + 1)
                 control.set_durable(number, control.durable())
             salt = int.from_bytes(os.urandom(8), "big")
-            header = FileHeader(self.epoch, number, log.commit_number + 1, salt, self.store_uuid)
+            header = layout.FileHeader(self.epoch, number, log.commit_number + 1, salt, self.store_uuid)
             data = header.encode()
             control.check_not_moved()
             self._make_file(data, size, first)
@@ -238,7 +232,7 @@ class Journal:
         except OSError as error:
             raise translate_os(error) from error
         self._open_file(number)
-        log.go_to(number, len(data), first_chain(data), log.commit_number)
+        log.go_to(number, len(data), layout.first_chain(data), log.commit_number)
         failpoints.hit("journal:new-file")
 
     def _make_file(self, header: bytes, size: int, first: bool) -> None:

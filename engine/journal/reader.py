@@ -15,22 +15,13 @@ from typing import Final, NamedTuple, Protocol
 
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.journal.journal import (
-    FILE_HEADER,
-    RECORD_HEADER,
-    FileHeader,
-    decode_file_header,
-    find_record,
-    first_chain,
-    read_record,
-    record_size,
-)
+from streamkeep.format.journal import journal
 from streamkeep.format.journal.position import LogPosition
 
 NOWHERE: Final = LogPosition(0, 0, 0, -1)
 JOURNAL_FOLDER: Final = "journal"
 SUFFIX: Final = ".skj"
-END: Final = bytes(RECORD_HEADER.size)  # follows the last record of a file
+END: Final = bytes(journal.RECORD_HEADER.size)  # follows the last record of a file
 _WINDOW: Final = 4096  # bytes that are read first; a record of an append has about 200
 _MOST_WINDOW: Final = 1 << 18
 
@@ -64,9 +55,9 @@ def named_number(name: str) -> int:
     return int(name[: -len(SUFFIX)])
 
 
-def read_header(folder: Folder, name: str) -> FileHeader | None:
+def read_header(folder: Folder, name: str) -> journal.FileHeader | None:
     """Return the header of a journal file; None if it has no valid one."""
-    return decode_file_header(folder.read(name, FILE_HEADER.size))
+    return journal.decode_file_header(folder.read(name, journal.FILE_HEADER.size))
 
 
 class Identity(Protocol):
@@ -177,8 +168,8 @@ class Reader:
                     self.go_to(*(start if found else before))
                     if found:
                         return True
-                begin = FILE_HEADER.size
-            place = find_record(self._folder.read(name), begin, self.commit_number)
+                begin = journal.FILE_HEADER.size
+            place = journal.find_record(self._folder.read(name), begin, self.commit_number)
             if place is not None:
                 self.go_to(number, *place)
                 return True
@@ -193,8 +184,8 @@ class Reader:
         owner = self._owner
         if header is None or (header.epoch, header.store_uuid) != (owner.epoch, owner.store_uuid):
             return None
-        chain = first_chain(header.encode())
-        return LogPosition(header.file_number, FILE_HEADER.size, chain, header.first_commit - 1)
+        chain = journal.first_chain(header.encode())
+        return LogPosition(header.file_number, journal.FILE_HEADER.size, chain, header.first_commit - 1)
 
     def _next_in(self, name: str, number: int, offset: int, chain: int) -> bytes | None:
         """Return the body of the record at a place, and move the position after it.
@@ -203,11 +194,11 @@ class Reader:
             name: that of the file, if a lost rename has left it another one than that of its
                 number.
         """
-        if not self._load(name, number, offset, RECORD_HEADER.size):
+        if not self._load(name, number, offset, journal.RECORD_HEADER.size):
             return None
-        if not self._load(name, number, offset, record_size(self._data, offset - self._base)):
+        if not self._load(name, number, offset, journal.record_size(self._data, offset - self._base)):
             return None
-        record = read_record(self._data, offset - self._base, chain)
+        record = journal.read_record(self._data, offset - self._base, chain)
         if record is None or record.commit_number != self.commit_number + 1:
             return None
         self.go_to(number, self._base + record.end, record.chain, record.commit_number)

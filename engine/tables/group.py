@@ -28,13 +28,7 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import is_ascending
-from streamkeep.format.rows.group_records import (
-    Consumer,
-    GroupRecord,
-    decode_consumer,
-    decode_group,
-    encode_lease,
-)
+from streamkeep.format.rows import group_records
 from streamkeep.format.rows.nacks import MAX_COUNT, OWNED, Nack, encode_run, make_order_key
 from streamkeep.format.rows.records import GROUP_ROWS, encode_garbage
 
@@ -51,7 +45,7 @@ class Group(CachedRow):
     times changed are in a table of their own until `save`.
     """
 
-    def __init__(self, txn: Txn, stream: Stream, record: GroupRecord) -> None:
+    def __init__(self, txn: Txn, stream: Stream, record: group_records.GroupRecord) -> None:
         self.txn = txn
         self.stream_number = stream.number
         self.stream_key: bytes = stream.db_key
@@ -61,8 +55,8 @@ class Group(CachedRow):
         self.resume = ReadCursor()
         self.stored = b""  # the value of its row
         self._stored_body = b""  # the record in it
-        self._consumers: dict[bytes, Consumer] = {}
-        self._changed: dict[bytes, Consumer] = {}  # those of them that `save` must write
+        self._consumers: dict[bytes, group_records.Consumer] = {}
+        self._changed: dict[bytes, group_records.Consumer] = {}  # those of them that `save` must write
         self._names: dict[int, bytes] = {}
         self._leases: dict[int, int] = {}  # the newest lease of each consumer, by its number
 
@@ -91,26 +85,26 @@ class Group(CachedRow):
 
     # --- consumers --------------------------------------------------------------------------
 
-    def find_consumer(self, name: bytes) -> Consumer | None:
+    def find_consumer(self, name: bytes) -> group_records.Consumer | None:
         consumer = self._consumers.get(name)
         if consumer is None:
             db_key = keys.name_key(self.prefix, name)
             body = self.txn.get_row(keys.CONSUMERS, db_key, self._where())
             if body is None:
                 return None
-            consumer = decode_consumer(body, self._where())
+            consumer = group_records.decode_consumer(body, self._where())
             if consumer.name != name:
                 raise CorruptionError(self._where(), f"the row of {name!r} holds another name")
             self._consumers[name] = consumer
         return consumer
 
-    def make_consumer(self, name: bytes, now_ms: int) -> Consumer:
+    def make_consumer(self, name: bytes, now_ms: int) -> group_records.Consumer:
         """Return a consumer, created if it is missing; its times stay as they are."""
         consumer = self.find_consumer(name)
         if consumer is None:
             number = self.record.next_consumer
             keys.check_number(number, keys.LAST_MEMBER, self._where())
-            consumer = Consumer(name, number, now_ms)
+            consumer = group_records.Consumer(name, number, now_ms)
             self._consumers[name] = consumer
             self._changed[name] = consumer
             self.record.next_consumer += 1
@@ -118,21 +112,21 @@ class Group(CachedRow):
             self.writer().put_row(keys.CONSUMERS, keys.number_key(self.prefix, number), name)
         return consumer
 
-    def see_consumer(self, name: bytes, now_ms: int) -> Consumer:
+    def see_consumer(self, name: bytes, now_ms: int) -> group_records.Consumer:
         """Return a consumer, created if it is missing, and note that it was seen."""
         consumer = self.make_consumer(name, now_ms)
         self.saw(consumer, now_ms)
         return consumer
 
-    def saw(self, consumer: Consumer, now_ms: int) -> None:
+    def saw(self, consumer: group_records.Consumer, now_ms: int) -> None:
         consumer.seen_time = now_ms
         self._changed[consumer.name] = consumer
 
-    def was_active(self, consumer: Consumer, now_ms: int) -> None:
+    def was_active(self, consumer: group_records.Consumer, now_ms: int) -> None:
         consumer.active_time = now_ms
         self._changed[consumer.name] = consumer
 
-    def remove_consumer(self, consumer: Consumer) -> None:
+    def remove_consumer(self, consumer: group_records.Consumer) -> None:
         """Remove a consumer that owns no pending entry."""
         txn = self.writer()
         txn.delete(keys.CONSUMERS, keys.name_key(self.prefix, consumer.name))
@@ -144,7 +138,7 @@ class Group(CachedRow):
         self._names.pop(consumer.number, None)
         self.record.consumers -= 1
 
-    def hold(self, consumer: Consumer, lease: int) -> None:
+    def hold(self, consumer: group_records.Consumer, lease: int) -> None:
         """Note under which lease a consumer is given entries from now on; 0 for none.
 
         Costs a row when that changes, which is once for each process that uses the consumer.
@@ -157,15 +151,15 @@ class Group(CachedRow):
             txn = self.writer()
             tidy_leases(txn, self.pel, consumer)
             db_key = keys.lease_key(self.prefix, number, self.record.next_order)
-            txn.put_row(keys.CONSUMERS, db_key, encode_lease(lease))
+            txn.put_row(keys.CONSUMERS, db_key, group_records.encode_lease(lease))
             self._remove_dead(consumer)
         self._leases[number] = lease
 
-    def newest_lease(self, consumer: Consumer) -> int:
+    def newest_lease(self, consumer: group_records.Consumer) -> int:
         """Return the lease under which a consumer was given entries last; 0 if that is unknown."""
         return newest_lease(self.txn, self.prefix, consumer.number)
 
-    def _remove_dead(self, newcomer: Consumer) -> None:
+    def _remove_dead(self, newcomer: group_records.Consumer) -> None:
         """Remove some consumers that died long ago and have nothing pending.
 
         It happens when a process begins to consume, so groups do not grow with each process.
@@ -186,12 +180,12 @@ class Group(CachedRow):
             ):
                 self.remove_consumer(consumer)
 
-    def consumers(self) -> list[Consumer]:
-        everyone: dict[bytes, Consumer] = {}
+    def consumers(self) -> list[group_records.Consumer]:
+        everyone: dict[bytes, group_records.Consumer] = {}
         for db_key, value in rows_with(self.txn, keys.CONSUMERS, self.prefix):
             if keys.is_name_key(db_key):
                 body = open_row(keys.CONSUMERS, db_key, value, self._where())
-                consumer = decode_consumer(body, self._where())
+                consumer = group_records.decode_consumer(body, self._where())
                 everyone[consumer.name] = self._consumers.get(consumer.name, consumer)
         for name, consumer in self._consumers.items():  # those not written yet
             everyone[name] = consumer
@@ -210,7 +204,7 @@ class Group(CachedRow):
             self._names[number] = name
         return name
 
-    def _owner(self, number: int) -> Consumer | None:
+    def _owner(self, number: int) -> group_records.Consumer | None:
         if number == 0:
             return None
         consumer = self.find_consumer(self.consumer_name(number))
@@ -227,7 +221,7 @@ class Group(CachedRow):
         self,
         ms: int,
         seq: int,
-        consumer: Consumer,
+        consumer: group_records.Consumer,
         *,
         delivery_time: int,
         delivery_count: int,
@@ -248,7 +242,7 @@ class Group(CachedRow):
         count = min(delivery_count, MAX_COUNT)
         self.put(Nack(ms, seq, consumer.number, time, count, key), consumer)
 
-    def deliver(self, ids: list[tuple[int, int]], consumer: Consumer, now_ms: int) -> None:
+    def deliver(self, ids: list[tuple[int, int]], consumer: group_records.Consumer, now_ms: int) -> None:
         """Make entries, ascending, pending for a consumer, delivered for the first time."""
         highest = self.pel.highest()
         if (
@@ -273,7 +267,7 @@ class Group(CachedRow):
         record.next_order += 1
         self.put(Nack(ms, seq, 0, 0, delivery_count, key), None)
 
-    def put(self, nack: Nack, consumer: Consumer | None) -> None:
+    def put(self, nack: Nack, consumer: group_records.Consumer | None) -> None:
         """Add a NACK of a consumer, or of none, in the place of that of the same entry."""
         former = self.pel.put(nack)
         if former is not None:
@@ -298,7 +292,7 @@ class Group(CachedRow):
             self._count_pending(self._owner(number), -count)
         return acknowledged
 
-    def _count_pending(self, owner: Consumer | None, count: int) -> None:
+    def _count_pending(self, owner: group_records.Consumer | None, count: int) -> None:
         """Count pending entries of the group, and of their owner if they have one."""
         self.record.pending += count
         if owner is None:
@@ -334,7 +328,7 @@ def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
     if value is None:
         return None
     body = open_row(keys.GROUPS, db_key, value, where)
-    record = decode_group(body, where)
+    record = group_records.decode_group(body, where)
     if record.name != name:
         raise CorruptionError(where, "the row holds another name")
     group = Group(txn, stream, record)
@@ -361,7 +355,7 @@ def find_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
 def create_group(txn: WriteTxn, stream: Stream, name: bytes, last_id: tuple[int, int]) -> Group:
     txn.group_counts = {}
     number = txn.take_number(NEXT_GROUP)
-    group = Group(txn, stream, GroupRecord(name, number, last_id[0], last_id[1]))
+    group = Group(txn, stream, group_records.GroupRecord(name, number, last_id[0], last_id[1]))
     txn.attach((stream.number, name), group)
     group.save()
     return group
@@ -388,7 +382,7 @@ def count_groups(txn: Txn, stream: Stream) -> int:
 def groups_of(txn: Txn, stream: Stream) -> list[Group]:
     where = f"groups of {stream.number}"
     rows = bodies_with(txn, keys.GROUPS, stream.db_key, where)
-    names = [decode_group(body, where).name for _, body in rows]
+    names = [group_records.decode_group(body, where).name for _, body in rows]
     groups: list[Group] = []
     for name in sorted(names):
         group = find_group(txn, stream, name)

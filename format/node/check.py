@@ -12,13 +12,7 @@ from mypy_extensions import i64
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import unsigned
-from streamkeep.format.node.listpack import (
-    HEADER_SIZE,
-    UNKNOWN_COUNT,
-    Reader,
-    corrupt,
-    stated_count,
-)
+from streamkeep.format.node import listpack
 from streamkeep.format.node.listpack_check import checked_step
 from streamkeep.format.node.node import (
     DELETED,
@@ -41,7 +35,7 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
     """
     node = read_header(data, ms, seq)
     elements: i64 = 0
-    position: i64 = HEADER_SIZE
+    position: i64 = listpack.HEADER_SIZE
     end: i64 = node.end
     while position < node.first_slot:
         position = checked_step(data, position, end)
@@ -55,7 +49,7 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
     while cursor.next():
         start: i64 = cursor.start
         if cursor.width == 0:
-            raise corrupt("an entry has no fields", start)
+            raise listpack.corrupt("an entry has no fields", start)
         position = start
         while position < cursor.position:
             position = checked_step(data, position, end)
@@ -70,7 +64,7 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
         cursor.position = position
         lp_count: i64 = cursor.integer()
         if lp_count != expected:
-            raise corrupt(f"lp-count is {int(lp_count)}, expected {int(expected)}", start)
+            raise listpack.corrupt(f"lp-count is {int(lp_count)}, expected {int(expected)}", start)
         checked_step(data, position, end)
         if not cursor.flags & DELETED:
             if cursor.live == 1:
@@ -79,10 +73,10 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
             last_ms = cursor.ms
             last_seq = cursor.seq
     if node.count == 0 and not may_be_dead:
-        raise corrupt("the node has no live entries", HEADER_SIZE)
-    stated = stated_count(data)
-    if stated != UNKNOWN_COUNT and stated != elements:
-        raise corrupt(f"num-elements is {int(stated)}, counted {int(elements)}", 4)
+        raise listpack.corrupt("the node has no live entries", listpack.HEADER_SIZE)
+    stated = listpack.stated_count(data)
+    if stated != listpack.UNKNOWN_COUNT and stated != elements:
+        raise listpack.corrupt(f"num-elements is {int(stated)}, counted {int(elements)}", 4)
     ids.live = cursor.live
     ids.deleted = node.deleted
     ids.first_live = (unsigned(first_ms), unsigned(first_seq))
@@ -108,12 +102,12 @@ def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
     """
     slots: list[Slot] = []
     size: i64 = len(data)
-    if size < HEADER_SIZE + 1:
+    if size < listpack.HEADER_SIZE + 1:
         return slots, f"{int(size)} bytes, less than an empty listpack"
     whole = int(size).to_bytes(4, "little") + data[4 : size - 1] + b"\xff"
     try:
         node = read_header(whole, ms, seq)
-        position: i64 = HEADER_SIZE
+        position: i64 = listpack.HEADER_SIZE
         while position < node.first_slot:
             position = checked_step(whole, position, node.end)
         cursor = SlotCursor(node)
@@ -128,7 +122,7 @@ def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
             while left > 0:
                 position = checked_step(whole, position, node.end)
                 left -= 1
-            reader = Reader(whole, position, node.end)
+            reader = listpack.Reader(whole, position, node.end)
             if reader.integer() != (4 + count if plain else 3 + count) or count == 0:
                 return slots, f"lp-count is wrong at byte {int(position)}"
             found_ms, found_seq = cursor.id()

@@ -9,15 +9,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.node.listpack import (
-    TRUNCATED,
-    UNKNOWN_COUNT,
-    backlen_size,
-    corrupt,
-    element_size,
-    open_elements,
-    stated_count,
-)
+from streamkeep.format.node import listpack
 
 
 def validate(data: bytes) -> int:
@@ -26,36 +18,36 @@ def validate(data: bytes) -> int:
     Beyond what reading checks, each backlen must match its element, in either form, and the count
     in the header must be right or unknown.
     """
-    reader = open_elements(data)
+    reader = listpack.open_elements(data)
     position: i64 = reader.position
     count: i64 = 0
     while position < reader.end:
         position = checked_step(data, position, reader.end)
         count += 1
-    stated = stated_count(data)
-    if stated != UNKNOWN_COUNT and stated != count:
-        raise corrupt(f"num-elements is {int(stated)}, counted {int(count)}", 4)
+    stated = listpack.stated_count(data)
+    if stated != listpack.UNKNOWN_COUNT and stated != count:
+        raise listpack.corrupt(f"num-elements is {int(stated)}, counted {int(count)}", 4)
     return int(count)
 
 
 def checked_step(data: bytes, position: i64, end: i64) -> i64:
     """Return the offset after the element at `position`; check its size and its backlen."""
     if position >= end:
-        raise corrupt("found the end of the listpack, expected an element", position)
+        raise listpack.corrupt("found the end of the listpack, expected an element", position)
     first: i64 = i64(data[position])
     if first < 0xC0:  # a small number, or a short string
         size: i64 = 1 if first < 0x80 else 1 + (first & 63)
         stop: i64 = position + size
         if stop >= end:
-            raise corrupt(TRUNCATED, position)
+            raise listpack.corrupt(listpack.TRUNCATED, position)
         if i64(data[stop]) != size:
             raise _wrong_backlen(i64(data[stop]), size, stop)
         return stop + 1
-    size = element_size(data, position, end)
+    size = listpack.element_size(data, position, end)
     stop = position + size
-    after: i64 = stop + backlen_size(data, stop, size, end)
+    after: i64 = stop + listpack.backlen_size(data, stop, size, end)
     if after > end:
-        raise corrupt("a backlen is truncated", position)
+        raise listpack.corrupt("a backlen is truncated", position)
     _check_backlen(data, stop, after, size)
     return after
 
@@ -67,7 +59,7 @@ def _check_backlen(data: bytes, start: i64, stop: i64, size: i64) -> None:
     while index < stop:
         byte: i64 = i64(data[index])
         if (byte >= 128) != (index > start):
-            raise corrupt("a backlen has a wrong continuation bit", index)
+            raise listpack.corrupt("a backlen has a wrong continuation bit", index)
         value = (value << 7) | (byte & 127)
         index += 1
     if value != size:
@@ -75,13 +67,13 @@ def _check_backlen(data: bytes, start: i64, stop: i64, size: i64) -> None:
 
 
 def _wrong_backlen(value: i64, size: i64, offset: i64) -> CorruptionError:
-    return corrupt(f"a backlen is {int(value)}, the element takes {int(size)} bytes", offset)
+    return listpack.corrupt(f"a backlen is {int(value)}, the element takes {int(size)} bytes", offset)
 
 
 def decode(data: bytes) -> list[bytes]:
     """Check every byte of a listpack, and return its elements as strings."""
     validate(data)
-    reader = open_elements(data)
+    reader = listpack.open_elements(data)
     elements: list[bytes] = []
     while reader.position < reader.end:
         elements.append(reader.string())
@@ -99,11 +91,11 @@ def convert_backlens(data: bytes, newer: bool) -> bytes:
     """
     if len(data) < 16383:
         return data
-    reader = open_elements(data)
+    reader = listpack.open_elements(data)
     pieces: list[bytes] = []
     copied: i64 = 0
     while reader.position < reader.end:
-        stop: i64 = reader.position + element_size(data, reader.position, reader.end)
+        stop: i64 = reader.position + listpack.element_size(data, reader.position, reader.end)
         size: i64 = stop - reader.position
         reader.skip()
         if size != 16383 and size != 2097151 and size != 268435455:

@@ -31,15 +31,7 @@ from mypy_extensions import i64
 from streamkeep.format.core.entry import Entry, fields_of
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import add, below, bits, id_text, unsigned
-from streamkeep.format.node.listpack import (
-    HEADER_SIZE,
-    Reader,
-    corrupt,
-    integer_at,
-    open_elements,
-    put_decimal,
-    step,
-)
+from streamkeep.format.node import listpack
 
 DELETED: Final[i64] = 1
 SAME_FIELDS: Final[i64] = 2
@@ -62,7 +54,7 @@ class NodeHeader:
 
     def __init__(self, data: bytes, ms: int, seq: int) -> None:
         """Parse the master entry of the listpack `data` under the key `ms-seq`."""
-        reader = open_elements(data)
+        reader = listpack.open_elements(data)
         self.data = data
         self.ms = bits(ms)
         self.seq = bits(seq)
@@ -73,7 +65,7 @@ class NodeHeader:
         self.after_deleted: i64 = reader.position
         width = reader.integer()
         if self.count < 0 or self.deleted < 0 or width < 0:
-            raise corrupt(_NEGATIVE, HEADER_SIZE)
+            raise listpack.corrupt(_NEGATIVE, listpack.HEADER_SIZE)
         fields: list[bytes] = []
         index: i64 = 0
         while index < width:
@@ -81,7 +73,7 @@ class NodeHeader:
             index += 1
         self.fields = fields
         if reader.integer() != 0:
-            raise corrupt("the master entry does not end with 0", reader.position)
+            raise listpack.corrupt("the master entry does not end with 0", reader.position)
         self.first_slot: i64 = reader.position
 
 
@@ -92,11 +84,11 @@ def read_header(data: bytes, ms: int, seq: int) -> NodeHeader:
 
 def peek_counts(start: bytes) -> tuple[int, int]:
     """Return (live, tombstones) from the first bytes of a node; 26 bytes are always enough."""
-    reader = Reader(start, HEADER_SIZE, len(start))
+    reader = listpack.Reader(start, listpack.HEADER_SIZE, len(start))
     count = reader.integer()
     deleted = reader.integer()
     if count < 0 or deleted < 0:
-        raise corrupt(_NEGATIVE, HEADER_SIZE)
+        raise listpack.corrupt(_NEGATIVE, listpack.HEADER_SIZE)
     return int(count), int(deleted)
 
 
@@ -106,16 +98,16 @@ def _wrong_counts(node: NodeHeader, live: i64, slots: i64) -> CorruptionError:
     stated = f"{int(node.count)} live and {int(node.deleted)} deleted slots"
     found = f"found {int(live)} and {int(slots - live)}"
     problem = f"the master entry counts {stated}, {found}"
-    return CorruptionError(f"macro node {where}", problem, offset=int(HEADER_SIZE))
+    return CorruptionError(f"macro node {where}", problem, offset=int(listpack.HEADER_SIZE))
 
 
 def _not_ascending(ms: i64, seq: i64, offset: i64) -> CorruptionError:
     """Return the error for a slot whose ID is not above that of the slot before it."""
     where = id_text(unsigned(ms), unsigned(seq)).decode()
-    return corrupt(f"ID {where} is out of order", offset)
+    return listpack.corrupt(f"ID {where} is out of order", offset)
 
 
-class SlotCursor(Reader):
+class SlotCursor(listpack.Reader):
     """Steps through the slots of a node: `next`, then exactly one of `pairs`, `mapping`, `skip`.
 
     IDs that do not ascend are damage: a range that trusted them would end early or be out of order.
@@ -151,13 +143,13 @@ class SlotCursor(Reader):
         self.index += 1
         flags: i64 = i64(data[start])
         if flags > 3 or start + 1 >= end:  # one byte, in which `tombstones.mark` can set a bit
-            raise corrupt(f"entry flags are {int(flags)}, expected 0 to 3", start)
+            raise listpack.corrupt(f"entry flags are {int(flags)}, expected 0 to 3", start)
         self.flags = flags
         self.live += 1 - (flags & DELETED)
-        position: i64 = step(data, start + 2, end)
-        ms = add(self.base_ms, integer_at(data, start + 2))
-        self.position = step(data, position, end)
-        seq = add(self.base_seq, integer_at(data, position))
+        position: i64 = listpack.step(data, start + 2, end)
+        ms = add(self.base_ms, listpack.integer_at(data, start + 2))
+        self.position = listpack.step(data, position, end)
+        seq = add(self.base_seq, listpack.integer_at(data, position))
         if not below(self.ms, self.seq, ms, seq) and not (
             self.index == 0 and ms == self.ms and seq == self.seq
         ):
@@ -169,7 +161,7 @@ class SlotCursor(Reader):
         else:
             self.width = self.integer()
             if self.width < 0:
-                raise corrupt("the number of fields is negative", self.start)
+                raise listpack.corrupt("the number of fields is negative", self.start)
         return True
 
     def at(self, position: i64, index: i64) -> None:
@@ -190,7 +182,7 @@ class SlotCursor(Reader):
         end = self.end
         position = self.position
         while count >= 0:
-            position = step(data, position, end)
+            position = listpack.step(data, position, end)
             count -= 1
         self.position = position
 
@@ -229,9 +221,9 @@ class SlotCursor(Reader):
             return id_text(unsigned(self.ms), unsigned(self.seq))
         scratch = self.scratch
         scratch.truncate(0)
-        put_decimal(scratch, self.ms)
+        listpack.put_decimal(scratch, self.ms)
         scratch.append(45)
-        put_decimal(scratch, self.seq)
+        listpack.put_decimal(scratch, self.seq)
         return scratch.getvalue()
 
     def id(self) -> tuple[int, int]:

@@ -12,13 +12,7 @@ from mypy_extensions import i64, u8
 
 from streamkeep.format.core.id_codec import below, bits
 from streamkeep.format.node.builder import assemble
-from streamkeep.format.node.listpack import (
-    HEADER_SIZE,
-    corrupt,
-    open_elements,
-    put_integer,
-    stated_count,
-)
+from streamkeep.format.node import listpack
 from streamkeep.format.node.node import (
     DELETED,
     SAME_FIELDS,
@@ -132,17 +126,17 @@ def _marked(
     deleted: i64 = node.deleted + number
     if live < 0:
         problem = f"count is {int(node.count)}, found at least {int(number)} live slots"
-        raise corrupt(problem, HEADER_SIZE)
+        raise listpack.corrupt(problem, listpack.HEADER_SIZE)
     if number == 0:
         return Marked(node.data, int(live), int(deleted), ids, slots)
     body = BytesWriter()
-    put_integer(body, deleted)
+    listpack.put_integer(body, deleted)
     shift: i64 = len(body) - node.after_deleted
     body.write(node.data[node.after_deleted : node.end])
     for position in positions:  # flags 0 to 3 always take one byte, so the size does not change
         at: i64 = i64(position) + shift
         body[at] = body[at] | u8(1)
-    data = assemble(live, body.getvalue(), stated_count(node.data))
+    data = assemble(live, body.getvalue(), listpack.stated_count(node.data))
     return Marked(data, int(live), int(deleted), ids, slots)
 
 
@@ -182,7 +176,7 @@ def rewrite(data: bytes, ms: int, seq: int, keep: set[int]) -> Rewritten:
         else:
             live += 1
     head = BytesWriter()
-    put_integer(head, deleted)
+    listpack.put_integer(head, deleted)
     head.write(data[node.after_deleted : node.first_slot])
     head.write(body.getvalue())
     return Rewritten(assemble(live, head.getvalue(), elements), kept)
@@ -200,7 +194,7 @@ def history_form(data: bytes, ms: int, seq: int, trimmed: bytes) -> bytes:
     Returns:
         The listpack; b"" if all slots were deleted.
     """
-    master = open_elements(data)
+    master = listpack.open_elements(data)
     master.skip()
     if master.integer() == 0:
         return data
@@ -225,7 +219,7 @@ def history_form(data: bytes, ms: int, seq: int, trimmed: bytes) -> bytes:
     if count == 0:
         return b""
     head = BytesWriter()
-    put_integer(head, 0)
+    listpack.put_integer(head, 0)
     head.write(data[node.after_deleted : node.first_slot])
     head.write(body.getvalue())
     return assemble(count, head.getvalue(), elements)

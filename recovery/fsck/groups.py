@@ -26,15 +26,7 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id, unpack_id
 from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord
-from streamkeep.format.rows.nacks import (
-    PageFacts,
-    count_nacks,
-    decode_nack,
-    examine_page,
-    first_order_key,
-    order_time,
-    owners_of,
-)
+from streamkeep.format.rows import nacks
 from streamkeep.format.rows.records import GROUP_ROWS
 from streamkeep.recovery.fsck.findings import Finding, finding, guarded, quoted
 from streamkeep.recovery.fsck.members import MemberKind, check_members
@@ -77,8 +69,8 @@ def page_id(page_key: bytes) -> Id:
 def index_rows(page_key: bytes, page: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield table, key and body of the rows of both indexes that a NACK page must have."""
     group = keys.unpack_number(page_key[:_NUMBER_SIZE])
-    yield keys.PEL_ORDER, keys.pack_number(group) + first_order_key(page), page_key[_NUMBER_SIZE:]
-    for consumer in sorted(owners_of(page)):
+    yield keys.PEL_ORDER, keys.pack_number(group) + nacks.first_order_key(page), page_key[_NUMBER_SIZE:]
+    for consumer in sorted(nacks.owners_of(page)):
         yield keys.CONSUMER_PEL, keys.owned_key(group, consumer, *page_id(page_key)), b""
 
 
@@ -176,7 +168,7 @@ def walk_pages(
         first = StreamId(*page_id(page_key))
         place = f"{where} NACK page {first}" if page_key else f"{where} inline NACKs"
         try:
-            found = examine_page(page, *first)
+            found = nacks.examine_page(page, *first)
         except CorruptionError as error:
             facts.damaged = True
             yield finding("SK211", place, error.problem)
@@ -192,17 +184,17 @@ def walk_pages(
 
 
 def _check_nacks(
-    where: str, page: bytes, found: PageFacts, known: set[int] | None
+    where: str, page: bytes, found: nacks.PageFacts, known: set[int] | None
 ) -> Iterator[Finding]:
     """SK201, SK214: owners exist; no ordering time is before the delivery time."""
     missing = set() if known is None else found.owners.keys() - known - {0}
-    for index in range(count_nacks(page) if missing else 0):
-        nack = decode_nack(page, index)
+    for index in range(nacks.count_nacks(page) if missing else 0):
+        nack = nacks.decode_nack(page, index)
         if nack.consumer in missing:
             problem = f"consumer number {nack.consumer} does not exist"
             yield finding("SK201", f"{where} pel {nack.ms}-{nack.seq}", problem)
     for nack in found.misplaced:
-        time, sorted_by = nack.delivery_time, order_time(nack.order_key)
+        time, sorted_by = nack.delivery_time, nacks.order_time(nack.order_key)
         problem = f"the delivery time is {time}, the ordering time is {sorted_by}"
         yield finding("SK214", f"{where} pel {nack.ms}-{nack.seq}", problem)
 

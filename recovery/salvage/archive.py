@@ -28,13 +28,7 @@ from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import copy_file
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.tables.node_walk import put_retired
-from streamkeep.engine.tables.segment_files import (
-    ARCHIVE_FOLDER,
-    SegmentFile,
-    open_archived,
-    open_stored,
-    stored_name,
-)
+from streamkeep.engine.tables import segment_files
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
@@ -143,7 +137,7 @@ class ArchiveWriter:
         for record in self._records.get(envelope.number, ()):
             if record.first_id <= first <= record.last_id:
                 with suppress(CorruptionError, StoreError):
-                    segment = open_archived(self.store, record, lambda: self._remote)
+                    segment = segment_files.open_archived(self.store, record, lambda: self._remote)
                     live = live_slots(envelope.listpack, *first)
                     return all(segment.has_any([(slot.ms, slot.seq)]) for slot in live)
         return False
@@ -208,12 +202,12 @@ class ArchiveWriter:
     def _segment(self, record: manifest.SegmentRecord, live: _Ranges, kept: _Ranges) -> None:
         """Copy the file of a row, or everything readable in it."""
         first, last = record.first_id, record.last_id
-        if not self.store.exists(stored_name(record.path)) and self._remote is not None:
+        if not self.store.exists(segment_files.stored_name(record.path)) and self._remote is not None:
             kept.add(first, last)  # in the object store of the archive, where fsck checks it
             self._put_segment(record)
             return
         try:
-            segment = open_stored(self.store, record.path, record.where)
+            segment = segment_files.open_stored(self.store, record.path, record.where)
             check_means(record, segment)
         except UntrustedFileError:
             raise  # not damage: the user must decide whether to trust the owner
@@ -229,7 +223,7 @@ class ArchiveWriter:
         elif live.touch(first, last) or any(True for _ in segment.check()):
             self._unpack(record, segment)
         else:
-            name = stored_name(record.path)
+            name = segment_files.stored_name(record.path)
             try:
                 self.out.folder.make_folder(name.rpartition("/")[0])
                 copy_file(self.store, name, self.out.folder, name)
@@ -259,7 +253,7 @@ class ArchiveWriter:
         """Search a file for nodes without its index, and retire them."""
         count = 0
         with suppress(OSError):  # the file is missing: `why` says so
-            file = SegmentFile(self.store.open(stored_name(record.path)), record.where)
+            file = segment_files.SegmentFile(self.store.open(segment_files.stored_name(record.path)), record.where)
             nodes = remains(file.read_at, file.size)
             count = self._retire(record, nodes, record.first_id, record.last_id)
         self._lose(record, record.first_id, record.last_id, record.entries - count, why)
@@ -456,11 +450,11 @@ class ArchiveWriter:
     def _adopt(self) -> None:
         """Adopt sound files of this store that no row names."""
         named = {one.path for records in self._records.values() for one in records}
-        for path in self.store.files_below(ARCHIVE_FOLDER):
+        for path in self.store.files_below(segment_files.ARCHIVE_FOLDER):
             if not path.endswith(SUFFIX) or path in named:
                 continue
             try:
-                segment = open_stored(self.store, path, max_block_bytes=MAX_BLOCK_BYTES)
+                segment = segment_files.open_stored(self.store, path, max_block_bytes=MAX_BLOCK_BYTES)
             except (CorruptionError, StoreError):
                 continue
             try:

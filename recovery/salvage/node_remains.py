@@ -14,14 +14,7 @@ from typing import Final
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import Id, next_id
 from streamkeep.format.node.check import Slot, read_until_damage
-from streamkeep.format.node.envelope import (
-    ENVELOPE,
-    FORMAT,
-    HEADER_SIZE,
-    MAGIC,
-    OVERHEAD,
-    encode_envelope,
-)
+from streamkeep.format.node import envelope
 from streamkeep.format.rows.records import STREAM_RECORD
 
 _MAX_RECORD: Final = 4096
@@ -53,9 +46,9 @@ def slots_of(
     """
     if not _is_of(value, number, key):
         return []
-    start = HEADER_SIZE
+    start = envelope.HEADER_SIZE
     if record:
-        at = ENVELOPE.offset("record_size")
+        at = envelope.ENVELOPE.offset("record_size")
         size = int.from_bytes(value[at : at + 2], "big")
         start += size if STREAM_RECORD.size <= size <= _MAX_RECORD else STREAM_RECORD.size
     listpack = value[start:]
@@ -72,27 +65,27 @@ def _is_of(value: bytes, number: int, key: Id) -> bool:
     The value may come from a page that was overwritten with another one. The header names the
     node; if the header is damaged as well, the size of the listpack must fit the size of the value.
     """
-    own = _IDENTITY.pack(MAGIC, FORMAT, len(value), number, *key)
+    own = _IDENTITY.pack(envelope.MAGIC, envelope.FORMAT, len(value), number, *key)
     stated = value[: len(own)]
     if sum(a != b for a, b in zip(own, stated, strict=False)) <= _FEW_BYTES:
-        return len(value) > OVERHEAD
-    if stated.startswith(MAGIC):
+        return len(value) > envelope.OVERHEAD
+    if stated.startswith(envelope.MAGIC):
         return False  # another node
-    room = len(value) - OVERHEAD
-    size = int.from_bytes(value[HEADER_SIZE : HEADER_SIZE + 4], "little")
+    room = len(value) - envelope.OVERHEAD
+    size = int.from_bytes(value[envelope.HEADER_SIZE : envelope.HEADER_SIZE + 4], "little")
     return _LISTPACK_HEADER < size <= room <= size + _MAX_BITMAP
 
 
 def record_only(value: bytes) -> bytes:
     """Return the row of a stream without its node, of one whose header and record are sound."""
-    _, _, _, number, _, _, epoch, commit, size, _, _ = ENVELOPE.struct.unpack_from(value)
-    record = value[HEADER_SIZE : HEADER_SIZE + size]
-    return encode_envelope(number, 0, 0, epoch, commit, record, b"", b"")
+    _, _, _, number, _, _, epoch, commit, size, _, _ = envelope.ENVELOPE.struct.unpack_from(value)
+    record = value[envelope.HEADER_SIZE : envelope.HEADER_SIZE + size]
+    return envelope.encode_envelope(number, 0, 0, epoch, commit, record, b"", b"")
 
 
 def key_of(value: bytes) -> Id:
     """Return the node key that a damaged envelope states."""
-    at = ENVELOPE.offset("ms")
+    at = envelope.ENVELOPE.offset("ms")
     return int.from_bytes(value[at : at + 8], "big"), int.from_bytes(value[at + 8 : at + 16], "big")
 
 
