@@ -32,8 +32,8 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.tables.manifest import erased_ids, overlapping, put_segment, take_file_number
 from streamkeep.engine.tables import segment_files
+from streamkeep.engine.tables.manifest import erased_ids, overlapping, put_segment, take_file_number
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import NEXT_STREAM, WriteTxn
 from streamkeep.format.core.entry import StreamId
@@ -168,7 +168,9 @@ def _adopt_one(
     if at_home is not None and at_home not in doomed and not gone:
         where = at_home
         try:
-            environment.folder.sync_file(segment_files.stored_name(where))  # another program has written it
+            environment.folder.sync_file(
+                segment_files.stored_name(where)
+            )  # another program has written it
         except OSError as error:
             raise translate_os(error) from error
     else:

@@ -195,7 +195,9 @@ class CheckpointFile:
         return data.startswith(UNFINISHED) and not _valid_slots(data)
 
     def mark_unfinished(self) -> None:
-        files.reserve(self.handle, checkpoint.SLOTS * checkpoint.SLOT_SIZE)  # later checkpoints need no more disk space
+        files.reserve(
+            self.handle, checkpoint.SLOTS * checkpoint.SLOT_SIZE
+        )  # later checkpoints need no more disk space
         files.write_at(self.handle, UNFINISHED, 0)
         files.sync_data(self.handle)
         self.folder.sync()  # the mark must be on disk before any file that it covers
@@ -212,7 +214,11 @@ class CheckpointFile:
         free = [position for position in range(checkpoint.SLOTS) if position not in found]
         position = free[-1] if free else min(found, key=lambda one: age(found[one]))
         try:
-            files.write_at(self.handle, slot.encode().ljust(checkpoint.SLOT_SIZE, b"\0"), position * checkpoint.SLOT_SIZE)
+            files.write_at(
+                self.handle,
+                slot.encode().ljust(checkpoint.SLOT_SIZE, b"\0"),
+                position * checkpoint.SLOT_SIZE,
+            )
         except OSError as error:
             raise translate_os(error) from error
         failpoints.hit("checkpoint:slot-written")
@@ -246,7 +252,12 @@ def meta_of(slot: checkpoint.CheckpointSlot) -> MetaPage:
 def _valid_slots(data: bytes) -> dict[int, checkpoint.CheckpointSlot]:
     found = {}
     for position in range(checkpoint.SLOTS):
-        slot = checkpoint.decode_slot(data[position * checkpoint.SLOT_SIZE : position * checkpoint.SLOT_SIZE + checkpoint.SLOT.size])
+        slot = checkpoint.decode_slot(
+            data[
+                position * checkpoint.SLOT_SIZE : position * checkpoint.SLOT_SIZE
+                + checkpoint.SLOT.size
+            ]
+        )
         if slot is not None:
             found[position] = slot
     return found

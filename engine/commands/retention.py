@@ -203,10 +203,14 @@ def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
                 return 0
     removed = 0
     if too_long and maxlen is not None:
-        spec = xtrim.TrimSpec.to_length(maxlen, policy.approximate, xtrim.NO_TRIM_LIMIT, xtrim.KEEPREF)
+        spec = xtrim.TrimSpec.to_length(
+            maxlen, policy.approximate, xtrim.NO_TRIM_LIMIT, xtrim.KEEPREF
+        )
         removed += _trim(txn, stream, spec, stop, most_nodes)
     if too_old and record.first_ms < oldest and record.length:
-        spec = xtrim.TrimSpec.from_id(oldest, 0, policy.approximate, xtrim.NO_TRIM_LIMIT, xtrim.KEEPREF)
+        spec = xtrim.TrimSpec.from_id(
+            oldest, 0, policy.approximate, xtrim.NO_TRIM_LIMIT, xtrim.KEEPREF
+        )
         removed += _trim(txn, stream, spec, stop, most_nodes)
         walk = NodeWalk(txn, stream)
         if policy.approximate and record.length and walk.first() and not walk.on_tail:
@@ -242,7 +246,9 @@ def enforce_step(txn: WriteTxn, name: bytes) -> int:
     return 0 if stream is None else enforce(txn, stream, PER_STEP)
 
 
-def _trim(txn: WriteTxn, stream: Stream, spec: xtrim.TrimSpec, stop: Id | None, most_nodes: int) -> int:
+def _trim(
+    txn: WriteTxn, stream: Stream, spec: xtrim.TrimSpec, stop: Id | None, most_nodes: int
+) -> int:
     spec.stop = stop
     spec.most_nodes = most_nodes
     return xtrim.trim_stream(txn, stream, spec)

@@ -47,7 +47,11 @@ def resolve(stream: Stream | None, read_id: ReadId) -> Id:
 
 
 def xread(
-    txn: Txn, streams: list[tuple[bytes, ReadId]], count: int, budget: reply_budget.ReplyBudget, shape: int
+    txn: Txn,
+    streams: list[tuple[bytes, ReadId]],
+    count: int,
+    budget: reply_budget.ReplyBudget,
+    shape: int,
 ) -> reply_budget.Found:
     """Return [name, entries] of each stream that has entries above its ID; `count` 0 for all."""
     result: reply_budget.Found = []

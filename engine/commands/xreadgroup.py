@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from streamkeep.engine.commands.arguments import to_integer
 from streamkeep.engine.commands import reply_budget
+from streamkeep.engine.commands.arguments import to_integer
 from streamkeep.engine.commands.xclaim import claim_one, claimable, claimable_dead, idle_left
 from streamkeep.engine.commands.xrange import read_ids
 from streamkeep.engine.commands.xread import has_above, read_above
@@ -222,7 +222,11 @@ def _history(
         flat = None if entry is None else entry[2]
         budget.add_entry(nack.ms, nack.seq, flat)
         shape = delivery.shape
-        one = _gone(nack, shape) if flat is None else reply_budget.shape_entry(nack.ms, nack.seq, flat, shape)
+        one = (
+            _gone(nack, shape)
+            if flat is None
+            else reply_budget.shape_entry(nack.ms, nack.seq, flat, shape)
+        )
         if delivery.counted:
             one = _claimed(one, (nack.idle_ms(now_ms), nack.delivery_count), shape)
         entries.append(one)
@@ -267,7 +271,9 @@ def _take_over(
         extra = (nack.idle_ms(now_ms), nack.delivery_count)
         budget.add_entry(ms, seq, flat, *extra)
         claim_one(group, consumer, nack, now_ms)
-        taken.append(_claimed(reply_budget.shape_entry(ms, seq, flat, delivery.shape), extra, delivery.shape))
+        taken.append(
+            _claimed(reply_budget.shape_entry(ms, seq, flat, delivery.shape), extra, delivery.shape)
+        )
     return taken
 
 

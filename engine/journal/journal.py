@@ -222,7 +222,9 @@ class Journal:
                         number = max(number, reader.named_number(name) + 1)
                 control.set_durable(number, control.durable())
             salt = int.from_bytes(os.urandom(8), "big")
-            header = layout.FileHeader(self.epoch, number, log.commit_number + 1, salt, self.store_uuid)
+            header = layout.FileHeader(
+                self.epoch, number, log.commit_number + 1, salt, self.store_uuid
+            )
             data = header.encode()
             control.check_not_moved()
             self._make_file(data, size, first)

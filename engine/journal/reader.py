@@ -185,7 +185,9 @@ class Reader:
         if header is None or (header.epoch, header.store_uuid) != (owner.epoch, owner.store_uuid):
             return None
         chain = journal.first_chain(header.encode())
-        return LogPosition(header.file_number, journal.FILE_HEADER.size, chain, header.first_commit - 1)
+        return LogPosition(
+            header.file_number, journal.FILE_HEADER.size, chain, header.first_commit - 1
+        )
 
     def _next_in(self, name: str, number: int, offset: int, chain: int) -> bytes | None:
         """Return the body of the record at a place, and move the position after it.
@@ -196,7 +198,9 @@ class Reader:
         """
         if not self._load(name, number, offset, journal.RECORD_HEADER.size):
             return None
-        if not self._load(name, number, offset, journal.record_size(self._data, offset - self._base)):
+        if not self._load(
+            name, number, offset, journal.record_size(self._data, offset - self._base)
+        ):
             return None
         record = journal.read_record(self._data, offset - self._base, chain)
         if record is None or record.commit_number != self.commit_number + 1:

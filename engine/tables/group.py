@@ -56,7 +56,9 @@ class Group(CachedRow):
         self.stored = b""  # the value of its row
         self._stored_body = b""  # the record in it
         self._consumers: dict[bytes, group_records.Consumer] = {}
-        self._changed: dict[bytes, group_records.Consumer] = {}  # those of them that `save` must write
+        self._changed: dict[
+            bytes, group_records.Consumer
+        ] = {}  # those of them that `save` must write
         self._names: dict[int, bytes] = {}
         self._leases: dict[int, int] = {}  # the newest lease of each consumer, by its number
 
@@ -242,7 +244,9 @@ class Group(CachedRow):
         count = min(delivery_count, MAX_COUNT)
         self.put(Nack(ms, seq, consumer.number, time, count, key), consumer)
 
-    def deliver(self, ids: list[tuple[int, int]], consumer: group_records.Consumer, now_ms: int) -> None:
+    def deliver(
+        self, ids: list[tuple[int, int]], consumer: group_records.Consumer, now_ms: int
+    ) -> None:
         """Make entries, ascending, pending for a consumer, delivered for the first time."""
         highest = self.pel.highest()
         if (

@@ -67,7 +67,9 @@ def _check_backlen(data: bytes, start: i64, stop: i64, size: i64) -> None:
 
 
 def _wrong_backlen(value: i64, size: i64, offset: i64) -> CorruptionError:
-    return listpack.corrupt(f"a backlen is {int(value)}, the element takes {int(size)} bytes", offset)
+    return listpack.corrupt(
+        f"a backlen is {int(value)}, the element takes {int(size)} bytes", offset
+    )
 
 
 def decode(data: bytes) -> list[bytes]:

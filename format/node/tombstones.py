@@ -11,8 +11,8 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from streamkeep.format.core.id_codec import below, bits
-from streamkeep.format.node.builder import assemble
 from streamkeep.format.node import listpack
+from streamkeep.format.node.builder import assemble
 from streamkeep.format.node.node import (
     DELETED,
     SAME_FIELDS,

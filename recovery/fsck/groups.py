@@ -25,8 +25,8 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id, unpack_id
-from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.rows import nacks
+from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.rows.records import GROUP_ROWS
 from streamkeep.recovery.fsck.findings import Finding, finding, guarded, quoted
 from streamkeep.recovery.fsck.members import MemberKind, check_members
@@ -69,7 +69,11 @@ def page_id(page_key: bytes) -> Id:
 def index_rows(page_key: bytes, page: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield table, key and body of the rows of both indexes that a NACK page must have."""
     group = keys.unpack_number(page_key[:_NUMBER_SIZE])
-    yield keys.PEL_ORDER, keys.pack_number(group) + nacks.first_order_key(page), page_key[_NUMBER_SIZE:]
+    yield (
+        keys.PEL_ORDER,
+        keys.pack_number(group) + nacks.first_order_key(page),
+        page_key[_NUMBER_SIZE:],
+    )
     for consumer in sorted(nacks.owners_of(page)):
         yield keys.CONSUMER_PEL, keys.owned_key(group, consumer, *page_id(page_key)), b""
 

@@ -26,9 +26,9 @@ from streamkeep.engine.crash_recovery.stored_version import META_UUID
 from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, remote_archive
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import copy_file
+from streamkeep.engine.tables import segment_files
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.tables.node_walk import put_retired
-from streamkeep.engine.tables import segment_files
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
@@ -202,7 +202,10 @@ class ArchiveWriter:
     def _segment(self, record: manifest.SegmentRecord, live: _Ranges, kept: _Ranges) -> None:
         """Copy the file of a row, or everything readable in it."""
         first, last = record.first_id, record.last_id
-        if not self.store.exists(segment_files.stored_name(record.path)) and self._remote is not None:
+        if (
+            not self.store.exists(segment_files.stored_name(record.path))
+            and self._remote is not None
+        ):
             kept.add(first, last)  # in the object store of the archive, where fsck checks it
             self._put_segment(record)
             return
@@ -253,7 +256,9 @@ class ArchiveWriter:
         """Search a file for nodes without its index, and retire them."""
         count = 0
         with suppress(OSError):  # the file is missing: `why` says so
-            file = segment_files.SegmentFile(self.store.open(segment_files.stored_name(record.path)), record.where)
+            file = segment_files.SegmentFile(
+                self.store.open(segment_files.stored_name(record.path)), record.where
+            )
             nodes = remains(file.read_at, file.size)
             count = self._retire(record, nodes, record.first_id, record.last_id)
         self._lose(record, record.first_id, record.last_id, record.entries - count, why)
@@ -454,7 +459,9 @@ class ArchiveWriter:
             if not path.endswith(SUFFIX) or path in named:
                 continue
             try:
-                segment = segment_files.open_stored(self.store, path, max_block_bytes=MAX_BLOCK_BYTES)
+                segment = segment_files.open_stored(
+                    self.store, path, max_block_bytes=MAX_BLOCK_BYTES
+                )
             except (CorruptionError, StoreError):
                 continue
             try:

@@ -13,8 +13,8 @@ from typing import Final
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import Id, next_id
-from streamkeep.format.node.check import Slot, read_until_damage
 from streamkeep.format.node import envelope
+from streamkeep.format.node.check import Slot, read_until_damage
 from streamkeep.format.rows.records import STREAM_RECORD
 
 _MAX_RECORD: Final = 4096
