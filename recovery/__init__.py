@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkeep.engine.whole_store.compact import Compacted, compact
 from streamkeep.recovery.backups.backup import BackupReport, backup, restore
-from streamkeep.recovery.fsck.findings import Finding, Severity
-from streamkeep.recovery.fsck.progress import Progress
+from streamkeep.recovery.fsck.findings import Finding, Progress, Severity
 from streamkeep.recovery.fsck.store import check
 
 if TYPE_CHECKING:

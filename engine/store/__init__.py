@@ -2,6 +2,6 @@
 
 `opening` turns a path into an `environment.Environment`, and `registry` holds one of them per store
 and process. `meta` has the rows that describe a store. `group_commit` lets callers share a
-transaction. `swap` puts compacted files in place. May import: `engine.blocking`,
-`crash_recovery` and the rooms below them.
+transaction. `survey` checks the files, and puts compacted ones in place. May import:
+`engine.blocking`, `crash_recovery` and the rooms below them.
 """

@@ -13,7 +13,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple, cast
 
@@ -34,7 +34,6 @@ from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archiv
 from streamkeep.engine.store.durability import Durability, read_durability
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
-from streamkeep.engine.store.sizes import without_transactions
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate, translate_os, translated
 from streamkeep.engine.system.locks import make_reentrant_lock
@@ -64,6 +63,9 @@ from streamkeep.format.core.errors import (
 )
 
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
+READERS_WAIT_S: Final = 10.0
+_POLL_S: Final = 0.001
+_GATE_S: Final = 0.1
 _SHIPPED_POLL_S: Final = 0.01  # a piece needs longer to reach a bucket
 
 Args = TypeVarTuple("Args")
@@ -603,3 +605,40 @@ def _take(steps: list[Step]) -> None:
                 failures.append(error)
     if failures:
         raise failures[0]
+
+
+@contextmanager
+def without_transactions(
+    context: EngineContext, checkpoints: Checkpoints | None, why: str
+) -> Iterator[None]:
+    """Run the block while this process has no transaction of LMDB open, not even a pin.
+
+    The caller holds the lock of the checkpoints, and no write transaction.
+
+    Raises:
+        StoreError: a snapshot or iterator of this process stays open.
+    """
+    deadline = time.monotonic() + READERS_WAIT_S
+    while True:
+        with context.write_lock, context.gate:
+            if _is_unread(context):
+                context.forget()
+                if checkpoints is not None:
+                    checkpoints.unpin()
+                yield
+                return
+        if time.monotonic() > deadline:
+            raise StoreError(
+                f"{why}, which open snapshots and iterators of this process prevent; close them"
+            )
+        time.sleep(_GATE_S)  # others may begin, and write
+
+
+def _is_unread(context: EngineContext) -> bool:
+    """Return whether this process has no snapshot open; wait a moment for those of commands."""
+    end = time.monotonic() + _GATE_S
+    while context.left < context.entered:
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_S)
+    return True

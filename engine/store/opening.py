@@ -30,14 +30,13 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.meta import read_or_create
 from streamkeep.engine.store.place import check_is_ours, check_place, not_opened, owner_of
 from streamkeep.engine.store.registry import Opening, registry
-from streamkeep.engine.store.sizes import LARGEST_STORE, SMALLEST_STORE, limited_map
-from streamkeep.engine.store.survey import check_lmdb_files
-from streamkeep.engine.store.swap import finish_swap, is_swapping
+from streamkeep.engine.store.survey import check_lmdb_files, finish_swap, is_swapping
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.lock_file import LOCK_FILE, reserve_lock_file
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.owners import Trusted
+from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import META, TABLES
@@ -48,8 +47,20 @@ from streamkeep.format.rows.records import PAGE_FIT
 # The map is address space, not memory or disk. A terabyte never has to grow. If the system refuses
 # it (a limit on address space), the next smaller size is tried, and `Environment.resize` grows it.
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
+SMALLEST_STORE: Final = 1 << 20
+LARGEST_STORE: Final = 1 << 46  # its map, an eighth larger, fits into the addresses of a process
 _SPARE_TRANSACTIONS: Final = 4
 _NODE_LIMITS: Final = (PAGE_FIT, 100)  # bytes, entries
+
+
+def limited_map(max_store_bytes: int) -> int:
+    """Return the size of the map of a store with a limit.
+
+    Only pages in use count for the limit. The map has a reserve for commands that make room, and
+    for pages that snapshots keep.
+    """
+    reserve = max(SMALLEST_STORE, max_store_bytes // 8)
+    return (max_store_bytes + reserve) // PAGE * PAGE
 
 
 class _Options(NamedTuple):

@@ -22,7 +22,7 @@ from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
 from streamkeep.engine.journal.slots import read_slots
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.store.registry import registry
-from streamkeep.engine.store.swap import NEW_FOLDER, READY_FOLDER, finish_swap
+from streamkeep.engine.store.survey import NEW_FOLDER, READY_FOLDER, finish_swap
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of

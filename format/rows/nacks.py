@@ -329,17 +329,6 @@ def owners_of(page: bytes) -> set[int]:
     return owners
 
 
-def count_owners(page: bytes) -> dict[int, int]:
-    """Return how many NACKs of a page each consumer owns; 0 counts the unowned ones."""
-    owners: dict[int, int] = {}
-    at: i64 = _CONSUMER_AT
-    while at + 4 <= len(page):
-        consumer = int.from_bytes(page[at : at + 4], "big")
-        owners[consumer] = owners.get(consumer, 0) + 1
-        at += _SIZE
-    return owners
-
-
 def first_order_key(page: bytes) -> bytes:
     """Return the lowest order key of a page; raise CorruptionError for an empty or cut page."""
     if count_nacks(page) == 0:

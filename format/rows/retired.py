@@ -13,8 +13,6 @@ from __future__ import annotations
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.keys import RETIRED, node_key
 
-retired_key = node_key
-
 
 def former_name_key(stream_number: int) -> bytes:
     return node_key(stream_number, 0, 0)

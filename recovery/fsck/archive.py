@@ -39,8 +39,7 @@ from streamkeep.format.rows.retired import decode_former_name, is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord, as_in_file
 from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, decode_setting
 from streamkeep.format.segment.segment import Segment
-from streamkeep.recovery.fsck.findings import Finding, finding
-from streamkeep.recovery.fsck.progress import Scope
+from streamkeep.recovery.fsck.findings import Finding, Scope, finding
 from streamkeep.recovery.fsck.rows import (
     ERASURE_SHAPE,
     GARBAGE_SHAPE,

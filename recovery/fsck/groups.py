@@ -28,9 +28,8 @@ from streamkeep.format.core.id_codec import Id, unpack_id
 from streamkeep.format.rows import nacks
 from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.rows.records import GROUP_ROWS
-from streamkeep.recovery.fsck.findings import Finding, finding, guarded, quoted
+from streamkeep.recovery.fsck.findings import Finding, Scope, finding, guarded, quoted
 from streamkeep.recovery.fsck.members import MemberKind, check_members
-from streamkeep.recovery.fsck.progress import Scope
 from streamkeep.recovery.fsck.rows import (
     CONSUMER_SHAPE,
     GROUP_SHAPE,

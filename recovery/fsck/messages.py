@@ -18,9 +18,8 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.rows.extension import Idempotence, idempotence_of
 from streamkeep.format.rows.producers import message_key, order_key, producer_prefix
 from streamkeep.format.rows.records import IDEMPOTENCE_ROWS
-from streamkeep.recovery.fsck.findings import Finding, finding, quoted
+from streamkeep.recovery.fsck.findings import Finding, Scope, finding, quoted
 from streamkeep.recovery.fsck.members import MemberKind, check_members
-from streamkeep.recovery.fsck.progress import Scope
 from streamkeep.recovery.fsck.rows import (
     MESSAGE_ORDER_SHAPE,
     MESSAGE_SHAPE,

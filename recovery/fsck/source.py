@@ -41,8 +41,7 @@ from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.store.opening import is_listed
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.store.registry import registry
-from streamkeep.engine.store.survey import check_files, check_lmdb_files
-from streamkeep.engine.store.swap import is_swapping
+from streamkeep.engine.store.survey import check_files, check_lmdb_files, is_swapping
 from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder

@@ -22,11 +22,10 @@ from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
 from streamkeep.format.core.keys import META, NODES, TABLES
 from streamkeep.recovery.fsck import names
 from streamkeep.recovery.fsck.archive import check_archive
-from streamkeep.recovery.fsck.findings import Finding, Severity, finding, guarded
+from streamkeep.recovery.fsck.findings import Finding, Progress, Scope, Severity, finding, guarded
 from streamkeep.recovery.fsck.groups import check_group_numbers, check_groups
 from streamkeep.recovery.fsck.messages import check_message_numbers, check_messages
 from streamkeep.recovery.fsck.pages import PageWalk
-from streamkeep.recovery.fsck.progress import Progress, Scope
 from streamkeep.recovery.fsck.rows import check_garbage, check_meta, check_rows
 from streamkeep.recovery.fsck.source import Source, open_source, use_snapshot
 from streamkeep.recovery.fsck.streams import check_stream, check_stream_keys

@@ -22,8 +22,7 @@ from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.stream_facts import Problem, StreamFacts
 from streamkeep.format.rows.records import StreamRecord
 from streamkeep.format.rows.retention import retention_of
-from streamkeep.recovery.fsck.findings import Finding, finding, quoted
-from streamkeep.recovery.fsck.progress import Scope
+from streamkeep.recovery.fsck.findings import Finding, Scope, finding, quoted
 from streamkeep.recovery.fsck.rows import row_place
 from streamkeep.recovery.pages.tree import Tables
 

@@ -16,10 +16,19 @@ import lmdb
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.copying import open_new
-from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import LAST_NUMBER, TABLES, fits, pack_number
+from streamkeep.format.core.keys import (
+    KEYS,
+    LAST_NUMBER,
+    NAMES,
+    TABLES,
+    fits,
+    name_key,
+    pack_number,
+)
 from streamkeep.format.node.check import Slot
+from streamkeep.format.rows.records import decode_key_row, encode_key_row
 from streamkeep.recovery.pages.tree import Tables
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
@@ -164,3 +173,55 @@ class Found:
             if len(piece) < _PIECE:
                 return
             following = piece[-1][0] + b"\0"
+
+
+# --- the names of streams: one for each number, from `keys`, or else from `names` ----------------
+
+
+def read_names(found: Found) -> None:
+    """Note one name for each stream that `keys` names."""
+    for db_key, value in found.rows(KEYS):
+        try:
+            number, name = decode_key_row(open_row(KEYS, db_key, value, "key row"), "key row")
+        except CorruptionError as error:
+            found.lost.keep_value("name", error.problem, value, key=db_key.hex())
+            found.report.other.append(f"the name of a stream: {error.problem}")
+            continue
+        own_key = name_key(b"", name)
+        if own_key != db_key:
+            if found.get(KEYS, own_key) is not None:
+                continue  # that row counts
+            _take(found, number, name)
+        number_key = pack_number(number)
+        if found.noted(NAMED + number_key) is None or (
+            found.get_row(NAMES, number_key, "names") == name
+        ):
+            found.note(NAMED + number_key, name)
+
+
+def name_of(found: Found, number: int) -> tuple[bytes, bool]:
+    """Return the name of a stream, and whether it is a new one."""
+    number_key = pack_number(number)
+    known = found.noted(NAMED + number_key)
+    if known is not None:
+        return known, False
+    name = found.get_row(NAMES, number_key, "names")
+    is_new = name is None or found.get(KEYS, name_key(b"", name)) is not None
+    if name is None or is_new:
+        name = b"lost+found/stream-%d" % number
+        while found.get(KEYS, name_key(b"", name)) is not None:
+            name += b"'"
+    _take(found, number, name)
+    found.note(NAMED + number_key, name)
+    return name, is_new
+
+
+def is_live(found: Found, number: int) -> bool:
+    """Return whether the new store has a stream, once those with its number were written."""
+    return found.noted(NAMED + pack_number(number)) is not None
+
+
+def _take(found: Found, number: int, name: bytes) -> None:
+    """Have no other stream get a name."""
+    own_key = name_key(b"", name)
+    found.put(KEYS, own_key, seal_row(KEYS, own_key, encode_key_row(number, name)))

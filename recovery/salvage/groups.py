@@ -38,8 +38,7 @@ from streamkeep.format.rows.nacks import (
 from streamkeep.format.rows.records import GROUP_ROWS
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.fsck.groups import page_id
-from streamkeep.recovery.salvage.found import Found
-from streamkeep.recovery.salvage.names import is_live
+from streamkeep.recovery.salvage.found import Found, is_live
 from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.search import garbage_note
 from streamkeep.recovery.salvage.streams import written

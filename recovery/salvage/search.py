@@ -30,9 +30,8 @@ from streamkeep.recovery.fsck.source import Source
 from streamkeep.recovery.pages.raw_pages import RawEnvelope, RawRow, envelope_at, scan_pages
 from streamkeep.recovery.pages.tree import Hole, Row, Tables
 from streamkeep.recovery.salvage import placement
-from streamkeep.recovery.salvage.found import Found
+from streamkeep.recovery.salvage.found import Found, read_names
 from streamkeep.recovery.salvage.guess_bytes import ByteGuesser
-from streamkeep.recovery.salvage.names import read_names
 from streamkeep.recovery.salvage.node_remains import record_only
 
 _DERIVED: Final = (keys.CONSUMER_PEL, keys.PEL_ORDER, keys.GARBAGE)  # the engine makes them

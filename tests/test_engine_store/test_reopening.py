@@ -18,7 +18,7 @@ import pytest
 
 from inside import environment_of
 from streamkeep import Store, StoreError
-from streamkeep.engine.store import sizes
+from streamkeep.engine.store import environment
 
 _OTHER = """
 import sys, streamkeep
@@ -93,7 +93,7 @@ def test_other_processes_write_in_the_meantime(tmp_path: Path) -> None:
 def test_an_open_snapshot_prevents_it_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sizes, "READERS_WAIT_S", 0.01)
+    monkeypatch.setattr(environment, "READERS_WAIT_S", 0.01)
     with Store(tmp_path / "store") as store:
         store.xadd("s", {"n": "1"})
         with store.snapshot() as snapshot:

@@ -12,8 +12,7 @@ import click
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.format.humanize import count_text, size_text
-from streamkeep.recovery.fsck.findings import CATALOGUE, Finding, Severity
-from streamkeep.recovery.fsck.progress import Progress
+from streamkeep.recovery.fsck.findings import CATALOGUE, Finding, Progress, Severity
 from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import StorePath
 from streamkeep.tools.base.command import command

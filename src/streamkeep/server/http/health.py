@@ -14,8 +14,7 @@ from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.metrics.figures import archive_figures, figures_of, store_figures
 from streamkeep.metrics.prometheus import CONTENT_TYPE, Metric, metrics_of, text_of
 from streamkeep.recovery.backups.backup import last_backup
-from streamkeep.recovery.fsck.findings import CATALOGUE, Severity
-from streamkeep.recovery.fsck.progress import Progress
+from streamkeep.recovery.fsck.findings import CATALOGUE, Progress, Severity
 from streamkeep.recovery.fsck.store import check
 from streamkeep.server.http.overview import now_ms, survey
 from streamkeep.server.http.routes import Call, Found, State, route
