@@ -22,7 +22,7 @@ from uuid import UUID
 
 from streamkeep.engine.archive.garbage import doomed_files
 from streamkeep.engine.archive.iterate import nodes_without
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment, segment_output
 from streamkeep.engine.commands.history import Live, Retired, Source
 from streamkeep.engine.commands.keys import name_of
@@ -141,7 +141,7 @@ def adopt(
     done = 0
     for one in wanted:
         segment = one.open()
-        with archive_lock(environment):  # released before the yield: the caller may archive
+        with ArchiveLock(environment):  # released before the yield: the caller may archive
             adopted = _adopt_one(environment, one.place, segment, key)
         environment.settle()
         yield adopted

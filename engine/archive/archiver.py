@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.garbage import discard
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.archive.segment_output import TEMPORARY, segment_output
 from streamkeep.engine.commands.keys import iter_keys, name_of
@@ -124,7 +124,7 @@ def archive(
         StoreLockedError: another archiver is at work, and `wait` is False.
         StoreFullError: there is no room for a segment. Segments made before remain.
     """
-    with archive_lock(environment, wait=wait):
+    with ArchiveLock(environment, wait=wait):
         report = ArchiveReport(removed=len(clean(environment)))
         total = environment.read(retired_bytes)
         numbers = environment.read(retired_streams)

@@ -19,7 +19,7 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.archive.archiver import archive, clean, retired_bytes
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.store.environment import RETIRED_LEAST as RETIRED_LEAST
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system.locks import make_lock
@@ -96,7 +96,7 @@ def clean_after_crash(environment: Environment) -> None:
     if not environment.read(retired_bytes) or not environment.folder.has_folder(ARCHIVE_FOLDER):
         return
     try:
-        with archive_lock(environment, wait=False):
+        with ArchiveLock(environment, wait=False):
             clean(environment)
     except StoreLockedError:
         return  # an archiver is at work

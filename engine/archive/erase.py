@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from streamkeep.engine.archive import archiver
 from streamkeep.engine.archive.garbage import discard
 from streamkeep.engine.archive.iterate import has_slot_of, nodes_without
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -121,7 +121,7 @@ def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
     store = environment.folder
     if not store.has_folder(ARCHIVE_FOLDER):
         return
-    with archive_lock(environment):
+    with ArchiveLock(environment):
         archiver.clean(environment)
         leftovers: list[str] = []
         streams = archiver.segments_by_stream(store.files_below(ARCHIVE_FOLDER))
@@ -161,7 +161,7 @@ def erase_archived(environment: Environment, number: int, ids: Ids) -> int:
     if not environment.folder.has_folder(ARCHIVE_FOLDER):
         return 0
     count = 0
-    with archive_lock(environment):
+    with ArchiveLock(environment):
         for plan in environment.read(_plans, environment, number, ids):
             count += _rewrite(environment, plan)
     return count

@@ -23,7 +23,17 @@ from streamkeep.format.core.errors import StoreLockedError
 class ArchiveLock:
     """The archive's lock, for a `with` block. Compiled, so that an interrupt leaves it free."""
 
-    def __init__(self, environment: Environment, wait: bool) -> None:
+    def __init__(self, environment: Environment, *, wait: bool = True) -> None:
+        """Make the lock, which a `with` block takes.
+
+        Args:
+            wait: wait until its holder releases it.
+
+        Raises:
+            StoreLockedError: another thread or process holds it, and `wait` is False; or this
+                thread holds it, and was called back by the method that took it.
+            StoreClosedError: the store was closed.
+        """
         self._environment = environment
         self._threads = environment.archive_work
         self._wait = wait
@@ -64,20 +74,6 @@ class ArchiveLock:
                 os.close(handle)
         finally:
             self._threads.release()
-
-
-def archive_lock(environment: Environment, *, wait: bool = True) -> ArchiveLock:
-    """Hold the archive's lock in a `with` block.
-
-    Args:
-        wait: wait until its holder releases it.
-
-    Raises:
-        StoreLockedError: another thread or process holds it, and `wait` is False; or this thread
-            holds it, and was called back by the method that took it.
-        StoreClosedError: the store was closed.
-    """
-    return ArchiveLock(environment, wait)
 
 
 def _locked(environment: Environment) -> StoreLockedError:

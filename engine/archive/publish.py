@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.seal import SealedCopies
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.remote.object_store import normal_uri, put_bytes
@@ -117,7 +117,7 @@ def publish(
     """
     if destination.uri is None and not has_remote(environment):
         return PublishReport()
-    with archive_lock(environment, wait=wait):
+    with ArchiveLock(environment, wait=wait):
         noted = environment.read(remote_setting)
         setting = _setting(environment, noted, destination)
         if setting is None:

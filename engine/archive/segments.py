@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.archiver import stream_name
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.store.environment import Environment
@@ -196,7 +196,7 @@ def drop(
         wait: wait for an archiver that is at work; otherwise raise StoreLockedError.
     """
     dropped: list[SegmentRecord] = []
-    with archive_lock(environment, wait=wait):
+    with ArchiveLock(environment, wait=wait):
         for start in range(0, len(records), _DROP_AT_ONCE):
             step = records[start : start + _DROP_AT_ONCE]
             dropped += environment.write(_drop_step, step, frees=True)

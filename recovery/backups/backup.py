@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
@@ -367,7 +367,7 @@ class _Job:
         if environment.folder.has_folder(ARCHIVE_FOLDER) and os.access(
             environment.path / ARCHIVE_FOLDER, os.W_OK
         ):
-            return archive_lock(environment)
+            return ArchiveLock(environment)
         return nullcontext()
 
     def _copy_segments(self, records: list[SegmentRecord], *, last: bool) -> dict[str, int]:

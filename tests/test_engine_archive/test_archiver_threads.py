@@ -17,7 +17,7 @@ from inside import environment_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import publish, upkeep
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import (
@@ -31,7 +31,7 @@ Open = Callable[..., Store]
 
 def test_one_archiver_works_at_a_time(archived: tuple[Store, list[bytes]]) -> None:
     store, ids = archived
-    with archive_lock(environment_of(store)):
+    with ArchiveLock(environment_of(store)):
         with pytest.raises(StoreLockedError):
             store.archive(wait=False)
         waiting = threading.Thread(target=store.archive)
@@ -82,7 +82,7 @@ def test_archiving_that_begins_while_the_store_closes_reports_that_it_is_closed(
     store.xtrim("s", maxlen=0, approximate=False)
     environment = environment_of(store)
     store.close()
-    with pytest.raises(StoreClosedError), archive_lock(environment):
+    with pytest.raises(StoreClosedError), ArchiveLock(environment):
         raise AssertionError
 
 
@@ -95,7 +95,7 @@ def test_a_forked_child_does_not_wait_for_an_archiver_of_its_parent(
         with pytest.raises(StoreClosedError, match="forked"):
             store.archive()
 
-    with archive_lock(environment_of(store)):
+    with ArchiveLock(environment_of(store)):
         assert in_child(archive_in_the_child)
     assert shown(store) == ids
 
@@ -171,7 +171,7 @@ def test_a_thread_of_the_store_waits_for_no_archiver(open_store: Open, clock: Ma
     store.archive()
     clock.ms += 10_000_000
     environment = environment_of(store)
-    with archive_lock(environment), ThreadPoolExecutor(1) as beside:
+    with ArchiveLock(environment), ThreadPoolExecutor(1) as beside:
         with pytest.raises(StoreLockedError):
             beside.submit(partial(upkeep.maintain, environment, wait=False)).result(PATIENCE_S)
         # Without a URI there is nothing to wait for.

@@ -16,7 +16,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.archive import back_pressure
 from streamkeep.engine.archive.archiver import ArchiveReport, retired_bytes
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.store import environment
 from streamkeep.engine.whole_store.scrub import Mark
@@ -123,7 +123,7 @@ def test_a_view_a_transaction_and_a_pipeline_archive_as_well(
     for number, write in enumerate((in_view, in_transaction, in_pipeline), start=1):
         finishes(lambda write=write: write(store))  # type: ignore[misc]
         assert len(store.archived_segments("s")) == number
-        with archive_lock(environment_of(store)):  # no other thread archives
+        with ArchiveLock(environment_of(store)):  # no other thread archives
             store.xadd_many("s", [{"x": b"v" * 3000} for _ in range(60)])
             store.xtrim("s", maxlen=1, approximate=False)
         assert retired(store) > LIMIT
@@ -136,7 +136,7 @@ def test_an_erasure_does_not_wait_for_an_archiver_that_needs_a_steady_point(
     """Each held one lock and waited for that of the other."""
     store = too_much(sync)
     one = environment_of(store)
-    with archive_lock(one):
+    with ArchiveLock(one):
         hold = finishes(Mark(one).begin_scrub)
         assert isinstance(hold, Hold)
         hold.txn.close()

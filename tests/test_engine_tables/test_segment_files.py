@@ -18,7 +18,7 @@ from patience import PATIENCE_S, handles_below
 from segments import TOP, entries_of, some, write_file
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import garbage
-from streamkeep.engine.archive.lock import archive_lock
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
@@ -293,8 +293,8 @@ def test_rows_of_garbage_that_lead_out_of_the_archive_are_refused(store: Store) 
 
 def test_the_archive_is_locked_between_threads_and_processes(store: Store, tmp_path: Path) -> None:
     environment = environment_of(store)
-    with archive_lock(environment):
-        with pytest.raises(errors.StoreLockedError), archive_lock(environment, wait=False):
+    with ArchiveLock(environment):
+        with pytest.raises(errors.StoreLockedError), ArchiveLock(environment, wait=False):
             pass
         child = (
             "import fcntl, sys\n"
@@ -315,11 +315,11 @@ def test_the_archive_is_locked_between_threads_and_processes(store: Store, tmp_p
     assert not waiting.is_alive()
     with lock.open() as file:  # held by another process, as far as flock can tell
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(errors.StoreLockedError), archive_lock(environment, wait=False):
+        with pytest.raises(errors.StoreLockedError), ArchiveLock(environment, wait=False):
             pass
     take_lock(store)
 
 
 def take_lock(store: Store) -> None:
-    with archive_lock(environment_of(store)):
+    with ArchiveLock(environment_of(store)):
         pass
