@@ -36,12 +36,7 @@ from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.trial import Trial
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlState, read_control_file
-from streamkeep.engine.journal.reader import (
-    JOURNAL_FOLDER,
-    Reader,
-    journal_files,
-    newest_commit,
-)
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, journal_files, newest_commit
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError

@@ -14,13 +14,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import unsigned
 from streamkeep.format.node import listpack
 from streamkeep.format.node.listpack_check import checked_step
-from streamkeep.format.node.node import (
-    DELETED,
-    SAME_FIELDS,
-    NodeIds,
-    SlotCursor,
-    read_header,
-)
+from streamkeep.format.node.node import DELETED, SAME_FIELDS, NodeIds, SlotCursor, read_header
 
 
 def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeIds:

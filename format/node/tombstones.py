@@ -13,13 +13,7 @@ from mypy_extensions import i64, u8
 from streamkeep.format.core.id_codec import below, bits
 from streamkeep.format.node import listpack
 from streamkeep.format.node.builder import assemble
-from streamkeep.format.node.node import (
-    DELETED,
-    SAME_FIELDS,
-    NodeHeader,
-    SlotCursor,
-    read_header,
-)
+from streamkeep.format.node.node import DELETED, SAME_FIELDS, NodeHeader, SlotCursor, read_header
 
 
 class Marked:

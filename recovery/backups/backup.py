@@ -38,11 +38,7 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.safe_files import Folder, copy_file
 from streamkeep.engine.tables.manifest import iter_segments
-from streamkeep.engine.tables.segment_files import (
-    ARCHIVE_FOLDER,
-    open_stored,
-    stored_name,
-)
+from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.engine.whole_store.copying import copy_data, finish_copy, made_beside
 from streamkeep.format.core import errors

@@ -27,10 +27,7 @@ from streamkeep.format.copies.piece import (
     checksum_of,
     read_commits,
 )
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    StreamkeepError,
-)
+from streamkeep.format.core.errors import CorruptionError, StreamkeepError
 from streamkeep.format.core.keys import ERASURES, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations
 from streamkeep.format.segment.manifest import SegmentRecord

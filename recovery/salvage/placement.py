@@ -174,8 +174,10 @@ class Placement:
         record, _, _ = self._record_of(number)
         prefix = keys.pack_number(number)
         others = sum(1 for _ in self.found.rows(keys.NODES, prefix))
-        for rest, _ in self.found.notes(DAMAGED[keys.NODES] + prefix):  # a row is there, if unreadable
-            others += prefix + rest not in db_keys and self.found.get(keys.NODES, prefix + rest) is None
+        # A row that cannot be read is there, too.
+        for rest, _ in self.found.notes(DAMAGED[keys.NODES] + prefix):
+            db_key = prefix + rest
+            others += db_key not in db_keys and self.found.get(keys.NODES, db_key) is None
         all_of_them = record is not None and record.sealed_nodes == others + len(db_keys)
         for db_key in db_keys:
             candidate, value = split_candidate(self.found.noted(FOUND_NODE + db_key) or b"")
