@@ -284,12 +284,16 @@ def _write_run(
     rows: list[_Row] = []
     with environment.begin_read() as txn:
         nodes = iter_run(txn, number, options.target_bytes)
-        sample = _first_nodes(nodes, SAMPLE_BYTES if options.dictionary else 1)
+        sample: list[tuple[bytes, bytes]] = []  # the first nodes of the run
+        size = 0
+        enough = SAMPLE_BYTES if options.dictionary else 1
+        while size < enough and (node := next(nodes, None)) is not None:
+            sample.append(node)
+            size += len(node[1])
         if not sample:
             return [], None
         dictionary = None
         if options.dictionary:
-            size = sum(len(envelope) for _, envelope in sample)
             dictionary = choose_dictionary(
                 [envelope for _, envelope in sample],
                 size if size < SAMPLE_BYTES else options.target_bytes,  # of the whole run
@@ -327,16 +331,6 @@ def _write_run(
             return rows, None
     segment = open_stored(environment.folder, path)
     return rows, record_of(segment, path, ARCHIVED)
-
-
-def _first_nodes(nodes: Iterator[tuple[bytes, bytes]], enough: int) -> list[tuple[bytes, bytes]]:
-    """Take nodes from the start of a run, until they have `enough` bytes."""
-    taken: list[tuple[bytes, bytes]] = []
-    size = 0
-    while size < enough and (node := next(nodes, None)) is not None:
-        taken.append(node)
-        size += len(node[1])
-    return taken
 
 
 class _Empty(Exception):

@@ -170,7 +170,9 @@ class Waiters:
             seen = call.looked
             if call.claims_dead:
                 seen = -1  # a lease may have died since the command ran, which is no commit
-                self._watch_leases()
+                if context.leases is not None:
+                    with suppress(OSError):  # the folder is not writable: there are no consumers
+                        context.leases.watch(self.open_wait_table(), self._note_death)
             died = context.deaths
             due = float("inf")
             if call.unseen and not wait.note_at:
@@ -234,13 +236,6 @@ class Waiters:
                 events.append(Event(key, group, CLAIM, 1))
         if events:
             self._context.wait_table.notify({}, events)
-
-    def _watch_leases(self) -> None:
-        """Have this process watch which processes with a lease die."""
-        context = self._context
-        if context.leases is not None:
-            with suppress(OSError):  # a folder that is not writable; then there are no consumers
-                context.leases.watch(self.open_wait_table(), self._note_death)
 
     def _note_death(self) -> None:
         """Make all waiting calls of this process look at the store."""

@@ -145,7 +145,15 @@ def collect_garbage(txn: WriteTxn) -> bool:
             raise CorruptionError("garbage", f"unknown kind {kind}")
         left = GARBAGE_STEP
         for table in tables:
-            left -= _drop_rows(txn, table, db_keys.pack_number(number), left)
+            rows = islice(rows_with(txn, table, db_keys.pack_number(number)), left)
+            doomed = [db_key for db_key, _ in rows]
+            for row_key in doomed:
+                value = txn.get(table, row_key) if table == db_keys.NODES else None
+                if value is not None and has_bitmap(value):  # the archive gets what was trimmed
+                    node = decode_envelope(value, "a macro node of a deleted stream")
+                    _put_owed(txn, node.number, node.ms, node.seq, node.listpack, node.trimmed)
+                txn.delete(table, row_key)
+            left -= len(doomed)
         if left:
             txn.delete(db_keys.GARBAGE, db_key)
             if kind == records.STREAM_NODES:
@@ -154,18 +162,6 @@ def collect_garbage(txn: WriteTxn) -> bool:
                     txn.delete(db_keys.RETIRED, former_name_key(number))
         return True
     return False
-
-
-def _drop_rows(txn: WriteTxn, table: int, prefix: bytes, most: int) -> int:
-    """Remove up to `most` rows of a table whose keys begin with `prefix`; return how many."""
-    doomed = [db_key for db_key, _ in islice(rows_with(txn, table, prefix), most)]
-    for db_key in doomed:
-        value = txn.get(table, db_key) if table == db_keys.NODES else None
-        if value is not None and has_bitmap(value):  # the archive gets what was trimmed before
-            node = decode_envelope(value, "a macro node of a deleted stream")
-            _put_owed(txn, node.number, node.ms, node.seq, node.listpack, node.trimmed)
-        txn.delete(table, db_key)
-    return len(doomed)
 
 
 def _put_owed(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:

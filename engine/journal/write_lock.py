@@ -118,7 +118,9 @@ class WriteLock:
         try:
             if not (self._try(self._turn) and self._try(self._handle)):
                 with self.wait:
-                    self._take_turn()
+                    while not self._try(self._turn):
+                        waited = time.monotonic_ns() - now
+                        self._pause(waited < _SPIN_NS, waited)
                     self._take_lock()
                 now = time.monotonic_ns()
         finally:
@@ -190,12 +192,6 @@ class WriteLock:
     def _holders(self) -> list[int]:
         """Return the processes that have the lock, or the turn."""
         return holders_of([self._handle, self._turn])
-
-    def _take_turn(self) -> None:
-        began = time.monotonic_ns()
-        while not self._try(self._turn):
-            waited = time.monotonic_ns() - began
-            self._pause(waited < _SPIN_NS, waited)
 
     def _take_lock(self) -> None:
         """Wait for the lock, and apply meanwhile what its holder has committed."""

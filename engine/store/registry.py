@@ -142,18 +142,15 @@ class Registry:
             if environment is not None and not close:
                 environment.users = 1
                 self.environments[environment.identity] = environment
-                self._end_with_child()
+                process = sys.modules.get("multiprocessing.process")
+                if process is not None and process.parent_process() is not None:
+                    from multiprocessing import util
+
+                    # A child of `multiprocessing` runs no `atexit` when it ends.
+                    util.Finalize(None, self.end_all, exitpriority=0)
             self.openings.remove(opening)
         if environment is not None and close:
             environment.close_files()
-
-    def _end_with_child(self) -> None:
-        """End what is open also when a child of `multiprocessing` ends, which runs no `atexit`."""
-        process = sys.modules.get("multiprocessing.process")
-        if process is not None and process.parent_process() is not None:
-            from multiprocessing import util
-
-            util.Finalize(None, self.end_all, exitpriority=0)
 
     def remove(self, environment: Environment) -> None:
         with self.lock:

@@ -85,25 +85,15 @@ class OrderWalk:
             self._more = self._cursor.set_range(pel.prefix)
 
     def next(self) -> Nack | None:
-        heap = self._heap
-        while True:
-            coming = self._coming()
-            if not coming or (heap and heap[0][0] < coming):
+        heap, cursor, pel = self._heap, self._cursor, self.pel
+        while self._more and cursor.key()[:8] == pel.prefix:  # its page is the next one
+            key = cursor.key()
+            if heap and heap[0][0] < key[8:]:
                 break
-            self._load()
+            ms, seq = unpack_id(open_row(keys.PEL_ORDER, key, cursor.value(), "pending entries"))
+            self._add(pel.page(keys.page_key(pel.number, ms, seq)).data)
+            self._more = cursor.next()
         return heapq.heappop(heap)[2] if heap else None
-
-    def _coming(self) -> bytes:
-        """Return the order key of the next page's earliest NACK; empty when there is no page."""
-        if not self._more or self._cursor.key()[:8] != self.pel.prefix:
-            return b""
-        return self._cursor.key()[8:]
-
-    def _load(self) -> None:
-        key = self._cursor.key()
-        ms, seq = unpack_id(open_row(keys.PEL_ORDER, key, self._cursor.value(), "pending entries"))
-        self._add(self.pel.page(keys.page_key(self.pel.number, ms, seq)).data)
-        self._more = self._cursor.next()
 
     def _add(self, data: bytes) -> None:
         for index in range(count_nacks(data)):

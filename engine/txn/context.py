@@ -216,7 +216,12 @@ class EngineContext:
                 if self._apply(raw, newest):
                     return raw
                 if image == self.image:  # otherwise a checkpoint has removed the next record
-                    raise self._cut_off(newest)
+                    known = -1 if self.log is None else self.log.commit_number
+                    raise RecoveryNeededError(
+                        f"{self.path}: the journal ends at commit {known}, but commit "
+                        f"{newest} was made; next: close the store in every process, and open it "
+                        "again, which recovers it"
+                    )
                 image = self.image
             except BaseException:
                 raw.abort()
@@ -306,14 +311,6 @@ class EngineContext:
         if self.log is not None:
             self.log.go_to(*NOWHERE)
         self.forget()
-
-    def _cut_off(self, newest: int) -> RecoveryNeededError:
-        """Return the error of a journal that lacks commits."""
-        known = -1 if self.log is None else self.log.commit_number
-        return RecoveryNeededError(
-            f"{self.path}: the journal ends at commit {known}, but commit {newest} was made; "
-            "next: close the store in every process, and open it again, which recovers it"
-        )
 
     def keep(self, stream: Stream) -> None:
         self.cache[stream.name] = stream

@@ -297,18 +297,14 @@ class WriteTxn(Txn):
             if self.frees:
                 return
             raise
-        if self._growth() > max(0, context.memtable.room):
-            raise no_room(context)
-
-    def _growth(self) -> int:
-        """Return how many bytes of rows this transaction adds, less those that it removes."""
         growth = 0
         for number, table in self.changes.items():
             for db_key, value in table.rows.items():
                 old = super().get(number, db_key)
                 growth += 0 if value is None else len(encoded(value))
                 growth -= 0 if old is None else len(old)
-        return growth
+        if growth > max(0, context.memtable.room):
+            raise no_room(context)
 
     def abort(self) -> None:
         """Undo everything, and end the transaction. Does nothing after `commit`."""

@@ -62,7 +62,12 @@ def read_command(source: Source) -> list[bytes]:
     words: list[bytes] = []
     size = 0
     for _ in range(_number(source, line, MAX_WORDS)):
-        words.append(_word(source))
+        head = _line(source)
+        if head[:1] != b"$":
+            source.fail(f"found {head[:20]!r}, expected a string ($ and its length)")
+        words.append(source.take(_number(source, head, MAX_BYTES)))
+        if source.take(2) != b"\r\n":
+            source.fail("a string is longer or shorter than its length says")
         size += len(words[len(words) - 1])
         if size > MAX_COMMAND:
             source.fail(f"a command of more than {MAX_COMMAND} bytes")
@@ -79,16 +84,6 @@ def _number(source: Source, line: bytes, most: int) -> int:
     if not digits.isdigit() or len(digits) > 10 or int(digits) > most:
         source.fail(f"found {line[:20]!r}, expected a number up to {most}")
     return int(digits)
-
-
-def _word(source: Source) -> bytes:
-    line = _line(source)
-    if line[:1] != b"$":
-        source.fail(f"found {line[:20]!r}, expected a string ($ and its length)")
-    word = source.take(_number(source, line, MAX_BYTES))
-    if source.take(2) != b"\r\n":
-        source.fail("a string is longer or shorter than its length says")
-    return word
 
 
 def split_line(line: bytes, where: str, offset: int) -> list[bytes]:

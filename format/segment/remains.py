@@ -43,7 +43,11 @@ def remains(
     at = _find(read_at, size, start, _FRAME_MAGIC)
     while at is not None and (end is None or at < end):
         raw, used = _decompress(read_at, size, at, dictionaries)
-        yield from _envelopes(raw)
+        place = 0
+        while (length := envelope_length(raw, place)) and place + length <= len(raw):
+            with suppress(CorruptionError):  # the length may be right and the next envelope sound
+                yield decode_envelope(raw[place : place + length], "segment")
+            place += length
         at = _find(read_at, size, at + max(used, 1), _FRAME_MAGIC)
 
 
@@ -114,11 +118,3 @@ def _dictionary(
     if identifier not in known:
         raise CorruptionError("segment", f"dictionary {identifier} is not in the file")
     return known[identifier]
-
-
-def _envelopes(raw: bytes) -> Iterator[Envelope]:
-    at = 0
-    while (length := envelope_length(raw, at)) and at + length <= len(raw):
-        with suppress(CorruptionError):  # the length may be right and the next envelope sound
-            yield decode_envelope(raw[at : at + length], "segment")
-        at += length

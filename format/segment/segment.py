@@ -155,7 +155,13 @@ class Segment:
             StoreError: the block is larger than `max_block_bytes`, or there is too little memory.
         """
         with self._memory_for(number):
-            return self._nodes_of(number)
+            block = self.index.blocks[number]
+            raw = self.raw_block(number)
+            where = self._block_where(number)
+            nodes = split_block(raw, self.index.stream_number, block.last_id, where)
+            if len(nodes) != block.nodes:
+                raise CorruptionError(where, f"{len(nodes)} nodes, expected {block.nodes}")
+            return nodes
 
     def has_any(self, ids: Sequence[Id]) -> bool:
         """Return whether one of some entries is in the segment; see `block` for the errors."""
@@ -165,15 +171,6 @@ class Segment:
                     if any(has_live(node.listpack, node.ms, node.seq, *one) for one in ids):
                         return True
         return False
-
-    def _nodes_of(self, number: int) -> list[Envelope]:
-        block = self.index.blocks[number]
-        raw = self.raw_block(number)
-        where = self._block_where(number)
-        nodes = split_block(raw, self.index.stream_number, block.last_id, where)
-        if len(nodes) != block.nodes:
-            raise CorruptionError(where, f"{len(nodes)} nodes, expected {block.nodes}")
-        return nodes
 
     def raw_block(self, number: int) -> bytes:
         """Read a block and return its envelopes back to back; raises the errors of `block`."""

@@ -118,10 +118,11 @@ def check_places(tables: Tables) -> Iterator[Finding]:
     numbers = set(numbers_in(tables, RETIRED))
     numbers.update(row.stream_number for _, row in Rows(tables).under(SEGMENT_SHAPE))
     for number in sorted(numbers):
+        segments = Rows(tables).under(SEGMENT_SHAPE, pack_number(number))
         before: _Place | None = None
         reach: Id = (0, 0)  # the highest ID of `before` and of all places before it
         for place in heapq.merge(
-            _segment_places(tables, number),
+            (_Place(row.first_id, _SEGMENT, row.last_id, row.where) for _, row in segments),
             _node_places(tables, RETIRED, number, _RETIRED),
             _node_places(tables, NODES, number, _LIVE),
             _tail_place(tables, number),
@@ -133,11 +134,6 @@ def check_places(tables: Tables) -> Iterator[Finding]:
                     problem = f"begins at {StreamId(*place.first)}, within {before.where}"
                     yield finding("SK304" if same else "SK305", place.where, problem)
             before = place
-
-
-def _segment_places(tables: Tables, number: int) -> Iterator[_Place]:
-    for _, row in Rows(tables).under(SEGMENT_SHAPE, pack_number(number)):
-        yield _Place(row.first_id, _SEGMENT, row.last_id, row.where)
 
 
 def _node_places(tables: Tables, table: int, number: int, kind: int) -> Iterator[_Place]:

@@ -121,15 +121,12 @@ class PageWalk:
         for number in tables.missing:
             name = TABLES[number].name
             yield finding("SK009", f"sub-database `{name}`", "its record is missing or damaged")
-        yield from self._extent()
-        if not tables.missing and not any(tree.cut for tree in self._trees()):
+        problem = self.truncation()
+        if problem:
+            yield finding("SK004", DATA_FILE, problem)
+        trees = (tables.free, tables.main, *map(tables.tree, TABLES))
+        if not tables.missing and not any(tree.cut for tree in trees):
             yield from self._lost()
-
-    def _trees(self) -> Iterator[Tree]:
-        yield self.tables.free
-        yield self.tables.main
-        for number in TABLES:
-            yield self.tables.tree(number)
 
     def truncation(self) -> str:
         """Return the problem if the file is too short for the pages reached so far, else "".
@@ -142,11 +139,6 @@ class PageWalk:
         if size >= expected or not self.map.beyond:
             return ""
         return f"truncated: {size:,} bytes, expected {expected:,}"
-
-    def _extent(self) -> Iterator[Finding]:
-        problem = self.truncation()
-        if problem:
-            yield finding("SK004", DATA_FILE, problem)
 
     def _lost(self) -> Iterator[Finding]:
         """SK006: every page is used or free."""
@@ -299,17 +291,13 @@ class _TreeWalk:
             if flags == lmdb_pages.BIG:
                 yield from self._big(page, index)
             elif self.main and keys[index] == POSITION_KEY:
-                yield from self._position(page, index)
+                try:
+                    decode_position(page.inline(index))
+                except CorruptionError as error:
+                    yield finding("SK004", f"{self.name}, LMDB page {page.number}", str(error))
             elif (flags == lmdb_pages.TABLE) != self.main:
                 where = f"{self.name}, LMDB page {page.number}"
                 yield finding("SK004", where, f"node {index} has flags {flags}")
-
-    def _position(self, page: lmdb_pages.TreePage, index: int) -> Iterator[Finding]:
-        """Check the row of the log position."""
-        try:
-            decode_position(page.inline(index))
-        except CorruptionError as error:
-            yield finding("SK004", f"{self.name}, LMDB page {page.number}", str(error))
 
     def _unsorted(self, page: lmdb_pages.TreePage) -> Finding:
         where = f"{self.name}, LMDB page {page.number}"

@@ -30,8 +30,16 @@ class SortedPairs:
 
     def add(self, first: int, second: int = 0) -> None:
         self._piece.append((first, second))
-        if len(self._piece) >= _PIECE:
-            self._spill()
+        if len(self._piece) < _PIECE:
+            return
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed with this object
+        self._piece.sort()
+        data = b"".join(_PAIR.pack(*pair) for pair in self._piece)
+        offset = self._file.seek(0, 2)
+        self._file.write(data)
+        self._runs.append((offset, len(data)))
+        self._piece = []
 
     def __iter__(self) -> Iterator[Pair]:
         """Yield the pairs in ascending order."""
@@ -42,16 +50,6 @@ class SortedPairs:
     def firsts(self) -> Ascending:
         """Return the first numbers of the pairs, for look-ups in ascending order."""
         return Ascending(first for first, _ in self)
-
-    def _spill(self) -> None:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed with this object
-        self._piece.sort()
-        data = b"".join(_PAIR.pack(*pair) for pair in self._piece)
-        offset = self._file.seek(0, 2)
-        self._file.write(data)
-        self._runs.append((offset, len(data)))
-        self._piece = []
 
     def _read(self, offset: int, size: int) -> Iterator[Pair]:
         assert self._file is not None

@@ -120,7 +120,11 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
     progress.begin(pages + databases[NODES].entries)
     yield from PageWalk(tables, progress.advance).findings()
     if stream is not None:
-        yield from _check_one(tables, stream, scope)
+        numbers = [number for number, name in names.named_streams(tables) if name == stream]
+        for number in numbers:
+            yield from _check_stream(tables, number, stream, scope)
+        if not numbers:
+            raise NoSuchKeyError("no such key")
         return
     yield from check_identity(source)
     yield from check_strays(source)
@@ -138,17 +142,6 @@ def _check_stream(
 ) -> Iterator[Finding]:
     for check_one in STREAM_CHECKS:
         yield from guarded(check_one(tables, number, name, scope))
-
-
-def _check_one(tables: Tables, wanted: bytes, scope: Scope) -> Iterator[Finding]:
-    """Check the stream with the name `wanted`; raise NoSuchKeyError if there is none."""
-    exists = False
-    for number, name in names.named_streams(tables):
-        if name == wanted:
-            exists = True
-            yield from _check_stream(tables, number, name, scope)
-    if not exists:
-        raise NoSuchKeyError("no such key")
 
 
 def check_identity(source: Source) -> Iterator[Finding]:

@@ -95,7 +95,15 @@ class ArchiveWriter:
         self._sequences: set[int] = set()
         self._number = 0
         self._live: _Ranges | None = None  # of that stream
-        self._read_rows()
+        for db_key, value in self.found.rows(keys.SEGMENTS):
+            try:
+                body = open_row(keys.SEGMENTS, db_key, value, "segment")
+                record = manifest.decode_segment_record(db_key, body, "segment")
+            except CorruptionError as error:
+                self.report.other.append(f"a segment whose row cannot be read: {error.problem}")
+                continue
+            self._sequence = max(self._sequence, record.sequence)
+            self._records[record.stream_number].append(record)
         if search.damaged:  # rows of the manifest may be missing
             self._adopt()
         for records in self._records.values():
@@ -114,17 +122,6 @@ class ArchiveWriter:
                 "STORE URI/UUID` takes the segments from there"
             )
             return None
-
-    def _read_rows(self) -> None:
-        for db_key, value in self.found.rows(keys.SEGMENTS):
-            try:
-                body = open_row(keys.SEGMENTS, db_key, value, "segment")
-                record = manifest.decode_segment_record(db_key, body, "segment")
-            except CorruptionError as error:
-                self.report.other.append(f"a segment whose row cannot be read: {error.problem}")
-                continue
-            self._sequence = max(self._sequence, record.sequence)
-            self._records[record.stream_number].append(record)
 
     # --- the live part --------------------------------------------------------------------------
 
@@ -180,24 +177,19 @@ class ArchiveWriter:
     def write(self, number: int) -> None:
         """Write what was archived of a stream, after its live part."""
         live = self._live if self._live is not None and self._number == number else _Ranges()
-        self._erasures(number)
+        for db_key, value in self.found.rows(keys.ERASURES, keys.pack_number(number)):
+            try:
+                body = open_row(keys.ERASURES, db_key, value, "erasure")
+                time_ms = manifest.decode_erasure(body, "erasure")
+            except CorruptionError:  # the key says which entry was erased; only the time is lost
+                time_ms = 0
+            row = manifest.encode_erasure(time_ms)
+            self.out.write(partial(_put_row, keys.ERASURES, db_key, row))
         kept = _Ranges()
         for record in self._records.get(number, ()):
             self._segment(record, live, kept)
         self._retired(number, live, kept)
         self._maybe_retired(number)
-
-    def _erasures(self, number: int) -> None:
-        for db_key, value in self.found.rows(keys.ERASURES, keys.pack_number(number)):
-            try:
-                time_ms = manifest.decode_erasure(
-                    open_row(keys.ERASURES, db_key, value, "erasure"), "erasure"
-                )
-            except CorruptionError:  # the key says which entry was erased; only the time is lost
-                time_ms = 0
-            self.out.write(
-                partial(_put_row, keys.ERASURES, db_key, manifest.encode_erasure(time_ms))
-            )
 
     def _segment(self, record: manifest.SegmentRecord, live: _Ranges, kept: _Ranges) -> None:
         """Copy the file of a row, or everything readable in it."""
@@ -471,19 +463,18 @@ class ArchiveWriter:
                 continue
             if problem is not None:
                 self.report.other.append(f"archive file {path}: damaged, and no row names it")
-            elif segment.index.store_uuid == self._uuid:
-                self._adopt_one(path, segment)
-
-    def _adopt_one(self, path: str, segment: Segment) -> None:
-        record = manifest.record_of(segment, path, manifest.ADOPTED)
-        number, first, last = record.stream_number, record.first_id, record.last_id
-        others = self._records.get(number, ())
-        if any(self._erased(number, first, last)) or any(
-            one.first_id <= last and first <= one.last_id for one in others
-        ):
-            self.report.other.append(f"archive file {path}: another file may have replaced it")
-        else:
-            self._records[number].append(record._replace(sequence=self._next_sequence()))
+                continue
+            if segment.index.store_uuid != self._uuid:
+                continue
+            record = manifest.record_of(segment, path, manifest.ADOPTED)
+            number, first, last = record.stream_number, record.first_id, record.last_id
+            others = self._records.get(number, ())
+            if any(self._erased(number, first, last)) or any(
+                one.first_id <= last and first <= one.last_id for one in others
+            ):
+                self.report.other.append(f"archive file {path}: another file may have replaced it")
+            else:
+                self._records[number].append(record._replace(sequence=self._next_sequence()))
 
 
 # --- transactions ---------------------------------------------------------------------------------

@@ -265,20 +265,19 @@ class Search:
         for one in scan_pages(pages, wanted, self._progress):
             free_page = is_free(one.page)
             if isinstance(one, RawRow):
-                if not free_known or not free_page or one.table in missing:
-                    self._add_row(one, sure=free_known and not free_page)
+                if free_known and free_page and one.table not in missing:
+                    continue
+                if one.table in _DERIVED or self._is_changed(one.table, one.db_key):
+                    continue
+                present = self.found.get(one.table, one.db_key)
+                sure = free_known and not free_page
+                if present is None or (not sure and _is_newer(one, present)):
+                    self.found.put(one.table, one.db_key, one.value)
             else:
                 live = nodes_known and not free_page
                 self._note_envelope(one, live=live, free=nodes_known and free_page)
                 if not retired_known and (free_page or not free_known):
                     self._note_maybe_retired(one.envelope, one.value)
-
-    def _add_row(self, one: RawRow, *, sure: bool) -> None:
-        if one.table in _DERIVED or self._is_changed(one.table, one.db_key):
-            return
-        present = self.found.get(one.table, one.db_key)
-        if present is None or (not sure and _is_newer(one, present)):
-            self.found.put(one.table, one.db_key, one.value)
 
     def _note_envelope(self, one: RawEnvelope, *, live: bool, free: bool) -> None:
         envelope = one.envelope

@@ -89,7 +89,11 @@ class StreamWriter:
         previous = -1
         for number in heapq.merge(
             self.found.numbers(keys.STREAMS),
-            self._with_nodes(),
+            (
+                number
+                for number in self.found.numbers(keys.NODES)
+                if self.found.noted(garbage_note(records.STREAM_NODES, number)) is None
+            ),
             (keys.unpack_number(key) for key, _ in self.found.notes(NAMED)),
             (
                 keys.unpack_number(key)
@@ -100,18 +104,17 @@ class StreamWriter:
                 yield number
             previous = number
 
-    def _with_nodes(self) -> Iterator[int]:
-        for number in self.found.numbers(keys.NODES):
-            if self.found.noted(garbage_note(records.STREAM_NODES, number)) is None:
-                yield number
-
     def write(self, number: int) -> bytes:
         """Write a stream without its groups; return its name."""
         record, tail = self._record(number)
         name, is_new = name_of(self.found, number)
         if is_new:
             self.found.lose(number, "its name; this is a new one, RENAME can change it")
-            self._keep_damaged_names()
+            for db_key, value in self.search.names:  # one of these rows has a lost name
+                why = "the checksum does not match"
+                self.found.lost.keep_value("row", why, value, table="keys", key=db_key.hex())
+                self.report.other.append(f"row {db_key.hex()} of keys")
+            self.search.names.clear()
         self.out.write(partial(_create, number, name, record))
         self.archive.begin(number)
         length = 0
@@ -158,23 +161,18 @@ class StreamWriter:
             self.found.lose(number, f"its retention: {error.problem}")
         return record, envelope if envelope.listpack else None
 
-    def _keep_damaged_names(self) -> None:
-        """Keep the damaged rows of `keys` in lost+found: one of them has a lost name."""
-        for db_key, value in self.search.names:
-            why = "the checksum does not match"
-            self.found.lost.keep_value("row", why, value, table="keys", key=db_key.hex())
-            self.report.other.append(f"row {db_key.hex()} of keys")
-        self.search.names.clear()
-
     # --- nodes --------------------------------------------------------------------------------
 
     def _candidates(self, number: int, tail: Envelope | None) -> Iterator[Candidate]:
         """Yield all nodes of a stream, ascending by key; of the same key, the tail comes last."""
         prefix = keys.pack_number(number)
-        sound = ((key, decode_envelope(value, "node")) for key, value in self._rows(prefix))
+        sound = self.found.rows(keys.NODES, prefix)
         damaged = self.found.notes(placement.DAMAGED[keys.NODES] + prefix)
         yield from heapq.merge(
-            ((key, envelope, b"") for key, envelope in sound),
+            (
+                (unpack_id(db_key[_NUMBER_SIZE:]), decode_envelope(value, "node"), b"")
+                for db_key, value in sound
+            ),
             (
                 (unpack_id(key), None, value)
                 for key, value in damaged
@@ -183,10 +181,6 @@ class StreamWriter:
             [] if tail is None else [((tail.ms, tail.seq), tail, b"")],
             key=lambda one: one[0],
         )
-
-    def _rows(self, prefix: bytes) -> Iterator[tuple[Id, bytes]]:
-        for db_key, value in self.found.rows(keys.NODES, prefix):
-            yield unpack_id(db_key[_NUMBER_SIZE:]), value
 
     def _sound(self, number: int, tail: Envelope | None) -> Iterator[Node]:
         """Yield the nodes of a stream, those that are damaged up to the damage."""
