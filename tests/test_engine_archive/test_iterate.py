@@ -14,7 +14,7 @@ from streamkeep.engine.api import read_commands
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.engine.commands import history
-from streamkeep.engine.whole_store import remains
+from streamkeep.engine.whole_store import erase as erasing
 from streamkeep.format.core.errors import (
     ArgumentError,
     ErasureBlockedError,
@@ -94,7 +94,7 @@ def test_a_read_in_small_steps_always_gets_on(archived: Store, whole: bool) -> N
 def test_a_search_in_small_steps_always_gets_on(
     archived: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remains, "_STEP_BYTES", 1)
+    monkeypatch.setattr(erasing, "_STEP_BYTES", 1)
     ids = archived.find_remains("s", {"n": ["1", "201", "250", "301", "400"]})
     assert [one.ms for one in ids] == [1, 201, 250, 301, 400]
 

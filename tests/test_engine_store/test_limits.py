@@ -12,7 +12,7 @@ import streamkeep
 from inside import checkpoint_now
 from patience import wait_until
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.store import opening, sizes
+from streamkeep.engine.store import environment, opening
 from test_engine_store.test_life import run
 
 pytestmark = pytest.mark.both_modes
@@ -76,7 +76,7 @@ def test_the_map_grows_while_threads_read(small_map: None, open_store: Open) -> 
 def test_a_snapshot_that_stays_open_prevents_growth_and_is_named(
     small_map: None, open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sizes, "READERS_WAIT_S", 0.05)
+    monkeypatch.setattr(environment, "READERS_WAIT_S", 0.05)
     store = open_store()
     store.xadd("s", {"n": 0})
     with store.snapshot() as snapshot:

@@ -97,7 +97,6 @@ def test_a_torn_store_from_before_the_first_release_is_refused_and_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(meta, "META_FORMAT", b"format_version")
         patch.setattr(stored_version, "META_FORMAT", b"format_version")
         with streamkeep.open(tmp_path / "in use") as store:
             store.xadd_many("s", [{"f": str(n)} for n in range(100)])
