@@ -122,7 +122,6 @@ class Root(CommandGroup):
             raise click.exceptions.Exit(Exit.OK) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command, or print its help text."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -130,13 +129,11 @@ class Root(CommandGroup):
             raise click.exceptions.Exit(Exit.OK) from None
 
     def format_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the common options."""
         records = [option.get_help_record(ctx) for option in common.OPTIONS]
         with formatter.section("Common options, before the name of any command or after it"):
             formatter.write_dl([record for record in records if record])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what exit statuses mean."""
         with formatter.section("Exit status"):
             formatter.write_dl([(str(int(one)), text) for one, text in MEANINGS.items()])
 
@@ -156,7 +153,6 @@ class Root(CommandGroup):
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by family."""
         names = self.list_commands(ctx)
         width = max(map(len, names))
         for heading, family in COMMANDS:

@@ -84,7 +84,6 @@ class Bytes(_BytesType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> bytes:
-        """Return the bytes of an argument."""
         if isinstance(value, bytes):
             return value
         text = str(value)
@@ -100,7 +99,6 @@ class PathOrUri(click.Path):
     """An existing path, or a URI, which is not looked at."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the argument."""
         return value if "://" in value else str(super().convert(value, param, ctx))
 
 
@@ -116,7 +114,6 @@ class PlacePath(click.Path):
         self._completes = completes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path."""
         if value == "":  # an unset variable of a script; Path would take it for the working folder
             self.fail("the name is empty", param, ctx)
         try:
@@ -151,7 +148,6 @@ class Id(_BytesType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> bytes:
-        """Return the text of the ID."""
         if isinstance(value, bytes):
             return value
         text = os.fsencode(str(value))
@@ -167,7 +163,6 @@ class Number(click.IntRange):
     """A whole number in a range."""
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return what help texts call it."""
         return "N"
 
 
@@ -177,7 +172,6 @@ class Duration(_IntType):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return milliseconds."""
         if isinstance(value, int):
             return value
         try:
@@ -197,7 +191,6 @@ class Limit(_IntType):
     name = "limit"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number; -1 for none."""
         if isinstance(value, int):
             return value
         text = str(value).strip().lower()
@@ -221,7 +214,6 @@ class Age(Limit):
     meant = f"{MEANT}, or none"
 
     def parse(self, text: str) -> int | None:
-        """Return milliseconds."""
         try:
             return parse_duration(text)
         except ValueError:
@@ -234,7 +226,6 @@ class Size(Limit):
     meant = "a size such as 500000, 64M or 2G, or none"
 
     def parse(self, text: str) -> int | None:
-        """Return bytes."""
         found = _SIZE.fullmatch(text)
         return None if found is None else int(found[1]) * _SIZES[found[2].lower()]
 
@@ -254,8 +245,6 @@ class Flags:
         self._texts = texts
 
     def options(self, name: str) -> list[click.Option]:
-        """Return the options for a parameter of a command."""
-
         def choose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
             chosen = ctx.params.setdefault(name, None)
             if not value:

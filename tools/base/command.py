@@ -187,7 +187,6 @@ def tell(path: str, failure: Failure, *, json: bool | None = None) -> None:
 
 
 def tell_usage(error: click.ClickException, *, json: bool) -> None:
-    """Write what is wrong with the command line."""
     ctx = getattr(error, "ctx", None)
     path = "streamkeep" if ctx is None else ctx.command_path
     if json:

@@ -36,7 +36,6 @@ def given(ctx: click.Context | None = None) -> Common:
 
 
 def as_json() -> bool:
-    """Say whether results and errors are JSON."""
     return given().json
 
 

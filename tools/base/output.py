@@ -118,7 +118,6 @@ def give_up() -> bool:
 
 
 def shell_key(key: bytes) -> str:
-    """Return a key as an argument for the shell."""
     text = quoting.shown(key)
     if not key:
         return "''"
@@ -131,12 +130,10 @@ def cut(text: str, width: int = _NAME_WIDTH) -> str:
 
 
 def ellipsis() -> str:
-    """Return the sign that something was left out."""
     return "…" if encodable("…") else "..."
 
 
 def brief_pairs(pairs: quoting.Pairs) -> str:
-    """Return fields and values as `pairs_text` does, long values cut."""
     return quoting.brief_pairs(pairs, ellipsis())
 
 
@@ -147,7 +144,6 @@ def note_losses(losses: Mapping[str, int]) -> None:
 
 
 def span_text(seconds: float) -> str:
-    """Return how long something took."""
     return duration_text(1000 * seconds)
 
 
@@ -295,7 +291,6 @@ def summary(**members: Any) -> None:
 
 
 def done(**members: Any) -> None:
-    """Write the summary of a command that prints nothing as text."""
     if common.as_json():
         summary(**members)
 

@@ -49,7 +49,6 @@ class Guarded:
         self.inner = inner
 
     def write(self, text: str) -> int:
-        """Write text; return how many characters were given."""
         if not isinstance(text, str):
             raise TypeError(f"text is expected, not {type(text).__name__}")
         if text.isprintable():
@@ -59,7 +58,6 @@ class Guarded:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write texts one after the other."""
         for text in lines:
             self.write(text)
 
@@ -116,12 +114,10 @@ class _TerminalBytes:
     """Takes the bytes of an export, and shows them on a terminal as harmless text."""
 
     def write(self, data: bytes) -> int:
-        """Write bytes, usually whole lines of UTF-8."""
         sys.stdout.write(data.decode("utf-8", "surrogateescape"))
         return len(data)
 
     def flush(self) -> None:
-        """Write what is buffered."""
         sys.stdout.flush()
 
 

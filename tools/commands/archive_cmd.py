@@ -77,7 +77,6 @@ def check_chosen(key: bytes | None, stream_number: int | None, name: str = "KEY"
 
 
 def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
-    """Return the JSON members of one segment."""
     return {
         "key": record.key,
         "stream_number": record.stream_number,
@@ -210,7 +209,6 @@ def run(
 
 
 def _labels(texts: tuple[str, ...]) -> dict[str, str]:
-    """Return labels by name."""
     labels = {}
     for text in texts:
         name, equals, value = text.partition("=")

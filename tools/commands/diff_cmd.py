@@ -71,7 +71,6 @@ def diff(
 
 
 def print_text(one: Difference) -> None:
-    """Print a difference on one line."""
     mark = {BOTH: "!", FIRST: "-"}.get(one.only, "+")
     text = f"stream {quoting.named(one.key)}"
     if one.kind == "stream":
@@ -112,7 +111,6 @@ def _told(value: Any) -> str:
 
 
 def print_json(one: Difference) -> None:
-    """Print a difference as one object."""
     members: dict[str, Any] = {"key": one.key}
     if one.group is not None:
         members["group"] = one.group

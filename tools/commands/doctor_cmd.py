@@ -129,7 +129,6 @@ def _store(place: Path) -> Iterator[Check]:
 
 
 def _users(place: Path) -> Check:
-    """Say which users may use a store."""
     data, folder = (place / DATA_FILE).stat(), place.stat()
     owner = user_name(data.st_uid)
     text = f"files of {owner}, group {group_name(folder.st_gid)}, mode {data.st_mode & 0o777:o}"

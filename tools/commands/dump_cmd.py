@@ -241,7 +241,6 @@ def _look(
 
 
 def _print(items: Iterable[Item]) -> None:
-    """Print described bytes as text or JSON."""
     damaged = 0
     for item in items:
         if isinstance(item, Heading):

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 
 def print_entry(entry: ScanEntry, *, show_time: bool = False) -> None:
-    """Print one entry on one line."""
     ms, pairs = entry.stream_id.ms, entry.pairs
     if common.as_json():
         output.json_line("entry", id=entry.id.decode(), time_ms=ms, fields=json_pairs(pairs))

@@ -179,7 +179,6 @@ def _key_and_file(words: tuple[bytes, ...], kind: LoadFormat | None) -> tuple[by
 
 
 def _format_of(file: str) -> LoadFormat:
-    """Return the format that the name of a file gives."""
     if file == STDIN:
         raise click.UsageError("standard input has no name that gives its format: add --format")
     try:
@@ -192,7 +191,6 @@ def _format_of(file: str) -> LoadFormat:
 
 
 def _report(report: LoadReport, key: bytes | None) -> None:
-    """Print what a load has brought."""
     if common.as_json():
         members: dict[str, Any] = {"file": report.source}
         if report.kind == "rows":

@@ -120,7 +120,6 @@ def show(store_path: StorePath, key: bytes | None = None) -> None:
 
 
 def told(settings: Retention) -> str:
-    """Return settings as a sentence."""
     parts = []
     if settings.maxlen is not None:
         parts.append(f"at most {entries_text(settings.maxlen)}")

@@ -41,7 +41,6 @@ class _ShipGroup(CommandGroup):
         return super().get_command(ctx, name) if name else run
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write both ways to call it."""
         formatter.write_usage(ctx.command_path, "STORE TARGET [OPTIONS]")
         formatter.write_usage(ctx.command_path, "COMMAND [ARGS]...", "       ")
 

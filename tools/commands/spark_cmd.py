@@ -92,7 +92,6 @@ class Chosen:
     pattern: str | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the arguments of a job; refuse two ways to choose streams."""
         from streamkeep.arrow.keys import key_text
 
         if self.streams and self.pattern is not None:
@@ -105,7 +104,6 @@ class Chosen:
 
 @contextmanager
 def running(where: Where) -> Iterator[SparkSession]:
-    """Start Spark for a job, and stop it."""
     from streamkeep.pipeline.spark_session.start import QUIET_JVM, missing, session
 
     conf: dict[str, object] = {"spark.driver.extraJavaOptions": QUIET_JVM}

@@ -99,7 +99,6 @@ def stat(
 
 
 def _figures(store: Store, stats: list[StreamStat]) -> dict[str, Any]:
-    """Return what the summary says: sums over the streams, and the sizes of the files."""
     firsts = [one.first_ms for one in stats if one.first_ms is not None]
     lasts = [one.last_ms for one in stats if one.last_ms is not None]
     entries = sum(one.length for one in stats)
@@ -146,7 +145,6 @@ def _per_entry(size: int, entries: int) -> float | None:
 
 
 def durability_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what `durability` has found, as text."""
     commits = count_text(facts["commits_since_checkpoint"], "commit")
     rows = [("journal", f"{size_text(facts['journal_bytes'])}, {commits} to replay")]
     last = facts["last_recovery"]
@@ -161,7 +159,6 @@ def durability_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> None:
-    """Print the figures as text; those of the files belong to the store."""
     entries, nodes = figures["entries"], figures["nodes"]
     rows = [] if key is not None else [("streams", output.number(figures["streams"]))]
     rows.append(("entries", output.number(entries)))
@@ -188,7 +185,6 @@ def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> No
 
 
 def _show_chart(plan: Plan, counts: list[int]) -> None:
-    """Print the counts, as bars or as JSON."""
     if common.as_json():
         for index, count in enumerate(counts):
             output.json_line(

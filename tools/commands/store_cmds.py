@@ -237,7 +237,6 @@ def repair(
 
 
 def _repair_of(store: Path) -> str:
-    """Return the command that repairs a store."""
     target = shlex.quote(f"{str(store).rstrip('/')}.repaired")
     return f"streamkeep repair {shlex.quote(str(store))} --output {target}"
 

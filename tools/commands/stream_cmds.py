@@ -48,7 +48,6 @@ def streams(store_path: StorePath, pattern: bytes = b"*") -> None:
 
 
 def stream_row(stat: StreamStat) -> tuple[output.Cell, ...]:
-    """Return what the table shows of one stream."""
     return (
         output.cut(quoting.shown(stat.name)),
         stat.length,
@@ -60,7 +59,6 @@ def stream_row(stat: StreamStat) -> tuple[output.Cell, ...]:
 
 
 def stream_json(stat: StreamStat) -> dict[str, Any]:
-    """Return what JSON says of one stream."""
     return {
         "key": stat.name,
         "length": stat.length,
@@ -322,7 +320,6 @@ def pending_rows(
 
 
 def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
-    """Print how many entries are pending, and their owners."""
     found = snapshot.xpending(key, group)
     owners = [(one["name"], int(one["pending"])) for one in found["consumers"]]
     nobody = found["pending"] - sum(count for _, count in owners)

@@ -124,7 +124,6 @@ def _urgency(stream: StreamFigures) -> tuple[int, int]:
 
 
 def lines_of(before: Figures, now: Figures) -> list[str]:
-    """Return the lines of the screen."""
     store = now.store
     seconds = max(1, now.time_ms - before.time_ms) / 1000
     commits = max(0, store.last_commit - before.store.last_commit) / seconds

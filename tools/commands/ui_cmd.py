@@ -96,7 +96,6 @@ def ui(
 
 
 async def _serve(server: HttpServer, url: str, port: int) -> None:
-    """Serve until a signal comes."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -20,7 +20,6 @@ def plain(data: bytes, length: int, kind: pa.DataType) -> Any:
 
 
 def binary(column: TextColumn) -> Any:
-    """Return a text column as binary."""
     offsets, values, missing = column.buffers()
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
     if missing:
@@ -63,7 +62,6 @@ def texts_of(column: NumberColumn) -> Any:
 
 
 def id_texts(columns: Columns) -> Any:
-    """Return the IDs as `ms-seq`."""
     halves = [
         plain(data, columns.entries, pa.uint64()).cast(pa.string())
         for data in (columns.ms, columns.seq)

@@ -170,11 +170,9 @@ class RowShape:
     def writer(
         self, max_entries: int = BATCH_ENTRIES, max_bytes: int = BATCH_BYTES
     ) -> ColumnWriter:
-        """Return a writer that decodes what the schema needs."""
         return ColumnWriter(self.texts, self.numbers, self.pairs, max_entries, max_bytes)
 
     def batch(self, columns: Columns) -> pa.RecordBatch:
-        """Return the entries of a writer as a record batch."""
         arrays = []
         for field, make in zip(self.schema, self._makers, strict=True):
             made = make(columns, field.name)

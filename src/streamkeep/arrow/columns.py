@@ -399,8 +399,6 @@ class ColumnWriter:
 
 
 class FieldNames:
-    """Collects the names of the fields of entries, in the order in which they first appear."""
-
     def __init__(self) -> None:
         self.names: dict[bytes, None] = {}
         self.fields: list[bytes] | None = None  # of the last master entry that was used

@@ -190,7 +190,6 @@ class FrameStream:
         self._read = read
 
     def reader(self) -> pa.RecordBatchReader:
-        """Begin to read."""
         return pa.RecordBatchReader.from_batches(self.schema, self._read())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

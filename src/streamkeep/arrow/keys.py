@@ -16,7 +16,6 @@ _BACKSLASH: Final = re.compile(rb"\\")
 
 
 def key_text(key: bytes) -> str:
-    """Return a key as text."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

@@ -38,8 +38,6 @@ MAX_TTL_MS: Final = 1 << 52
 
 
 class Values:
-    """The values of one space."""
-
     def __init__(self, space: str) -> None:
         self.space = utf8(space, "the space of values")
 

@@ -80,7 +80,6 @@ def _give_number(step: Step, fields: layout.Fields, priority: int) -> int:
 
 
 def priority_of(fields: layout.Fields) -> int:
-    """Return the number of the priority of a numbered job."""
     name = fields.get(layout.PRIORITY)
     return NORMAL_NUMBER if name is None else layout.PRIORITIES.index(name.decode())
 

@@ -180,7 +180,6 @@ class AsyncQueue(Declaring):
     async def put_prepared(
         self, payloads: list[tuple[Any, Options]], common: dict[bytes, bytes] | None = None
     ) -> list[AsyncJob]:
-        """Put payloads with options of their own, and fields that all get; for adapters."""
         store = await self._store()
         work, jobs = plan_put(self.queue.core, payloads, common or {})
         if not collect(self.core, work):
@@ -189,7 +188,6 @@ class AsyncQueue(Declaring):
         return [AsyncJob(self, job) for job in jobs]
 
     async def _run_now(self) -> None:
-        """Run what is due, if the queue does so for tests."""
         if self.core.immediate and not self.core.runs_now():
             await self.run_until_idle()
 

@@ -78,7 +78,6 @@ def register_codec(
 
 
 def check_codec(name: str) -> str:
-    """Return the name of a codec; raise ArgumentError if there is none."""
     if not isinstance(name, str) or name not in _codecs:
         known = ", ".join(sorted(_codecs))
         raise ArgumentError(

@@ -73,7 +73,6 @@ class LazyStore:
 
     @property
     def opened(self) -> Store[Any] | None:
-        """The store if this process has opened it."""
         return self._opened
 
     @property
@@ -110,7 +109,6 @@ class LazyStore:
             opened.close()
 
     def read(self, look: Callable[[Snapshot[Any]], Result]) -> Result:
-        """Run a function of a snapshot."""
         with self.store.snapshot() as snapshot, translated():
             return look(snapshot.as_bytes())
 
@@ -246,8 +244,6 @@ class Core(LazyStore):
             self.store.sync()
 
     def step(self, work: Callable[[Step], Result], *, frees: bool = False) -> Result:
-        """Run a function of a `Step`."""
-
         def run(txn: Transaction[Any]) -> Result:
             step = Step(txn, self.names)
             result = work(step)
@@ -315,11 +311,9 @@ class Core(LazyStore):
         return self.tasks.get(job.task)
 
     def known_tasks(self) -> Collection[bytes]:
-        """Return the names of the tasks whose jobs a worker of this program takes."""
         return frozenset(name.encode() for name in self.tasks)
 
     def policy_of(self, fields: Fields) -> Policy:
-        """Return retries, backoff and limits of a job."""
         name = fields.get(TASK)
         task = None if name is None else self.tasks.get(name.decode(errors="replace"))
         return (self.policy if task is None else task.policy).of_job(fields)

@@ -205,7 +205,6 @@ def drop(step: Step, letter: Letter) -> bool:
 
 
 def purge_waiting(step: Step) -> int:
-    """Remove jobs that wait in the streams."""
     removed = 0
     for priority in step.settings.streams:
         if limits.next_waiting(step, priority) is None:
@@ -258,7 +257,6 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
 
 
 def parked(reader: Snapshot[Any] | Transaction[Any], names: layout.Names) -> list[str]:
-    """Return the IDs of the jobs whose task no worker has known that took them."""
     found: list[str] = []
     for key, _ in rows_below(reader, names.space, layout.PARKED):
         place = layout.unpack_place(key[-layout.PLACE_SIZE :])

@@ -33,14 +33,12 @@ class EndedEntries:
         self._bytes = 0
 
     def note(self, ended: Iterable[tuple[Place, Fields]]) -> None:
-        """Remember entries that were acknowledged."""
         with self._lock:
             for place, fields in ended:
                 self._places.append(place)
                 self._bytes += len(fields.get(PAYLOAD, b""))
 
     def are_there(self) -> bool:
-        """Return whether there are any."""
         return bool(self._places)
 
     def delete(self, step: Step, *, idle: bool) -> None:

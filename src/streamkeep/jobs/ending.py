@@ -40,8 +40,6 @@ _SEPARATOR: Final = b"\0"
 
 
 class Stored(NamedTuple):
-    """A result as its row has it."""
-
     expires_ms: int
     state: bytes
     codec: str

@@ -42,13 +42,11 @@ def texts_of(error: BaseException) -> tuple[str, str, str]:
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the class of an exception, such as `builtins.ValueError`."""
     kind = type(error)
     return plain(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception."""
     try:
         text = str(error)
     except Exception as problem:

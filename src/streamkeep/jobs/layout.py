@@ -104,19 +104,15 @@ def number_of(fields: Fields, name: bytes) -> int:
 
 
 class Place(NamedTuple):
-    """Where an entry of a queue is: the number of its priority, and its ID."""
-
     priority: int
     ms: int
     seq: int
 
     def pack(self) -> bytes:
-        """Return it for keys and values of rows."""
         return _PLACE.pack(*self)
 
     @property
     def entry_id(self) -> str:
-        """The ID of the entry."""
         return f"{self.ms}-{self.seq}"
 
 
@@ -124,7 +120,6 @@ PLACE_SIZE: Final = _PLACE.size
 
 
 def unpack_place(data: bytes) -> Place:
-    """Return the place in 17 bytes."""
     return Place(*_PLACE.unpack(data[:PLACE_SIZE]))
 
 
@@ -134,8 +129,6 @@ def place_of(priority: int, entry_id: bytes) -> Place:
 
 
 class Names:
-    """The names of one queue in the store."""
-
     def __init__(self, name: object) -> None:
         self.name = utf8(name, "the name of a queue")
         self.text = self.name.decode()
@@ -164,7 +157,6 @@ class Names:
 
 
 def pack_time(ms: int) -> bytes:
-    """Return a time or a number for keys."""
     return _TIME.pack(ms)
 
 
@@ -179,8 +171,6 @@ def due_key(due_ms: int, kind: bytes, reference: bytes) -> bytes:
 
 
 class Due(NamedTuple):
-    """A row of the schedule."""
-
     key: bytes
     due_ms: int
     kind: bytes
@@ -212,7 +202,6 @@ def parked_key(fields: Fields, place: Place) -> bytes:
 
 
 def pack_fields(fields: Fields) -> bytes:
-    """Return the fields of a numbered job as the value of its row."""
     parts: list[bytes] = []
     for name, value in fields.items():
         parts += (_SIZE.pack(len(name)), name, _SIZE.pack(len(value)), value)
@@ -220,7 +209,6 @@ def pack_fields(fields: Fields) -> bytes:
 
 
 def unpack_fields(data: bytes) -> Fields:
-    """Return the fields in the row of a numbered job."""
     parts: list[bytes] = []
     at = 0
     while at < len(data):
@@ -275,7 +263,6 @@ class Rates:
         return self.done + share * self.done_before, self.failed + share * self.failed_before
 
     def pack(self) -> bytes:
-        """Return it for the row."""
         if not self.minute:
             return b""
         return _RATES.pack(
@@ -284,8 +271,6 @@ class Rates:
 
 
 class Counters:
-    """The counters of a queue, as one row."""
-
     def __init__(self, data: bytes | None) -> None:
         values = _COUNTERS.unpack_from(data) if data else (1, 0, 0, 0, 0, 0, 0, 0, 0)
         self.rates = Rates(data[_COUNTERS.size :] if data else b"")
@@ -300,19 +285,16 @@ class Counters:
         self.parked: int = values[8]  # pending entries whose task no worker has known
 
     def count_done(self, count: int, now_ms: int) -> None:
-        """Count jobs that ended well."""
         self.done += count
         self.rates.turn(now_ms)
         self.rates.done += count
 
     def count_failed(self, now_ms: int) -> None:
-        """Count an attempt that failed."""
         self.failed += 1
         self.rates.turn(now_ms)
         self.rates.failed += 1
 
     def pack(self) -> bytes:
-        """Return the value of the row."""
         return (
             _COUNTERS.pack(
                 self.next_number,

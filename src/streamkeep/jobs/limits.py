@@ -54,7 +54,6 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
 
 
 def check_open(step: Step) -> None:
-    """Raise if the queue is draining."""
     if step.settings.draining:
         raise QueueDrainingError(
             f"the queue {step.names.text!r} is draining and takes no jobs; next: resume it"

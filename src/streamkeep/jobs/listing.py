@@ -86,7 +86,6 @@ def jobs_in(snapshot: Snapshot[Any], names: Names, state: str, count: int) -> li
 def _entry(
     snapshot: Snapshot[Any], names: Names, state: JobState, place: Place, **more: Any
 ) -> Listed:
-    """Return a job whose entry is at a place."""
     found = snapshot.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
     return _listed(state, place, found[0].fields if found else {}, **more)
 
@@ -243,7 +242,6 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
 
 
 def of_letter(letter: Letter) -> Listed:
-    """Return the job of a dead letter."""
     return Listed(
         letter.job,
         "failed",

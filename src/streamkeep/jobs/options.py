@@ -155,12 +155,10 @@ class Policy(NamedTuple):
         )
 
     def pack(self) -> list[int]:
-        """Return it for JSON."""
         return [*self[:1], *self.backoff, *self[2:]]
 
     @staticmethod
     def unpack(values: list[int]) -> Policy:
-        """Return what `pack` made."""
         return Policy(values[0], Backoff(values[1], values[2]), *values[3:6])
 
 

@@ -75,7 +75,6 @@ class Rule(NamedTuple):
         }
 
     def pack(self) -> bytes:
-        """Return the value of its row."""
         fields = {
             name.decode(): base64.b64encode(one).decode() for name, one in self.fields.items()
         }
@@ -87,7 +86,6 @@ class Rule(NamedTuple):
 
 
 def unpack_rule(data: bytes) -> Rule:
-    """Return the rule in a row."""
     known = {name: one for name, one in json.loads(data).items() if name in Rule._fields}
     fields = {name.encode(): base64.b64decode(one) for name, one in known["fields"].items()}
     return Rule(**{**known, "fields": fields})
@@ -162,7 +160,6 @@ def load_rule(reader: Transaction[Any] | Snapshot[Any], names: Names, name: str)
 
 
 def rules(reader: Transaction[Any] | Snapshot[Any], names: Names) -> list[Rule]:
-    """Return all rules of a queue, by name."""
     found = reader.row_range(names.space, layout.PERIODIC, layout.PERIODIC + b"\xff" * 120)
     return [unpack_rule(data) for _, data in found]
 

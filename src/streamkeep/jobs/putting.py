@@ -82,7 +82,6 @@ def plan_put(
 
 
 def prepare(core: Core, payload: Any, options: Options, common: Fields) -> Prepared:
-    """Check the options of a put, and encode its payload, before any transaction."""
     chosen = options.get("codec")
     codec = core.codec if chosen is None else codecs.check_codec(chosen)
     encoded = codecs.encode(codec, payload, "the payload", MOST_PAYLOAD)

@@ -65,7 +65,6 @@ def parse_settings(data: bytes) -> Settings:
 
 
 def load_settings(reader: Transaction[Any] | Snapshot[Any], names: layout.Names) -> Settings:
-    """Return the settings of a queue."""
     return _settings_in(reader.txn, names)
 
 
@@ -94,7 +93,6 @@ class KnownRows(CachedRow):
 
 
 def _known_rows(txn: Txn, names: layout.Names) -> KnownRows:
-    """Return what is known, which is read if need be."""
     key = (0, names.prefix)  # no stream has the number 0
     found: object = None
     if isinstance(txn, WriteTxn):
@@ -150,7 +148,6 @@ class Step:
             self.delete_row(key)
 
     def change_settings(self, **changes: Any) -> None:
-        """Write settings."""
         self.settings = self._known.settings = self.settings._replace(**changes)
         self.put_row(layout.SETTINGS, json.dumps(self.settings._asdict()).encode())
 
@@ -163,15 +160,12 @@ class Step:
         return raw
 
     def row(self, key: bytes) -> bytes | None:
-        """Return the value of a row; None if there is none."""
         return row_get(self.raw, self.names.prefix + key)
 
     def put_row(self, key: bytes, value: bytes) -> None:
-        """Store a row, in place of one that has the same key."""
         row_put(self.writer(), self.names.prefix + key, value)
 
     def delete_row(self, key: bytes) -> bool:
-        """Delete a row; return whether there was one."""
         return row_delete(self.writer(), self.names.prefix + key)
 
     def rows(self, first: bytes, last: bytes, count: int) -> list[tuple[bytes, bytes]]:
@@ -198,7 +192,6 @@ class Step:
         return self.names.streams[priority]
 
     def make_stream(self, priority: int) -> None:
-        """Make the stream of a priority, and its group, if they are missing."""
         name = self.names.streams[priority]
         if find_group_of(self.txn, name) is None:
             self.txn.xgroup_create(name, layout.GROUP, 0, mkstream=True)
@@ -213,11 +206,9 @@ class Step:
             self.txn.row_put(layout.QUEUES_SPACE, self.names.name, b'{"version":1}')
 
     def count_waiting(self) -> int:
-        """Return how many entries of the streams no worker has taken yet."""
         return count_waiting(self.txn, self.names, self.settings)
 
     def count_running(self) -> int:
-        """Return how many entries a worker has."""
         return count_running(self.txn, self.names, self.settings)
 
     def wake_workers(self, count: int = 1) -> None:
@@ -284,7 +275,6 @@ class Step:
 def count_waiting(
     reader: Transaction[Any] | Snapshot[Any], names: layout.Names, settings: Settings
 ) -> int:
-    """Return how many entries of the streams no worker has taken yet."""
     waiting = 0
     for stream, group in _groups(reader, names, settings):
         unread = lag(stream.record, group.record)
@@ -382,7 +372,6 @@ def _text_of(job_id: object) -> str:
 
 
 def place_key(job_id: object) -> bytes:
-    """Return the key of the row that says where a numbered job is."""
     return layout.PLACE + layout.part_of(job_id, "the ID of a job")
 
 

@@ -37,7 +37,6 @@ class Take:
         *,
         begins: bool = True,
     ) -> None:
-        """Take the arguments of `take`."""
         self.queues = list(queues)
         if not self.queues:
             raise ArgumentError(_ONE_STORE)
@@ -147,7 +146,6 @@ class Take:
                 queue.core.set_up()
 
     def jobs(self, found: list[Any]) -> list[Job]:
-        """Return the jobs that `work` took, after its transaction."""
         jobs = [Job(queue, job_id_of(one.place, one.fields), one) for queue, one in found]
         self._forget_counted()
         if self._begins and jobs:

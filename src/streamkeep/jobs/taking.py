@@ -284,7 +284,6 @@ def _accept(
 
 
 def deaths_of(step: Step, place: layout.Place) -> tuple[int, int]:
-    """Return how many workers died while they ran a job, and how many while they had it."""
     data = step.row(layout.DEATHS + place.pack())
     if data is None:
         return 0, 0

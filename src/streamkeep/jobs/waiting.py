@@ -25,7 +25,6 @@ UNSYNCED: Final[Sync] = "none"
 
 
 def known_tasks(queues: Sequence[Queue]) -> dict[str, Collection[bytes]]:
-    """Return the names of the tasks of each queue."""
     return {one.name: one.core.known_tasks() for one in queues}
 
 

@@ -186,7 +186,6 @@ class Worker:
             return [run.job for run in self._runs]
 
     def _wake(self) -> None:
-        """Make the watching thread look."""
         with suppress(OSError):  # full, so that it looks anyway
             os.write(self._waker, b"!")
 
@@ -433,7 +432,6 @@ class Worker:
             return not run.abandoned
 
     def _check_memory(self) -> None:
-        """Stop if the process has grown too large."""
         if self._max_memory and not self._stopping:
             used = worker_runs.resident_bytes()
             if used > self._max_memory:
@@ -509,7 +507,6 @@ async def _in_thread(work: Callable[[], Result]) -> Result:
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> None:
-    """Cancel a task of an event loop that may have ended."""
     if task is not None:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(task.cancel)

@@ -92,7 +92,6 @@ class Report:
         _say(logging.INFO, text, event="stopping", running=running, grace_seconds=grace_s)
 
     def ended(self) -> None:
-        """The worker has ended."""
         _say(logging.INFO, "worker has ended", event="ended")
 
 
@@ -122,7 +121,6 @@ class TextFormatter(logging.Formatter):
     """`2026-01-02T03:04:05.678Z warning text`, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
         text = f"{_time_of(record)} {record.levelname.lower()} {record.getMessage()}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
@@ -133,7 +131,6 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
         line: dict[str, Any] = {
             "time": _time_of(record),
             "level": record.levelname.lower(),
@@ -168,7 +165,6 @@ class StatusLine(Report):
         self._recent: list[float] = []
 
     def ended(self) -> None:
-        """Remove the line."""
         with self._lock:
             self._stream.write(_CLEAR)
         super().ended()

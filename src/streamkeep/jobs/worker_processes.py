@@ -45,8 +45,6 @@ _LARGE_S: Final = 2.0  # in which a child itself ends when it has too much memor
 
 
 class Child:
-    """A child, as the parent sees it."""
-
     def __init__(self, pid: int, orders: int, events: int) -> None:
         self.pid = pid
         self.orders = orders  # the parent writes to it
@@ -160,7 +158,6 @@ class Processes:
             os.write(self._waker, b"!")
 
     def run(self) -> bool:
-        """Run children until `stop`; return False if they end again and again without work."""
         self._report.begun(self.queues, self._concurrency, "processes")
         told = 0
         deadline = float("inf")

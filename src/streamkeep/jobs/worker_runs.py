@@ -22,8 +22,6 @@ TOO_LONG: Final = "builtins.TimeoutError"
 
 
 class Run:
-    """One job that runs."""
-
     def __init__(self, job: Job, thread: threading.Thread | None) -> None:
         self.job = job
         self.task, self.attempt = job.task, job.attempt
@@ -34,7 +32,6 @@ class Run:
         self.cancel: Callable[[], None] = lambda: None
 
     def seconds(self) -> float:
-        """Return for how long it has run."""
         return time.monotonic() - self.begun
 
     def left_s(self) -> float:

@@ -57,8 +57,6 @@ class StreamFigures(NamedTuple):
 
 
 class QueueFigures(NamedTuple):
-    """One queue of jobs."""
-
     name: str
     stats: QueueStats
 
@@ -139,7 +137,6 @@ def figures_of(store: Store[Any]) -> Figures:
 
 
 def archive_figures(store: Store[Any]) -> ArchiveFigures:
-    """Return the sums over the archives of all streams."""
     archived = store.archived_streams()
     return ArchiveFigures(
         sum(one.segments for one in archived),
@@ -151,7 +148,6 @@ def archive_figures(store: Store[Any]) -> ArchiveFigures:
 
 
 def store_figures(store: Store[Any]) -> StoreFigures:
-    """Return the figures of the store as a whole."""
     found = store.durability()
     disk = os.statvfs(store.path)
     oldest = [slot.behind for slot in found.readers]

@@ -67,12 +67,10 @@ def write_textfile(store: Store[Any], path: str | os.PathLike[str]) -> None:
 
 
 def text_of(metrics: Iterable[Metric]) -> str:
-    """Return metrics as text."""
     return "".join(line + "\n" for line in _lines(metrics))
 
 
 def metrics_of(figures: Figures) -> list[Metric]:
-    """Return all metrics of a store."""
     return [*_of_store(figures), *_of_streams(figures), *_of_groups(figures), *_of_queues(figures)]
 
 

@@ -91,7 +91,6 @@ class StreamkeepSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format(...)`."""
         return "streamkeep"
 
     def schema(self) -> types.StructType:
@@ -153,7 +152,6 @@ class StreamkeepSource(DataSource):
     def streamWriter(
         self, schema: types.StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """Return the object that writes the batches of a streaming query."""
         from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter
 
         return StreamkeepStreamWriter(parse_write(self.options), schema, overwrite)

@@ -68,14 +68,11 @@ class Offsets:
     by_id: bool = False
 
     def of(self, key: bytes) -> Offset:
-        """Return the offset of one stream."""
         return self.streams.get(key, self.default)
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of reading."""
-
     path: str
     keys: tuple[bytes, ...] | None  # None: the streams that match the pattern
     pattern: re.Pattern[str] | None
@@ -96,7 +93,6 @@ class ReadOptions:
     sample_entries: int = 0
 
     def wants(self, key: bytes) -> bool:
-        """Return whether the stream with this key is requested."""
         if self.pattern is not None:
             return self.pattern.fullmatch(key_text(key)) is not None
         return key in (self.keys or ())
@@ -104,8 +100,6 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of writing."""
-
     path: str
     key: bytes | None  # None: the column `stream` has the key
     application: str | None
@@ -271,8 +265,6 @@ def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Given:
-    """The given options, by lower-case name."""
-
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         options = _without_catalog(options)
         self.values = {name.lower(): value for name, value in options.items()}

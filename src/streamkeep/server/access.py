@@ -55,8 +55,6 @@ def categories_of(spec: Spec) -> set[str]:
 
 
 class User:
-    """A user and what it may do."""
-
     def __init__(self, name: bytes, rules: list[str]) -> None:
         self.name = name
         self.enabled = False
@@ -108,7 +106,6 @@ class User:
         return self.enabled and (self.needs_no_password or any(known))
 
     def may_run(self, spec: Spec) -> bool:
-        """Return whether the user may run a command."""
         allowed = False
         names = {spec.name, spec.name.partition("|")[0]}
         categories = categories_of(spec)
@@ -157,7 +154,6 @@ class User:
         return any(self.may_run(spec) for spec in BY_NAME.values() if spec.kind != READS)
 
     def is_unrestricted(self) -> bool:
-        """Return whether the user may do everything."""
         return self._commands == [(True, "@all")] and (READ | WRITE, EVERY_KEY) in self._keys
 
     def rules(self) -> bytes:

@@ -148,7 +148,6 @@ def check_reach(text: str, host: str, options: Options) -> None:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Return host and port of an address."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535 or not host:
         raise ArgumentError(f"an address is HOST:PORT, such as {DEFAULT_BIND}, not {text!r}")
@@ -156,7 +155,6 @@ def address(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -261,7 +259,6 @@ def tls_context(certificate: Path, key: Path, authority: Path | None = None) -> 
 def _sockets(
     options: Options, stack: contextlib.ExitStack, shown: dict[str, str]
 ) -> Iterator[socket.socket]:
-    """Yield the sockets to listen on; `shown` gets what CONFIG GET says of them."""
     handed = list(_handed_over())
     for one in handed:
         if one.family != socket.AF_UNIX:

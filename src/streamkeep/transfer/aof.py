@@ -144,7 +144,6 @@ class Replay:
             raise OpenMulti(multi)
 
     def run_batch(self, batch: list[Command]) -> None:
-        """Run a batch; of one with a bad command, the commands before it are committed."""
         if not batch:
             return
         failure: CommandFailure | None
@@ -184,7 +183,6 @@ class Replay:
         """Do what belongs into the same transaction, after the command `done` of a batch."""
 
     def _problem(self, command: Command) -> str:
-        """Run one command; return why it could not be run, or nothing."""
         words = command[2]
         name = words[0].upper()
         try:
@@ -207,15 +205,12 @@ class Replay:
         return ""
 
     def delete(self, names: list[bytes]) -> int:
-        """Delete streams; return how many there were."""
         return delete_keys(self.txn, names)
 
     def lose(self, name: bytes) -> None:
-        """Count a command that was skipped."""
         self.losses.add(f"command {name.decode('ascii', 'backslashreplace')}")
 
     def here(self, name: bytes, words: list[bytes]) -> None:
-        """Run a command, or count it as dropped."""
         if name in _STREAMS:
             spec = table.find(words, _STREAMS)
             run = _REPLAYED.get(spec.name, spec.run)

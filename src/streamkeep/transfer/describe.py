@@ -123,7 +123,6 @@ class _Bytes:
 
 
 def _described(walk: Callable[[_Bytes], None], data: bytes, base: int = 0) -> list[Piece]:
-    """Return the pieces of bytes; `base` is their offset in the file."""
     found = _Bytes(data, base)
     found.within(len(data), walk)
     return found.pieces

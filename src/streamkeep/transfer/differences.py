@@ -69,7 +69,6 @@ def diff(first: Store[Any], second: Store[Any], key: bytes | None = None) -> Ite
 
 
 def diff_txns(a: Txn, b: Txn, key: bytes | None = None) -> Iterator[Difference]:
-    """Yield all differences between two snapshots."""
     for name, ours, theirs in _merged(_keys(a, key), _keys(b, key)):
         if ours is None or theirs is None:
             only = SECOND if ours is None else FIRST
@@ -159,7 +158,6 @@ class _Side:
         return (self.walk.ms, self.walk.seq, self.data) if whole else None
 
     def step(self) -> None:
-        """Skip the next node."""
         self._at(self.walk.next())
 
     def peek(self) -> Entry | None:
@@ -194,7 +192,6 @@ class _Run:
         self.count += 1
 
     def end(self) -> Iterator[Difference]:
-        """Yield the difference for the IDs added."""
         if self.count:
             what = _id_text(self.first)
             if self.count > 1:

@@ -64,7 +64,6 @@ def dump_format(wanted: str | None, name: str | None) -> DumpFormat:
 
 
 def load_format(wanted: str | None, name: str | None) -> LoadFormat:
-    """Return the format of a load: the one that is wanted, or the one that a file name gives."""
     plain = None if name is None else name.lower().removesuffix(".gz")
     return _chosen(wanted, plain, LOAD_FORMATS, LOAD_SUFFIXES, name)
 

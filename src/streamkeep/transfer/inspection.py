@@ -262,7 +262,6 @@ def inspect_segment(
 
 
 def _held(part: Any) -> tuple[dict[str, object], str]:
-    """Return which entries a segment or a block holds, as members and as text."""
     first, last = ("{}-{}".format(*one) for one in (part.first_id, part.last_id))
     members: dict[str, object] = {"entries": part.entries, "first_id": first, "last_id": last}
     return members, f"{entries_text(part.entries)} from {first} to {last}"

@@ -214,7 +214,6 @@ class _Loading(Given):
         return report._replace(seconds=time.perf_counter() - began)
 
     def _kind_of(self, stream: Any) -> Kind:
-        """Tell what the file brings."""
         if self.kind == "resp":
             return "commands"
         if self.kind in ("rdb", "dump") or (self.key is None and self.kind != "jsonl"):

@@ -220,11 +220,9 @@ class CountingReader(io.RawIOBase):
         self.done = 0
 
     def readable(self) -> bool:
-        """Say that this can be read."""
         return True
 
     def readinto(self, buffer: object) -> int:
-        """Read what is there into `buffer`."""
         view = memoryview(buffer)  # type: ignore[arg-type]  # any writable buffer
         data: bytes = self._read(len(view))
         view[: len(data)] = data

@@ -107,7 +107,6 @@ class JobIntake:
                 self._condition.wait(0.05)
 
     def close(self) -> None:
-        """End the thread."""
         self.stop()
         with self._condition:
             self._closed = True
@@ -190,7 +189,6 @@ class PassingIntake:
         self._bindings.setdefault(queue, []).append((exchange, routing_key, pattern))
 
     def consume(self, channel: Any, queue: str) -> None:
-        """Begin to read a queue."""
         with self._lock:
             self._positions.setdefault(queue, "0-0")
             self._channels[queue] = channel
@@ -203,19 +201,16 @@ class PassingIntake:
         self._wake()
 
     def cancel(self, queue: str) -> None:
-        """Stop reading a queue."""
         with self._lock:
             self._channels.pop(queue, None)
 
     def forget(self, queue: str) -> None:
-        """Forget a queue that was deleted."""
         with self._lock:
             self._channels.pop(queue, None)
             self._positions.pop(queue, None)
             self._bindings.pop(queue, None)
 
     def close(self) -> None:
-        """End the thread."""
         self._closed = True
         if self._thread is not None:
             self._wake()

@@ -41,7 +41,6 @@ _lock = threading.Lock()
 
 
 def shared(address: Address) -> Shared:
-    """Return the store of an address."""
     with _lock:
         return _shared.setdefault(address, Shared(address))
 

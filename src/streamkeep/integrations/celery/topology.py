@@ -51,7 +51,6 @@ class Topology:
             self._opened.apply(lambda txn: txn.row_put(SPACE, key, value))
 
     def unbind(self, exchange: str, routing_key: str, queue: str) -> None:
-        """Remove a binding, if there is one."""
         key = _binding_key(exchange, queue, routing_key)
         self._opened.apply(lambda txn: txn.row_delete(SPACE, key), frees=True)
 
@@ -131,12 +130,10 @@ class Topology:
 
 
 def stream_of(queue: str) -> bytes:
-    """Return the stream of a passing queue."""
     return b"kombu:" + queue.encode()
 
 
 def last_id(reader: Reader, queue: str) -> str:
-    """Return the ID of the last message of a passing queue."""
     found = reader.xrevrange(stream_of(queue), count=1)
     return found[0].id.decode() if found else "0-0"
 

@@ -115,7 +115,6 @@ class Channel(virtual.Channel):
         super().__init__(connection, **options)
 
     def jobs_of(self, queue: str) -> Queue:
-        """Return the queue of jobs of this name."""
         return self.shared.queue(queue, int(self.max_deaths))
 
     # --- declaring ------------------------------------------------------------------------------
@@ -161,7 +160,6 @@ class Channel(virtual.Channel):
         arguments: Any = None,
         **_: Any,
     ) -> None:
-        """Remove a binding."""
         self.state.binding_delete(queue, exchange, routing_key)
         self.topology.unbind(exchange or "amq.direct", routing_key, queue)
 

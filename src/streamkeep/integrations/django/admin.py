@@ -36,8 +36,6 @@ def backends() -> dict[str, StreamkeepBackend]:
 
 @admin.register(QueuedTask)
 class QueuedTaskAdmin(admin.ModelAdmin):
-    """The pages."""
-
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Tasks are enqueued by programs."""
         return False
@@ -97,7 +95,6 @@ class QueuedTaskAdmin(admin.ModelAdmin):
         )
 
     def task_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show one task."""
         self._check(request)
         alias, backend = _chosen(request)
         with backend.queue("default").store.snapshot() as snapshot:
@@ -118,7 +115,6 @@ class QueuedTaskAdmin(admin.ModelAdmin):
         )
 
     def letters_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the dead letters."""
         self._check(request)
         _, backend = _chosen(request)
         found = [

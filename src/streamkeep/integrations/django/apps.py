@@ -6,8 +6,6 @@ from django.apps import AppConfig
 
 
 class StreamkeepConfig(AppConfig):
-    """The application `streamkeep.integrations.django`."""
-
     name = "streamkeep.integrations.django"
     label = "streamkeep"
     verbose_name = "Streamkeep"

@@ -88,8 +88,6 @@ class Possible(Collection[bytes]):
 
 
 class Run:
-    """One attempt."""
-
     def __init__(self, job: Job, task: Any, result: Any, record: Record) -> None:
         self.job = job
         self.task = task
@@ -99,7 +97,6 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long it has run."""
         return time.monotonic() - self.begun
 
     @property
@@ -249,7 +246,6 @@ class TaskCore(Core):
     # --- end ------------------------------------------------------------------------------------
 
     def _succeed(self, run: Run, value: Any) -> Callable[[], running.Outcome]:
-        """Return what ends an attempt whose task has returned."""
         job, record = run.job, run.record
         if job.ended:  # the task did it
             return partial(running.Outcome, DONE, run.seconds)

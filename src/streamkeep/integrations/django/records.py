@@ -77,7 +77,6 @@ def new_id() -> str:
 
 
 def load(reader: Reader, result_id: str) -> Record | None:
-    """Return the record of a task; None if there is none, or if it has expired."""
     if not result_id.isascii() or not 0 < len(result_id) <= 64:
         return None
     data = VALUES.get(reader, result_id)

@@ -25,7 +25,6 @@ class QuickAck:
     """An object of a task that acknowledges received data when it is unpickled."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the attributes, and acknowledge."""
         self.__dict__.update(state)
         acknowledge_now()
 

@@ -325,7 +325,6 @@ class Page:
         self._parts.append(f'<p><a href="{name}">{name}</a></p>')
 
     def text(self) -> str:
-        """Return the page."""
         return _PAGE.format(self._title, "\n".join(self._parts))
 
 

@@ -116,7 +116,6 @@ def restore(
 def _files_of(
     lake: Lake, name: bytes, store_id: str | None, incarnation: int | None
 ) -> list[LakeFile]:
-    """Return the files of one stream, ascending by ID."""
     files = [
         one
         for one in lake.files()

@@ -184,7 +184,6 @@ def commit(
 
 
 def _one_wins(lake: str) -> bool:
-    """Return whether each successful commit of several threads made a version of a table."""
     place, settings = f"{lake}/_commit-check-{secrets.token_hex(8)}", log_settings(lake)
     try:
         DeltaTable.create(place, _SCHEMA, storage_options=settings)

@@ -50,8 +50,6 @@ _CONSTANTS: Final = (
 
 
 class _Sink:
-    """A file being written, and its checksum."""
-
     def __init__(self, stream: pa.NativeFile) -> None:
         self.digest = xxhash.xxh3_64()
         self.size = 0
@@ -110,7 +108,6 @@ class FileWriter:
         self._first = self._last = StreamId(0, 0)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add entries, all of them above those added before."""
         for start, stop in _days(batch):
             part = batch.slice(start, stop - start)
             first = id_at(part, 0)
@@ -129,7 +126,6 @@ class FileWriter:
                 self._end_group()
 
     def close(self) -> list[files.LakeFile]:
-        """End the last file; return all files."""
         if self._entries:
             self._end_file()
         return self.files
@@ -341,7 +337,6 @@ def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
 
 
 def has_id(batch: pa.RecordBatch, ids: Collection[StreamId]) -> Any:
-    """Return for each row whether its ID is one of `ids`."""
     chosen = {(files.signed(one.ms), files.signed(one.seq)) for one in ids}
     ms, seq = batch.column("ms"), batch.column("seq")
     maybe = pc.is_in(ms, pa.array([one[0] for one in chosen], pa.int64()))
@@ -355,12 +350,10 @@ def has_id(batch: pa.RecordBatch, ids: Collection[StreamId]) -> Any:
 
 
 def without_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> pa.RecordBatch:
-    """Return the rows that have none of the IDs."""
     return batch.filter(pc.invert(has_id(batch, ids))) if ids else batch
 
 
 def count_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> int:
-    """Return the number of rows that have one of the IDs."""
     return (pc.sum(has_id(batch, ids)).as_py() or 0) if ids else 0
 
 

@@ -87,7 +87,6 @@ class Origin:
 
     @cached_property
     def bucket(self) -> str:
-        """The value of the partition column `bucket`."""
         digest = xxhash.xxh3_64(self.store.encode())
         digest.update(self.number.to_bytes(8, "big"))
         digest.update(self.key)
@@ -129,12 +128,10 @@ class LakeFile:
 
     @property
     def key(self) -> bytes:
-        """The key of the stream."""
         return self.origin.key
 
     @property
     def store(self) -> str:
-        """The UUID of the store."""
         return self.origin.store
 
     @property
@@ -157,19 +154,16 @@ class LakeFile:
 
 
 def day_of(ms: int) -> str | None:
-    """Return the day of an ID, `2024-06-10`; None after the year 9999."""
     if ms > LAST_MS:
         return None
     return str(date.fromordinal(date(1970, 1, 1).toordinal() + ms // _DAY_MS))
 
 
 def folder_of(origin: Origin, day: str | None) -> str:
-    """Return the folder of a partition."""
     return f"{stream_folder(origin)}/date={day or _NO_VALUE}"
 
 
 def stream_folder(origin: Origin) -> str:
-    """Return the folder of all partitions of a stream."""
     return f"bucket={origin.bucket}"
 
 

@@ -225,7 +225,6 @@ class Lake:
 
     @property
     def version(self) -> int:
-        """Return the version of the table."""
         return int(self.table.version())
 
     @property
@@ -253,7 +252,6 @@ class Lake:
         return [{**row, "path": unquote(row["path"])} for row in rows]
 
     def _file(self, row: dict[str, Any]) -> LakeFile:
-        """Return a file from its row in the log."""
         path = row["path"]
         ends = ids_of_path(path)
         origin = None
@@ -384,7 +382,6 @@ class Lake:
         return {one for one in applications if newest.transaction(one) != self.transaction(one)}
 
     def discard(self, files: Iterable[LakeFile]) -> None:
-        """Remove files that were written but not committed."""
         system, root = places.file_system(self.uri)
         for file in files:
             try:

@@ -368,7 +368,6 @@ class _File:
             self._runs.append(Run(key, at, at + 1, entries))
 
     def close(self, with_ids: bool) -> Staged:
-        """Finish the file; return its description, without a location if there were no rows."""
         if self._file is None:
             return Staged("", (), with_ids)
         self._file.close()

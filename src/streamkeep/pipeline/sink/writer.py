@@ -91,7 +91,6 @@ class _Writer:
         self.folder = new_folder(self.staging)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one partition into a file. Runs in a task."""
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context is not None else 0
         partition = context.partitionId() if context is not None else 0
@@ -154,7 +153,6 @@ class StreamkeepWriter(_Writer, DataSourceArrowWriter):
     """Writes a DataFrame into a store."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append all rows."""
         self.apply(messages, self._note)
 
     def _note(self, txn: WriteTxn, keys: set[bytes]) -> Collection[bytes]:
@@ -165,7 +163,6 @@ class StreamkeepWriter(_Writer, DataSourceArrowWriter):
         return new_streams(txn, version, application, keys)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove the staged files."""
         remove_folder(self.folder)
 
 

@@ -142,7 +142,6 @@ def _type_of_text(value: bytes) -> types.DataType:
 
 
 def _type_of_json(value: Any, depth: int) -> types.DataType | None:
-    """Return the type of a value of JSON; None for null."""
     if value is None:
         return None
     if isinstance(value, bool):

@@ -56,7 +56,6 @@ class Position:
         return 0 if self.read is None or self.added is None else max(0, self.added - self.read)
 
     def encode(self) -> dict[str, Any]:
-        """Return the position as Spark stores it."""
         ids = {"id": self.id, "last": self.last, "next": self.next, "first": self.first}
         counts = {"number": self.number, "read": self.read, "added": self.added}
         texts = {name: None if one is None else str(one) for name, one in ids.items()}
@@ -64,7 +63,6 @@ class Position:
 
     @classmethod
     def decode(cls, data: Mapping[str, Any]) -> Position:
-        """Return the position that Spark has stored."""
         ids = {
             name: StreamId.parse(data[name]) if name in data else None for name in ("next", "first")
         }

@@ -72,7 +72,6 @@ def pin_streams(txn: Txn, options: ReadOptions) -> tuple[Pin, ...]:
 
 
 def pin_stream(txn: Txn, options: ReadOptions, key: bytes, number: int) -> Pin:
-    """Return the range of a batch read in one stream."""
     stream = txn.find_stream(key)
     last = MAX_ID
     if stream is not None and stream.number == number:

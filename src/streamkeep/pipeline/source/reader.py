@@ -43,7 +43,6 @@ class SliceReader(QuickAck):
         RowShape(to_arrow_schema(schema, timezone="UTC"), b"", options.mode, terms=SPARK_TERMS)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the entries of a partition as record batches."""
         if not isinstance(partition, SlicePartition):  # Spark's substitute for an empty list
             return iter(())
         return read_slices(self.schema, partition.slices, self.options.mode, partition.notes)

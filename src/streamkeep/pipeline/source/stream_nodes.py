@@ -66,7 +66,6 @@ class Tally:
         self._last = nodes[-1]
 
     def result(self) -> Count:
-        """Return what was counted."""
         if self._last is not None:
             self._look(self._last)
             self._last = None

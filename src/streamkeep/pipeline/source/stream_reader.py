@@ -223,7 +223,6 @@ class StreamkeepStreamReader(
             set_group_positions(self._group_store, group, positions)
 
     def stop(self) -> None:
-        """Remove exported files and notes, and close the store of the group."""
         self._remove_exports(len(self._exports))
         remove_notes(self._notes)
         if self._group_store is not None:

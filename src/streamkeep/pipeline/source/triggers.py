@@ -41,7 +41,6 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing more may be read."""
         return (self.entries is not None and self.entries <= 0) or (
             self.size_bytes is not None and self.size_bytes <= 0
         )
@@ -77,7 +76,6 @@ class TriggerStream:
         return added - others.count(self.last.next(), MAX_ID).entries
 
     def end(self) -> Position:
-        """Return the position after all present entries."""
         end = self.last if self.source_nodes.source == ARCHIVE else self.stream.record.last_id()
         return self._position(StreamId(*end), self.total(), None)
 
@@ -113,7 +111,6 @@ class TriggerStream:
         return position.id if position.number in (0, self.number) else MIN_ID
 
     def first_after(self, after: StreamId) -> StreamId | None:
-        """Return the first entry after an ID."""
         for ms, seq, load in self.source_nodes.nodes(after.next(), MAX_ID, None):
             data = load()
             for one in live_ids(data, ms, seq) if data else ():
@@ -307,7 +304,6 @@ class _Steps:
         self._size = 0  # bytes per entry of that node
 
     def take(self, share: Budget) -> tuple[int, int]:
-        """Take entries until the share is used up; return their number and size."""
         entries = size = 0
         while self._fill():
             room = len(self._ids)
@@ -327,7 +323,6 @@ class _Steps:
         return entries, size
 
     def _fill(self) -> bool:
-        """Load IDs until there is one that is not taken; return False if none is left."""
         while not self._ids:
             found = next(self._nodes, None)
             if found is None:

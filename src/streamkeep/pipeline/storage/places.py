@@ -60,7 +60,6 @@ class StorageError(StreamkeepError):
 
 
 def is_uri(place: str) -> bool:
-    """Return whether a place is a URI and not a path."""
     return "://" in place
 
 
@@ -118,7 +117,6 @@ def file_system(place: str) -> tuple[pafs.FileSystem, str]:
 
 
 def make_folder(system: pafs.FileSystem, path: str) -> None:
-    """Make a folder and its parents, unless the file system has no folders."""
     if not isinstance(system, (pafs.S3FileSystem, pafs.GcsFileSystem)):
         system.create_dir(path, recursive=True)
 
@@ -131,7 +129,6 @@ def read_bytes(place: str, name: str) -> bytes:
 
 
 def write_bytes(place: str, name: str, data: bytes) -> None:
-    """Write a file into a folder, which is made if need be."""
     system, root = file_system(place)
     path = f"{root}/{name}"
     with reaching(place):

@@ -112,7 +112,6 @@ class Positions:
     gone: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return the positions as a value for JSON."""
         streams = [
             [number, json_bytes(one.key), str(one.end), *astuple(one)[2:]]
             for number, one in sorted(self.streams.items())
@@ -122,7 +121,6 @@ class Positions:
 
     @classmethod
     def from_json(cls, members: dict[str, Any]) -> Positions:
-        """Return the positions from the value of `as_json`."""
         streams = {
             number: StreamPosition(from_json(key), StreamId.parse(end), *rest)
             for number, key, end, *rest in members["streams"]
@@ -299,7 +297,6 @@ def stream_pieces(member: Member, key: bytes, segments: Sequence[RemoteSegment])
 
 
 def whole_segment(member: Member, key: bytes, one: RemoteSegment) -> Slice:
-    """Return an archived segment as a piece."""
     record, number = one.record, one.record.stream_number
     size, place = (record.raw_bytes, record.entries), (member.store, member.uri)
     ends = (record.first_id, record.last_id)
@@ -350,6 +347,5 @@ def pack_groups(pieces: Iterable[Any], group_bytes: int = GROUP_BYTES) -> list[t
 
 
 def unpack_group(text: str) -> list[Any]:
-    """Return what is in a group."""
     found: list[Any] = pickle.loads(zlib.decompress(base64.b64decode(text)))
     return found

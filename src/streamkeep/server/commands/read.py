@@ -100,8 +100,6 @@ def parse_xreadgroup(words: list[bytes], shape: int) -> Waiting:
 
 
 class _Options:
-    """The options of XREAD or XREADGROUP."""
-
     def __init__(self, words: list[bytes], has_group: bool) -> None:
         self.words = words
         self.count = 0

@@ -39,7 +39,6 @@ MOST_MS: Final = (1 << 63) - 1
 
 
 def wrong_type() -> CodedError:
-    """Return the error for a key of the other kind."""
     return CodedError("WRONGTYPE Operation against a key holding the wrong kind of value")
 
 
@@ -76,13 +75,11 @@ def stamp(row: bytes) -> int:
 
 
 def put_string(txn: WriteTxn, name: bytes, value: bytes, deadline: int) -> None:
-    """Store a string; `deadline` FOREVER for one that does not end."""
     rows.row_put(txn, _key(name), _STAMP.pack(deadline) + value)
     txn.events.append(removed(name, None))  # for clients that watch it, and consumers of a stream
 
 
 def delete_string(txn: WriteTxn, name: bytes) -> bool:
-    """Delete a string; return whether there was one."""
     if find_string(txn, name) is None:
         return False
     rows.row_delete(txn, _key(name))
@@ -91,7 +88,6 @@ def delete_string(txn: WriteTxn, name: bytes) -> bool:
 
 
 def strings(txn: Txn) -> Iterator[bytes]:
-    """Yield the names of all strings."""
     now_ms = txn.now_ms()
     for name, deadline in string_deadlines(txn):
         if deadline == FOREVER or deadline > now_ms:
@@ -335,7 +331,6 @@ def kind_of(script: bytes) -> str | None:
 
 
 def run_eval(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """EVAL of a script of a lock."""
     names, args = _keys_and_args(words)
     kind = kind_of(words[1])
     if kind is None:
@@ -344,7 +339,6 @@ def run_eval(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 
 
 def run_evalsha(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """EVALSHA of a script of a lock."""
     kind = KNOWN_DIGESTS.get(words[1].lower())
     if kind is None:
         raise CodedError("NOSCRIPT No matching script. Please use EVAL.")

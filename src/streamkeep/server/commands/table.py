@@ -200,7 +200,6 @@ SERVER_SPECS: Final = (
 
 
 def by_name(specs: Iterable[Spec]) -> dict[bytes, Spec]:
-    """Return a table that finds commands in capitals and in small letters."""
     found = {spec.name.encode(): spec for spec in specs}
     return {**found, **{name.upper(): spec for name, spec in found.items()}}
 

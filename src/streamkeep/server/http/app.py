@@ -45,7 +45,6 @@ class _Encoded(Convertor[str]):
     regex = "[^/]*"
 
     def convert(self, value: str) -> str:
-        """Return it as it is; `wire.segment` decodes it."""
         return value
 
     def to_string(self, value: str) -> str:
@@ -63,7 +62,6 @@ class App:
         self._guarded = guarded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
         await self._guarded(scope, receive, send)
 
     def stop(self) -> None:

@@ -136,7 +136,6 @@ def count_live(txn: Txn, stream: Stream, edges: list[int]) -> Counted:
 
 
 def _few_nodes(walk: NodeWalk, edges: list[int]) -> bool:
-    """Say whether the nodes of a window are so few that they can be read."""
     stream = walk.stream
     if stream.node_bytes() // max(1, stream.nodes()) * _EXACT > _EXACT_BYTES * 8:
         return stream.nodes() <= 1 and stream.node_bytes() <= _EXACT_BYTES
@@ -179,7 +178,6 @@ def _estimate(walk: NodeWalk, stream: Stream, edges: list[int]) -> list[int]:
 
 
 def _finer(edges: list[int]) -> list[int]:
-    """Return the edges of the parts of buckets."""
     found = [edges[0]]
     for low, high in pairwise(edges):
         parts = [low + (high - low) * part // _PARTS for part in range(1, _PARTS + 1)]
@@ -426,7 +424,6 @@ def keys_of(queue: str) -> tuple[bytes, ...]:
 
 
 def sees_queue(user: User, name: str) -> bool:
-    """Return whether a user may read a queue."""
     return all(map(user.sees, keys_of(name)))
 
 

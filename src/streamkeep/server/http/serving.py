@@ -39,7 +39,6 @@ class Protocol(H11Protocol):
     most = MAX_CONNECTIONS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the head of the first request."""
         self._head_timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         if len(self.connections) > self.most + _MORE:
@@ -133,7 +132,6 @@ class HttpServer(uvicorn.Server):
             await self._task
 
     async def wait(self) -> None:
-        """Wait until the server has ended."""
         if self._task is not None:
             await asyncio.shield(self._task)
 

@@ -149,7 +149,6 @@ async def read(call: Call) -> Found | ASGIApp:
 
 
 def _wanted(call: Call) -> Wanted:
-    """Return the range of a request that reads one."""
     newest_first = call.flag("reverse")
     call.allow("xrevrange" if newest_first else "xrange")
     low, high = call.bound("start", "-", "from"), call.bound("end", "+", "to")

@@ -160,7 +160,6 @@ class Parameters:
         raise Problem(400, f"the parameter {name!r} must be 0 or 1, not {text!r}")
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
-        """Return a parameter that is a number from `low` to `high`."""
         text = self.text(name)
         if name not in self._given:
             return default
@@ -186,7 +185,6 @@ def query_pairs(query: bytes) -> Pairs:
 
 
 def checked_number(name: str, value: object, low: int, high: int) -> int:
-    """Return a number that was given as text or in JSON."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -230,7 +228,6 @@ async def json_body(request: Request, known: Mapping[str, str]) -> dict[str, Any
 
 
 def parse_json(body: bytes) -> Any:
-    """Return the value of a JSON text."""
     try:
         value = json.loads(body)
         if b"\\ud" in body.lower():  # half of a pair that no text may have

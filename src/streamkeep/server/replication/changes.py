@@ -58,7 +58,6 @@ class Changes:
         }
 
     def note(self, table: int, db_key: bytes) -> None:
-        """Note a row."""
         if table == STREAMS:
             self.streams.add(int.from_bytes(db_key, "big"))
         elif table in self.rows:
@@ -132,5 +131,4 @@ class Log:
         return changes
 
     def close(self) -> None:
-        """Close the file of the journal."""
         self._reader.close()

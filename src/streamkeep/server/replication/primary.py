@@ -136,7 +136,6 @@ class Primary:
 
     @property
     def start(self) -> int:
-        """Return how many bytes of the feed are no longer in memory."""
         return self.end - len(self._data)
 
     # --- replicas ---------------------------------------------------------------------------
@@ -175,7 +174,6 @@ class Primary:
             self._let_go(replica)
 
     def acknowledge(self, replica: Replica, position: int) -> None:
-        """Note what a replica has executed."""
         replica.acked = max(replica.acked, position)
         if replica.attached and replica.snapshot is not None and replica.file is None:
             self._put_online(replica)
@@ -303,7 +301,6 @@ class Primary:
         self.pump(replica)
 
     def _let_go(self, replica: Replica) -> None:
-        """End the snapshot of a replica, unless it is still needed."""
         replica.file = None
         txn, replica.snapshot = replica.snapshot, None
         if txn is not None:
@@ -358,7 +355,6 @@ class Primary:
                 self._schedule(wait_s)
 
     def _work(self) -> float:
-        """Go on for the time of a slice; return how long to wait."""
         now = time.monotonic()
         control, feed = self.environment.context.control, self._log
         self._look_after(now)
@@ -452,7 +448,6 @@ class Primary:
         self._drop(replica.client, f"the replica {self.address_of(replica)}: {why}")
 
     def _look_after(self, now: float) -> None:
-        """End what has lasted too long, and ping."""
         if not self.replicas:
             if now - self._used > BACKLOG_S:
                 self.stop()

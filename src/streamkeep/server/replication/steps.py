@@ -241,7 +241,6 @@ class Step:
                 self._moved[old], self._moved[new] = 0, number
 
     def _key(self, name: bytes) -> Iterator[bytes]:
-        """Bring one key up to date."""
         before, after = self.before, self.after
         there = self._moved.get(name, -1)
         string = None

@@ -58,7 +58,6 @@ class Blocked:
         self.over = False
 
     def stop(self) -> None:
-        """Leave the wait table."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -96,7 +95,6 @@ class Served(Step):
 
 
 def _count_failure(client: ClientState, reply: bytes) -> None:
-    """Count an error as one of the command that has waited."""
     if is_error(reply):
         client.turns.calls_of(client.last_command).failed += 1
 
@@ -140,13 +138,11 @@ class BlockedClients(Watcher):
         self._ready: dict[bytes, None] = {}
 
     def recount(self) -> None:
-        """Count the blocked clients and watched keys."""
         self.count = self.blocked + len(self.watches.by_key)
 
     # --- begin and end ----------------------------------------------------------------------
 
     def add(self, client: ClientState, waiting: Waiting) -> Blocked:
-        """Let a client wait; its command has found nothing."""
         blocked = Blocked(client, waiting, self._waiters.deadline(waiting.block_ms))
         for key in waiting.keys:
             self._by_key.setdefault(key, {})[blocked] = None
@@ -156,7 +152,6 @@ class BlockedClients(Watcher):
         return blocked
 
     def remove(self, blocked: Blocked) -> None:
-        """End a wait, without a reply."""
         if blocked.over:
             return
         blocked.over = True
@@ -180,7 +175,6 @@ class BlockedClients(Watcher):
         self._unblocked(blocked.client)
 
     def time_out(self, blocked: Blocked) -> None:
-        """End a wait that has lasted long enough."""
         self.end(blocked, encode(NIL_ARRAY, blocked.client.resp3))
 
     # --- commands of this server ------------------------------------------------------------
@@ -274,7 +268,6 @@ class BlockedClients(Watcher):
                 self._start(blocked)
 
     def _start(self, blocked: Blocked) -> None:
-        """Enter the wait table."""
         blocked.timer = None
         if self._bell is None:
             self._bell = self._waiters.take_bell()
@@ -364,7 +357,6 @@ class BlockedClients(Watcher):
             turn.clients.append(blocked.client)
 
     def close(self) -> None:
-        """End all waits without a reply."""
         for blocked in {one for queue in self._by_key.values() for one in queue}:
             self.remove(blocked)
         if self._bell is not None:

@@ -154,7 +154,6 @@ def _client_list(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 
 def _of_type(word: bytes, clients: list[Connection]) -> list[Connection]:
-    """Return the clients of a type."""
     if option(word) not in (b"NORMAL", b"MASTER", b"REPLICA", b"SLAVE", b"PUBSUB"):
         raise CommandError(f"Unknown client type '{text_of(word)}'")
     if option(word) in (b"REPLICA", b"SLAVE"):

@@ -85,7 +85,6 @@ class Connection(ClientState, asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Go on with the client's commands."""
         self.stopped = (
             self.blocked is not None
             or self.waits_for_disk > 0
@@ -107,7 +106,6 @@ class Connection(ClientState, asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Forget the client."""
         self.closing = True
         self.stopped = True
         self.server.disconnected(self)

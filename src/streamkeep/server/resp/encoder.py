@@ -114,7 +114,6 @@ def _put_list(out: BytesWriter, reply: list[object], resp3: bool) -> None:
 
 
 def _put_entry(out: BytesWriter, reply: tuple[object, ...], resp3: bool) -> None:
-    """Append an entry: (ms, seq, pairs or None, and the numbers that CLAIM adds)."""
     ms, seq, flat = reply[0], reply[1], reply[2]
     assert isinstance(ms, int)
     assert isinstance(seq, int)

@@ -64,11 +64,9 @@ class Expiry:
 
     @property
     def count(self) -> int:
-        """The number of keys that have a deadline."""
         return len(self._by_name)
 
     def close(self) -> None:
-        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -199,7 +197,5 @@ class _Deletion(Step):
 
 
 class _Nobody(ClientState):
-    """The client of a step that none has sent: it takes no reply."""
-
     def reply(self, data: bytes) -> None:
         """Take nothing."""

@@ -63,7 +63,6 @@ class SlowLog:
         self.renew()
 
     def renew(self) -> None:
-        """Take changed settings over."""
         least = [_NEVER if self.slower_than_us < 0 else self.slower_than_us * 1000]
         least += [self.threshold_ms * 1_000_000] if self.threshold_ms else []
         self._turns.slow_ns = min(least)
@@ -71,7 +70,6 @@ class SlowLog:
             self.entries.pop()
 
     def note(self, client: Connection, words: list[bytes], nanos: int) -> None:
-        """Note a command that took long."""
         micros = nanos // 1000
         if 0 <= self.slower_than_us <= micros and self.most:
             row = [self._next, int(time.time()), micros, _shortened(words)]
@@ -122,13 +120,11 @@ class SyncTimes:
         self.seconds = 0.0
 
     def note(self, seconds: float) -> None:
-        """Count a wait."""
         self.counts[bisect_left(SYNC_BOUNDS_S, seconds)] += 1
         self.seconds += seconds
 
     @property
     def count(self) -> int:
-        """The number of waits."""
         return sum(self.counts)
 
     def at_most_us(self, share: float) -> int:
@@ -179,7 +175,6 @@ class Statistics:
         self.reset()
 
     def reset(self) -> None:
-        """Begin to count again."""
         self.connections = 0
         self.refused = 0
         self.refused_logins = 0
@@ -210,7 +205,6 @@ class Statistics:
 
 
 def is_replica(client: Connection) -> bool:
-    """Return whether a client is fed as a replica."""
     return client.replica is not None and client.replica.attached
 
 
@@ -255,7 +249,6 @@ def _zeros(names: str) -> list[tuple[str, object]]:
 
 
 def text(server: Server, sections: list[str], turn: Turn) -> str:
-    """Return the text of INFO."""
     wanted = set(sections)
     if not wanted or wanted & _ALL:
         wanted |= set(_SECTIONS) - (set() if wanted & {"all", "everything"} else {"commandstats"})

@@ -33,7 +33,6 @@ class Memory:
         self.evicted = 0  # clients that have lost their connections
 
     def wait(self, client: Connection, size: int) -> None:
-        """Have a client wait for room for a reply."""
         client.waits_for_room = client.stopped = True
         self._waiting.append((time.monotonic(), size, client))
 
@@ -78,7 +77,6 @@ class Memory:
         self._marked = bool(large)
 
     def _is_late(self) -> bool:
-        """Return whether one has waited too long."""
         return time.monotonic() - self._waiting[0][0] > _PATIENCE_S
 
     def _following(self) -> tuple[float, int, Connection]:

@@ -57,7 +57,6 @@ class RequestParser:
         self._held: i64 = 0  # bytes in `_words`
 
     def feed(self, data: bytes) -> None:
-        """Take more bytes."""
         if self._at == self._size:
             self._data = data
             self._at = 0

@@ -99,7 +99,6 @@ class Server:
     # --- clients ----------------------------------------------------------------------------
 
     def connected(self, client: Connection) -> None:
-        """Take a new client, or refuse it."""
         self.statistics.connections += 1
         transport = client.transport
         if len(self.clients) >= self.settings.max_clients:
@@ -129,7 +128,6 @@ class Server:
             self.blocked.remove(blocked)
 
     def log_in_by_default(self, client: Connection) -> None:
-        """Make a client the default user, if that needs no password."""
         client.user = self.access.default
         client.authenticated = self.access.anonymous is not None
 
@@ -154,7 +152,6 @@ class Server:
         turn.clients.append(client)
 
     def log(self, text: str) -> None:
-        """Note what an administrator should know."""
         log.warning("%s: %s", self.store.path, text)
 
     def _close_idle(self) -> None:
@@ -215,7 +212,6 @@ class Server:
         self._forget(client)
 
     def _forget(self, client: Connection) -> None:
-        """Free the memory of a client that has gone."""
         client.parser = RequestParser()
         client.again = client.queued = None
         client.out.clear()

@@ -89,7 +89,6 @@ class Settings:
         }
 
     def values(self) -> dict[str, str]:
-        """Return all settings as text."""
         holders = self._holders()
         numbers = {
             name: str(getattr(holders[holder], attribute))
@@ -110,7 +109,6 @@ class Settings:
         }
 
     def set(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Change settings: all of them, or none."""
         chosen: dict[str, str] = {}
         known = self.values()
         for word, value in pairs:

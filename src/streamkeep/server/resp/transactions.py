@@ -39,7 +39,6 @@ class Watches:
         self._before: dict[bytes, object] = {}
 
     def add(self, client: Connection, key: bytes, txn: Txn) -> None:
-        """Let a client watch a key."""
         if key not in client.watched:
             client.watched[key] = state_of(txn, key)
             self.by_key.setdefault(key, set()).add(client)
@@ -67,7 +66,6 @@ class Watches:
 
 
 def _changes_of(txn: WriteTxn, key: bytes) -> object:
-    """Return the state of a key, and how many entries were added, which may be gone again."""
     return state_of(txn, key), txn.added.get(key, 0)
 
 
@@ -103,7 +101,6 @@ class Exec(Step):
         self.watched_changed = client.watched_changed
 
     def run(self, txn: Any) -> bytes:
-        """Run them; return the replies as one."""
         client = self.connection
         if self.watched_changed or any(
             state_of(txn, key) != before for key, before in self.watched.items()
@@ -157,7 +154,6 @@ def drop_transaction(client: Connection) -> None:
 
 
 def unwatch(client: Connection) -> None:
-    """Forget what a client watches."""
     blocked = client.server.blocked
     blocked.watches.remove(client)
     blocked.recount()

@@ -54,7 +54,6 @@ class Step:
         self.slot: i64 = -1  # the place of its reply; -1 if it gets none
 
     def frees(self) -> bool:
-        """Return whether it only makes room."""
         return all([spec.kind == FREES for spec, _ in self.commands])
 
     def keys(self) -> list[bytes]:
@@ -65,7 +64,6 @@ class Step:
         return keys
 
     def run(self, txn: WriteTxn) -> bytes:
-        """Run it; return its reply."""
         spec, words = self.commands[0]
         return run_one(txn, spec, words, self.client.resp3)
 
@@ -95,7 +93,6 @@ class Watcher:
 
 
 def run_one(txn: Any, spec: Spec, words: list[bytes], resp3: bool) -> bytes:
-    """Run one command that does not wait; return its reply."""
     try:
         if spec.parse is not None:
             waiting = spec.parse(words, _RESP)
@@ -144,7 +141,6 @@ class Turn:
         return self.size >= _LONG_BYTES or self.now - self.began >= _LONG_NS
 
     def read_txn(self) -> Any:
-        """Return the transaction in which a command reads."""
         if self.writer is not None:
             return self.writer
         if self.reader is None:
@@ -158,7 +154,6 @@ class Turn:
         return self.reader
 
     def write_txn(self) -> WriteTxn:
-        """Return the transaction in which a command writes."""
         if self.writer is None:
             self.close_reader()
             try:  # what can be repaired is repaired by the environment
@@ -176,7 +171,6 @@ class Turn:
         return change(self.write_txn())
 
     def close_reader(self) -> None:
-        """End the snapshot."""
         if self.reader is not None:
             self.reader.close()
             self.reader = None
@@ -190,14 +184,12 @@ class Turn:
         self.run_step(Step(client, [(spec, words)]))
 
     def read(self, spec: Spec, words: list[bytes], resp3: bool) -> bytes:
-        """Run a command that reads; return its reply."""
         try:
             return run_one(self.read_txn(), spec, words, resp3)
         except Exception as error:
             return failure_line(error)
 
     def run_step(self, step: Step) -> None:
-        """Run a command that writes, and queue its reply."""
         client = step.client
         client.wrote = True
         self.add(step, b"")
@@ -210,7 +202,6 @@ class Turn:
             self.run_apart()
 
     def add(self, step: Step, reply: bytes) -> None:
-        """Note a command, and queue its reply."""
         client = step.client
         step.slot = i64(len(client.out))
         client.reply(reply)

@@ -31,7 +31,6 @@ class Calls:
         self.reset()
 
     def reset(self) -> None:
-        """Begin to count again."""
         self.count: i64 = 0
         self.nanos: i64 = 0
         self.lately: i64 = 0  # about how long the newest calls took each
@@ -39,7 +38,6 @@ class Calls:
         self.failed: i64 = 0
 
     def note(self, reply: bytes, nanos: int) -> None:
-        """Count a call, with its reply and how long it took."""
         self.count += 1
         self.nanos += nanos
         self.failed += is_error(reply)
@@ -110,7 +108,6 @@ class ClientState:
         raise NotImplementedError
 
     def command(self, words: list[bytes], turn: Turn) -> None:
-        """Run a command that is not plain, or refuse it."""
         raise NotImplementedError
 
     def read(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
@@ -122,7 +119,6 @@ class ClientState:
         self.out_size += len(data)
 
     def flush(self) -> None:
-        """Send the replies that are ready."""
         out = self.out
         if out and not self.waits_for_disk:
             turns = self.turns
@@ -218,7 +214,6 @@ class Turns:
         self._alone: ClientState | None = None  # the only client of the last turn
 
     def calls_of(self, name: str) -> Calls:
-        """Return the counters of a command."""
         calls = self.calls.get(name)
         if calls is None:
             calls = Calls()
@@ -280,7 +275,6 @@ class Turns:
             self.host.memory.relieve()
 
     def run(self) -> None:
-        """Run what all ready clients have sent."""
         self._scheduled = False
         ready = self._ready
         self._ready = []

@@ -43,13 +43,10 @@ def _id(one: Id) -> str:
 
 
 class JsonWriter:
-    """Writes a dump as JSON Lines through `write`."""
-
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
 
     def dump(self, source: Source, uuid: str, time_ms: int) -> None:
-        """Write a whole dump."""
         self._line("dump", version=JSONL_VERSION, store=uuid, time_ms=time_ms)
         for stream in source:
             self._stream(source, stream)
@@ -94,7 +91,6 @@ class JsonWriter:
             self._messages(messages)
 
     def group(self, group: Group) -> None:
-        """Write the lines of a group."""
         record = group.record
         consumers = group.consumers()
         self._line(

@@ -168,7 +168,6 @@ class _CommandWriter:
                 self._send("XNACK", self._key, group.name, "FAIL", *words)
 
     def messages(self, messages: Messages | None) -> None:
-        """Write the messages that idempotent XADD remembers."""
         if messages is None:
             return
         total = sum(len(producer.messages) for producer in messages.producers)

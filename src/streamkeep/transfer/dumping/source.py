@@ -67,7 +67,6 @@ class Source:
             existing_stream(self.txn, key)
 
     def names(self) -> Iterator[bytes]:
-        """Yield the keys."""
         if self.keys is not None:
             yield from self.keys
         else:
@@ -118,13 +117,11 @@ class Source:
             found = walk.next()
 
     def parts(self, stream: Stream) -> Parts:
-        """Yield the parts of a whole stream."""
         for part in stream_parts(self.txn, stream):
             if isinstance(part, Counters):  # which come after the nodes
                 self.count(part.length)
             yield part
 
     def count(self, entries: int) -> None:
-        """Note entries that were read."""
         self.entries += entries
         self.moved(self.entries)

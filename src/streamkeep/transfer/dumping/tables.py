@@ -191,8 +191,6 @@ _MOST_PENDING: Final = 20  # of a consumer
 
 
 class TextWriter:
-    """Writes streams as text through `write`."""
-
     def __init__(self, source: Source, write: Callable[[bytes], object]) -> None:
         self._source = source
         self._write = write
@@ -201,7 +199,6 @@ class TextWriter:
         self._write(text.encode("utf-8", "backslashreplace") + b"\n")
 
     def dump(self) -> None:
-        """Write all streams."""
         for stream in self._source:
             counters = counters_of(stream, 0)
             self._line(f"stream {named(stream.name)}")

@@ -73,7 +73,6 @@ class Choice:
         return False
 
     def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the rows that are loaded."""
         return (row for row in rows if self.wants(row.stream))
 
     def check(self, *, may_be_empty: bool) -> None:

@@ -118,7 +118,6 @@ class JsonReader:
                 incoming.set_retention(RetentionChange(**head["retention"]))
 
     def _entries(self, incoming: Incoming | None) -> int:
-        """Load the following entries; return how many there were."""
         before = self.entries.read
         while self._is("entry"):
             members = self._taken("entry")

@@ -130,7 +130,6 @@ class Load:
                 keys.rename(txn, name, key, False)
 
     def discard(self) -> None:
-        """Delete the streams that were not published."""
         names, self.staged = list(self.staged.values()), {}
         for start in range(0, len(names), PUBLISH_STEP):
             self.store.using(sync="none").delete(*names[start : start + PUBLISH_STEP])

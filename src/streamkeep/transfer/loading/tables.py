@@ -75,7 +75,6 @@ class RowError(Exception):
 
 
 def too_long(line: int, limit: int) -> RowError:
-    """Return the error of a line beyond the limit."""
     hint = f"max_line={2 * limit} takes lines twice as long, and twice the memory"
     return RowError(line, f"longer than {size_text(limit)}, the limit of a line", hint=hint)
 
@@ -109,7 +108,6 @@ class TextLines:
         self._began = 1
 
     def __iter__(self) -> Iterator[str]:
-        """Yield each line."""
         for data in bounded_lines(self._stream, self._limit):
             line = data.removeprefix(BOM) if self._number == 0 else data
             if line.endswith(b"\n") and line.find(b"\r", 0, -2) < 0:
@@ -126,7 +124,6 @@ class TextLines:
         return part.decode("utf-8", "surrogateescape")
 
     def end_record(self) -> None:
-        """Begin to count the bytes of the next record."""
         self._record = 0
         self._began = self._number + 1
 
@@ -182,7 +179,6 @@ class Columns(NamedTuple):
 
     @property
     def name(self) -> str | None:
-        """The name of that column, if there is one."""
         return self.time if self.time is not None else self.id
 
 
@@ -243,7 +239,6 @@ def read_csv(
     *,
     drop_empty: bool,
 ) -> Iterator[Row]:
-    """Yield the rows of a CSV file; the first line names the fields."""
     lines = _csv_lines(stream, delimiter, max_line)
     _, names = next(lines, (1, []))
     if _is_dump(names) and columns.time is None and columns.id in (None, ID_COLUMN):
@@ -277,7 +272,6 @@ def _is_dump(names: list[str]) -> bool:
 
 
 def _dump_rows(names: list[str], lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
-    """Yield the entries of lines whose first cells are stream and ID."""
     fields = [_bytes(name) for name in names[2:]]
     empty = list(chain.from_iterable((field, b"") for field in fields))
     for line, cells in lines:
@@ -362,7 +356,6 @@ _decode = json.JSONDecoder(
 
 
 def read_jsonl(stream: io.BufferedReader[Any], columns: Columns, max_line: int) -> Iterator[Row]:
-    """Yield the rows of a JSON Lines file."""
     for number, data in enumerate(bounded_lines(stream, max_line), 1):
         if number == 1:
             if data[:2] in BOMS_OF_UTF_16:

@@ -97,12 +97,10 @@ class WholeLoader:
         return self._begun
 
     def discard(self) -> None:
-        """Delete the streams that were not published."""
         if self._begun is not None:
             self._begun.discard()
 
     def read(self, stream: Any) -> None:
-        """Read the file to its end."""
         kind, given = self._given.kind, self._given
         if kind == "jsonl":
             reader = JsonReader(self._begin, given.moved)
@@ -118,7 +116,6 @@ class WholeLoader:
             self._table(tables.read_dump_csv(stream, DELIMITERS[kind], given.max_line), "line")
 
     def publish(self) -> int:
-        """Give the streams their names; return how many came in."""
         self._choice.check(may_be_empty=False)
         load = self._load()
         streams = load.publish()

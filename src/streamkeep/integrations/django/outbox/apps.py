@@ -6,8 +6,6 @@ from django.apps import AppConfig
 
 
 class OutboxConfig(AppConfig):
-    """The application `streamkeep.integrations.django.outbox`."""
-
     name = "streamkeep.integrations.django.outbox"
     label = "streamkeep_outbox"
     verbose_name = "Streamkeep outbox"

@@ -64,7 +64,6 @@ class Archived:
 
     @property
     def size_bytes(self) -> int:
-        """How much there is to read."""
         return self.record.raw_bytes
 
 
@@ -220,7 +219,6 @@ def _file_facts(
 
 
 def _digest(system: pafs.FileSystem, path: str) -> tuple[int, str]:
-    """Return size and XXH3-64 of a file."""
     digest, size = xxhash.xxh3_64(), 0
     with system.open_input_stream(path, compression=None) as source:
         while chunk := source.read(_CHUNK):

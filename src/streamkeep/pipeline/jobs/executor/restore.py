@@ -24,8 +24,6 @@ _BATCH_ROWS: Final = 16_384  # small enough for the processor's cache
 
 @dataclass(frozen=True)
 class Task:
-    """Files from which one worker makes nodes."""
-
     lake: str
     files: tuple[LakeFile, ...]
     start: Id

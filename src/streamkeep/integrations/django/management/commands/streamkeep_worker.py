@@ -22,8 +22,6 @@ from streamkeep.jobs.worker_processes import Processes
 
 
 class Command(BaseCommand):
-    """Run the tasks of a backend."""
-
     help = (
         "Runs the tasks of a Streamkeep backend. SIGTERM and Ctrl-C stop it: it takes no more "
         "tasks, lets those that run end within --grace, and gives the rest back, which counts as "

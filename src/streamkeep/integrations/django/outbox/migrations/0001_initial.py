@@ -6,8 +6,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Create the table."""
-
     initial = True
     dependencies = ()
     operations = (
