@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,12 +20,13 @@ import click
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.format.core import errors
+from streamkeep.format.core.json_form import json_line
 from streamkeep.format.quoting import named
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.opening import OPENED, no_store_hint
 from streamkeep.tools.base.parameters import parameters_of
 from streamkeep.tools.base.statuses import Exit, Failure
-from streamkeep.tools.base.terminal import visible
+from streamkeep.tools.base.terminal import unguarded, visible
 
 _NUMBER: Final = re.compile(r"-\.?[0-9]")
 
@@ -171,7 +173,9 @@ def tell(path: str, failure: Failure, *, json: bool | None = None) -> None:
     """
     hint = "" if failure.hint.startswith(f"{path} ") else failure.hint  # it has just failed
     if common.as_json() if json is None else json:
-        output.json_error(
+        output.flush()
+        told = json_line(
+            "error",
             error=failure.status.name.lower(),
             code=failure.code or type(failure).__name__,
             status=int(failure.status),
@@ -179,6 +183,8 @@ def tell(path: str, failure: Failure, *, json: bool | None = None) -> None:
             message=str(failure),
             next=hint or None,
         )
+        unguarded(sys.stderr).write(told + "\n")
+        sys.stderr.flush()
         return
     output.flush()  # of a reader that has gone, the status must not depend
     output.note(f"{path}: {failure}")

@@ -277,13 +277,6 @@ def json_line(kind: str, **members: Any) -> None:
     _emit(json_form.json_line(kind, **members) + "\n")
 
 
-def json_error(**members: Any) -> None:
-    """Write an error as one JSON object to standard error."""
-    flush()
-    unguarded(sys.stderr).write(json_form.json_line("error", **members) + "\n")
-    sys.stderr.flush()
-
-
 def summary(**members: Any) -> None:
     """Write the last object of a result, which also says that the result is complete."""
     path = click.get_current_context().command_path.rstrip()

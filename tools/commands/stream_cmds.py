@@ -290,16 +290,19 @@ def pending(
         found,
         lambda row: {"key": key, **pending_json(row)},
         ("id", "consumer", "idle", "delivered"),
-        lambda row: (
-            row["message_id"].decode(),
-            owner_text(row["consumer"], row["time_since_delivered"]),
-            idle_text(row["time_since_delivered"]),
-            row["times_delivered"],
-        ),
+        pending_cells,
         left=(0, 1),
     )
     further = f"next: --start '({found[-1]['message_id'].decode()}' continues" if more else ""
     output.total(further, key=key, entries=len(found), more=more)
+
+
+def pending_cells(row: dict[str, Any]) -> tuple[output.Cell, ...]:
+    """Return a row of the table; the owner is - for none, which only the idle time shows."""
+    idle, owner, since = row["time_since_delivered"], "-", "-"
+    if idle >= 0:
+        owner, since = output.cut(quoting.shown(row["consumer"])), output.span_text(idle / 1000)
+    return row["message_id"].decode(), owner, since, row["times_delivered"]
 
 
 def pending_rows(
@@ -351,13 +354,3 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
     if nobody:
         rows.append(("-", nobody))
     output.table(("consumer", "pending"), rows, left=(0,))
-
-
-def owner_text(consumer: bytes, idle_ms: int) -> str:
-    """Return the owner of a pending entry; - for none, which only the idle time shows."""
-    return "-" if idle_ms < 0 else output.cut(quoting.shown(consumer))
-
-
-def idle_text(ms: int) -> str:
-    """Return how long ago something was; - for never."""
-    return "-" if ms < 0 else output.span_text(ms / 1000)

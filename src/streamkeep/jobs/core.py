@@ -158,7 +158,7 @@ class Core(LazyStore):
         self.policy = policy
         self.rules: dict[str, Rule] = {}
         self._ready = False
-        self._turns = itertools.count()
+        self.turns = itertools.count()
         self.ended_entries = EndedEntries()
         self._consumer = b""
         self._runs = threading.local()
@@ -331,10 +331,6 @@ class Core(LazyStore):
     def set_up_again(self) -> None:
         """Make the streams of the queue that are missing."""
         self.apply(lambda txn: Step(txn, self.names).set_up())
-
-    def next_turn(self) -> int:
-        """Return a number that rises with each call: whose turn among the priorities it is."""
-        return next(self._turns)
 
 
 def _log_if_failed(job: Job, outcome: Outcome) -> None:

@@ -180,10 +180,6 @@ def _ids(named: tuple[str | Letter, ...], letters: list[Letter]) -> set[str]:
     return ids.union(by_name[one].id for one in named if isinstance(one, str) and one in by_name)
 
 
-def change_all(step: Step, letters: list[Letter], change: Callable[[Step, Letter], bool]) -> int:
-    return sum(change(step, one) for one in letters)
-
-
 def requeue(step: Step, letter: Letter) -> bool:
     limits.check_open(step)  # it may be full: nobody put these jobs just now
     if not step.txn.xrange(step.names.dead, letter.id, letter.id, 1):

@@ -87,7 +87,7 @@ _DELIVERY: Final = struct.Struct(">BQQQ")
 _SIZE: Final = struct.Struct(">I")
 _COUNTERS: Final = struct.Struct(">9Q")
 _RATES: Final = struct.Struct(">5Q")  # after the counters, since the first end of a job
-_MINUTE: Final = struct.Struct(">QQ")
+MINUTES: Final = struct.Struct(">QQ")
 _MINUTE_MS: Final = 60_000
 MOST_DUE: Final = (1 << 63) - 1
 
@@ -218,12 +218,6 @@ def unpack_fields(data: bytes) -> Fields:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def unpack_minute(data: bytes) -> tuple[int, int]:
-    """Return how many jobs ended well, and attempts failed, in the minute of a row."""
-    done, failed = _MINUTE.unpack(data)
-    return done, failed
-
-
 class Rates:
     """How many jobs ended well, and attempts failed, in the minute of the clock and in the last.
 
@@ -246,7 +240,7 @@ class Rates:
         if minute == self.minute:
             return
         if self.done or self.failed:
-            self.over = self.minute, _MINUTE.pack(self.done, self.failed)
+            self.over = self.minute, MINUTES.pack(self.done, self.failed)
         follows = minute == self.minute + 1
         self.done_before = self.done if follows else 0
         self.failed_before = self.failed if follows else 0

@@ -316,7 +316,7 @@ def minutes_of(snapshot: Snapshot[Any], names: Names, count: int) -> list[Minute
     step = Step(snapshot, names)
     last = layout.MINUTE + b"\xff" * 8
     rows = snapshot.row_range(names.space, layout.MINUTE, last, count, reverse=True)
-    found = [Minute(60_000 * unpack_time(key[1:]), *layout.unpack_minute(value))
+    found = [Minute(60_000 * unpack_time(key[1:]), *layout.MINUTES.unpack(value))
              for key, value in reversed(rows)]  # fmt: skip
     rates = step.counters.rates
     return [*found, Minute(60_000 * rates.minute, rates.done, rates.failed)][-count:]

@@ -162,16 +162,12 @@ class Policy(NamedTuple):
         return Policy(values[0], Backoff(values[1], values[2]), *values[3:6])
 
 
-def _backoff(value: str | Duration | Backoff, name: str) -> Backoff:
-    return backoff_of(value)
-
-
 # The options that an entry carries and `Policy` has: the keyword, the field, the member, and what
 # makes that member of a value that a program gives. The text of the member is in the field.
 _Check = Callable[[Any, str], Any]
 _IN_FIELDS: Final[tuple[tuple[str, bytes, str, _Check], ...]] = (
     ("retries", layout.RETRIES, "retries", partial(whole, least=0)),
-    ("backoff", layout.BACKOFF, "backoff", _backoff),
+    ("backoff", layout.BACKOFF, "backoff", lambda value, name: backoff_of(value)),
     ("max_runtime", layout.MAX_RUNTIME, "max_runtime_ms", milliseconds),
     ("result_ttl", layout.RESULT_TTL, "result_ttl_ms", milliseconds),
 )

@@ -176,7 +176,10 @@ def fire(step: Step, row: Due) -> None:
     rule = None if data is None else unpack_rule(data)
     if rule is None or rule.next_ms != row.due_ms:
         return
-    if _is_unknown(step, rule):
+    most = _MOST_PARKED if rule.missed == "all" else 1
+    prefix = parked_prefix(rule.fields.get(layout.TASK, b""))
+    last = prefix + b"\xff" * (layout.PLACE_SIZE + 1)
+    if step.counters.parked and len(step.rows(prefix, last, most)) >= most:
         log.warning(
             "the periodic task %r of the queue %r is not put again: jobs of it wait for a worker "
             "that has it; next: start one, or remove the rule with Queue.unschedule(%r)",
@@ -200,15 +203,6 @@ def fire(step: Step, row: Due) -> None:
         if rule.missed == "once" or step.now_ms - time_ms <= _LATE_MS:
             rule = _put(step, rule, time_ms)
     _arm(step, rule._replace(next_ms=following))
-
-
-def _is_unknown(step: Step, rule: Rule) -> bool:
-    """Return whether enough jobs of a rule wait for a worker that knows their task."""
-    if not step.counters.parked:
-        return False
-    most = _MOST_PARKED if rule.missed == "all" else 1
-    prefix = parked_prefix(rule.fields.get(layout.TASK, b""))
-    return len(step.rows(prefix, prefix + b"\xff" * (layout.PLACE_SIZE + 1), most)) >= most
 
 
 def _newest(rule: Rule, first_ms: int, now_ms: int) -> int:

@@ -60,7 +60,8 @@ def plan_put(
     """Return the function of a transaction that puts jobs, and the jobs."""
     prepared = [prepare(core, payload, options, common) for payload, options in payloads]
     puts = [limits.Put("", True) for _ in prepared]
-    always = runs_own_job(core)
+    job = current.get()  # the follow-ups of a handler of this queue are taken in any case
+    always = job is not None and job.queue.name == core.name
 
     def work(txn: Transaction[Any]) -> None:
         step = Step(txn, core.names)
@@ -129,12 +130,6 @@ def put_when_room(core: Core, work: Callable[[Transaction[Any]], None]) -> None:
 def has_room(core: Core, snapshot: Snapshot[Any]) -> list[bool]:
     """Return [True] if the queue takes another job, else []."""
     return [] if limits.full(Step(snapshot.as_bytes(), core.names)) else [True]
-
-
-def runs_own_job(core: Core) -> bool:
-    """Return whether a handler of this queue calls: its follow-ups are taken in any case."""
-    job = current.get()
-    return job is not None and job.queue.name == core.name
 
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:

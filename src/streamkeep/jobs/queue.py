@@ -166,12 +166,8 @@ class Queue(Declaring):
         """Store the rules of `periodic` that this program has; workers do so when they start."""
         rules = list(self.core.rules.values())
 
-        def store_rules(step: Step) -> None:
-            for rule in rules:
-                rules_of.register(step, rule)
-
         if rules:
-            self.core.step(store_rules)
+            self.core.step(lambda step: [rules_of.register(step, rule) for rule in rules])
 
     def unschedule(self, name: str) -> bool:
         """Remove the rule of a periodic task from the store; return whether there was one."""
@@ -332,7 +328,8 @@ class Queue(Declaring):
         for start in range(0, len(chosen), dead.AT_ONCE):
             some = chosen[start : start + dead.AT_ONCE]
             changed += self.core.step(
-                partial(dead.change_all, letters=some, change=change), frees=True
+                lambda step, some=some: sum(change(step, one) for one in some),  # type: ignore[misc]
+                frees=True,
             )
         return changed
 

@@ -138,14 +138,11 @@ class Step:
                 self.put_row(layout.COUNTERS, data)
                 self._known.counters = data
             if over := self._counters.rates.over:
-                self._keep_minute(*over)
-
-    def _keep_minute(self, minute: int, data: bytes) -> None:
-        """Store the figures of a minute, and remove some that are older than a day."""
-        self.put_row(layout.MINUTE + layout.pack_time(minute), data)
-        last = layout.MINUTE + layout.pack_time(max(0, minute - _MINUTES_KEPT))
-        for key, _ in self.rows(layout.MINUTE, last, 2):
-            self.delete_row(key)
+                minute, data = over
+                self.put_row(layout.MINUTE + layout.pack_time(minute), data)
+                last = layout.MINUTE + layout.pack_time(max(0, minute - _MINUTES_KEPT))
+                for key, _ in self.rows(layout.MINUTE, last, 2):  # older than a day
+                    self.delete_row(key)
 
     def change_settings(self, **changes: Any) -> None:
         self.settings = self._known.settings = self.settings._replace(**changes)

@@ -70,7 +70,7 @@ class Take:
         self._forget_counted()
         self._txn = txn.txn
         found: list[tuple[Queue, Taken]] = []
-        turn = self.queues[0].core.next_turn()
+        turn = next(self.queues[0].core.turns)
         first = turn % len(self.queues)
         queues = self.queues[first:] + self.queues[:first] if first else self.queues
         for queue in queues:

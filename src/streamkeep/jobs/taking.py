@@ -326,17 +326,12 @@ def _parked_prefixes(
     while rows := reader.row_range(space, first, last, 1):  # one look for each task
         key = rows[0][0]
         prefix = key[: 2 + key[1]]
-        if _knows(known, prefix[2:]):
+        name = prefix[2:]  # which may have been shortened
+        shortened = len(name) >= layout.MOST_PART
+        if name in known or (shortened and any(layout.short(one) == name for one in known)):
             found.append(prefix)
         first = prefix + b"\xff" * (layout.PLACE_SIZE + 1)
     return found
-
-
-def _knows(known: Collection[bytes], name: bytes) -> bool:
-    """Say whether a name in a key, which may have been shortened, is one of those."""
-    if len(name) < layout.MOST_PART:
-        return name in known
-    return name in known or any(layout.short(one) == name for one in known)
 
 
 def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> None:

@@ -230,14 +230,6 @@ class CountingReader(io.RawIOBase):
         return len(data)
 
 
-def open_rows(source: CountingReader) -> io.BufferedReader[Any]:
-    """Return the contents of a file, decompressed when its first bytes are those of gzip."""
-    buffered: io.BufferedReader[Any] = io.BufferedReader(source, _BUFFER)
-    if buffered.peek(2)[:2] == _GZIP_MAGIC:
-        return io.BufferedReader(gzip.GzipFile(fileobj=buffered), _BUFFER)
-    return buffered
-
-
 class SourceFile:
     """The file that is loaded.
 
@@ -276,7 +268,10 @@ class SourceFile:
     def contents(self) -> io.BufferedReader[Any]:
         """Return the contents, decompressed where the first bytes are those of gzip."""
         try:
-            return open_rows(self._counting)
+            found: io.BufferedReader[Any] = io.BufferedReader(self._counting, _BUFFER)
+            if found.peek(2)[:2] == _GZIP_MAGIC:
+                return io.BufferedReader(gzip.GzipFile(fileobj=found), _BUFFER)
+            return found
         except OSError as error:
             problem = f"{self.name}: {error.strerror or error}"
             raise errors.LoadError(problem, source=self.name) from error

@@ -62,19 +62,6 @@ class StagedMessage(WriterCommitMessage):
     staged: Staged
 
 
-def _make_staging(path: Path) -> None:
-    """Make a folder in the store, with its modes, into which tasks write by path.
-
-    Raises:
-        UntrustedFileError: a file of the store failed a check; nothing was written.
-    """
-    if files.create_folder(path):
-        set_up(path, None)
-    store = Folder(path)
-    check_files(store, readonly=False)
-    store.make_folder(STAGING_FOLDER, durable=False)
-
-
 class _Writer:
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -85,8 +72,13 @@ class _Writer:
         # It raises if such rows cannot be written.
         RowReader(to_arrow_schema(schema, timezone="UTC"), options.key)
         self.options = options
-        if not options.staging:
-            _make_staging(Path(options.path))
+        if not options.staging:  # a folder in the store, with its modes, to which tasks write
+            path = Path(options.path)
+            if files.create_folder(path):
+                set_up(path, None)
+            store = Folder(path)
+            check_files(store, readonly=False)
+            store.make_folder(STAGING_FOLDER, durable=False)
         self.staging = plain(options.staging or str(Path(options.path) / STAGING_FOLDER))
         self.folder = new_folder(self.staging)
 

@@ -103,13 +103,13 @@ class TextLines:
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         self._stream = stream
         self._limit = limit
-        self._record = 0  # bytes since the last record ended
-        self._number = 0
-        self._began = 1
+        self.record = 0  # bytes since the last record ended
+        self.number = 0
+        self.began = 1
 
     def __iter__(self) -> Iterator[str]:
         for data in bounded_lines(self._stream, self._limit):
-            line = data.removeprefix(BOM) if self._number == 0 else data
+            line = data.removeprefix(BOM) if self.number == 0 else data
             if line.endswith(b"\n") and line.find(b"\r", 0, -2) < 0:
                 yield self._taken(line)
                 continue
@@ -117,15 +117,11 @@ class TextLines:
                 yield self._taken(part)
 
     def _taken(self, part: bytes) -> str:
-        self._number += 1
-        self._record += len(part)
-        if self._record > self._limit:
-            raise too_long(self._began, self._limit)
+        self.number += 1
+        self.record += len(part)
+        if self.record > self._limit:
+            raise too_long(self.began, self._limit)
         return part.decode("utf-8", "surrogateescape")
-
-    def end_record(self) -> None:
-        self._record = 0
-        self._began = self._number + 1
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -301,7 +297,7 @@ def _csv_lines(
     line = 1
     try:
         for cells in reader:
-            text.end_record()
+            text.record, text.began = 0, text.number + 1
             line, began = reader.line_num + 1, line
             if not cells:
                 continue
