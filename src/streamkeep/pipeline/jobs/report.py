@@ -16,8 +16,8 @@ import json
 import math
 import re
 from bisect import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.arrow.keys import key_text
@@ -56,17 +56,15 @@ _PAGE: Final = """\
 <html lang=en>
 <meta charset=utf-8>
 <meta name=viewport content='width=device-width, initial-scale=1'>
-<title>{0}</title>
 <style>
 :root {{ color-scheme: light dark }}
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2.5rem auto }}
 img {{ width: 100%; background: white; border-radius: 6px }}
 </style>
+<title>{0}</title>
 <h1>{0}</h1>
 {1}
-</html>
 """
-Draw = Callable[["Axes"], None]
 Rows = list[tuple[Any, ...]]
 
 
@@ -111,8 +109,7 @@ def report(
     except ImportError:
         problem = "a report needs matplotlib, which is not installed"
         raise PlotMissingError(f"{problem}; next: {install_hint('plot')}") from None
-    if places.is_uri(output):
-        places.check(places.plain(output))
+    places.check(places.plain(output))
     options = read_options(store, streams, pattern, tail_export=tail_export)
     with timed("report") as done:
         with reading(store) as source, source.snapshot() as snapshot:
@@ -122,11 +119,12 @@ def report(
             sizes = _sizes(snapshot, pins)
             groups = [row for pin in pins for row in _groups(snapshot, pin)]
         reader = spark.read.format("streamkeep").option("path", options.path)
-        folder = None if options.tail_export is None else places.new_folder(options.tail_export)
-        if folder is not None:
-            reader = reader.option("tailExport", folder)
         missing = set(measures)
-        try:
+        with ExitStack() as stack:
+            if options.tail_export is not None:
+                folder = places.new_folder(options.tail_export)
+                stack.callback(places.remove_folder, folder)
+                reader = reader.option("tailExport", folder)
             if sizes:
                 chosen = reader.option("subscribe", json.dumps(list(sizes)))
                 done.entries = _streams(page, chosen, sizes)
@@ -137,9 +135,6 @@ def report(
             for key in sizes:
                 one = reader.option("subscribe", json.dumps([key]))
                 missing -= {name for name in measures if _measure(page, one, key, name, by)}
-        finally:
-            if folder is not None:
-                places.remove_folder(folder)
         if missing:
             raise MeasureError(
                 f"no entry has a number in the field {', '.join(sorted(missing))}; next: "
@@ -159,10 +154,13 @@ def _sizes(snapshot: Snapshot[bytes], pins: Sequence[Pin]) -> dict[str, tuple[in
     found: dict[str, tuple[int, ...]] = {}
     for pin in pins:
         stream, old = snapshot.txn.find_stream(pin.key), archived.get(pin.number)
-        live, live_bytes = (stream.record.length, stream.node_bytes()) if stream else (0, 0)
-        history = old.entries + old.retired_entries if old else 0
-        history_bytes = old.size_bytes + old.retired_bytes if old else 0
-        found[key_text(pin.key)] = live, history, live_bytes, history_bytes
+        live, size = (stream.record.length, stream.node_bytes()) if stream else (0, 0)
+        history = (
+            (old.entries + old.retired_entries, old.size_bytes + old.retired_bytes)
+            if old
+            else (0, 0)
+        )
+        found[key_text(pin.key)] = live, history[0], size, history[1]
     return found
 
 
@@ -177,11 +175,11 @@ def _streams(page: Page, reader: DataFrameReader, sizes: Mapping[str, tuple[int,
     keys = sorted(sizes, key=lambda key: -sizes[key][2] - sizes[key][3])
     rows: Rows = []
     for key in keys:
-        count, *times = entries.get(key, (0, None, None))
-        rows.append((key, count, *sizes[key], *(one and time_text(one) for one in times)))
+        count, *ends = entries.get(key, (0, None, None))
+        rows.append((key, count, *sizes[key], *(one and time_text(one) for one in ends)))
     top = keys[:_TOP][::-1]
     parts = {name: [sizes[key][at] for key in top] for name, at in (("live", 2), ("archived", 3))}
-    page.add("streams", "Streams", ("stream", *_SIZES), rows, bars(top, parts, "bytes"), len(top))
+    page.add("streams", "Streams", ("stream", *_SIZES), rows, bars(top, parts, "bytes"))
     if not entries:
         return 0
     begin, end = min(one[1] for one in entries.values()), max(one[2] for one in entries.values())
@@ -191,34 +189,30 @@ def _streams(page: Page, reader: DataFrameReader, sizes: Mapping[str, tuple[int,
     for key, place, count in frame.groupBy("stream", f.expr(f"ms div {step}")).count().collect():
         counts[key][bisect(plan.edges, place * step) - 1] += count
     busiest = sorted(entries, key=lambda key: -entries[key][0])[:_LINES]
-
-    def throughput(axes: Axes) -> None:
-        begins: list[Any] = [calendar(ms) if plan.style else ms for ms in plan.edges]
-        for key in busiest:
-            axes.step(begins, [*counts[key], counts[key][-1]], where="post", label=label(key))
-        axes.set_xlabel("UTC" if plan.style else "milliseconds of the ID")
-
+    axes = empty_plot()
+    begins: list[Any] = [calendar(ms) if plan.style else ms for ms in plan.edges]
+    for key in busiest:
+        axes.step(begins, [*counts[key], counts[key][-1]], where="post", label=label(key))
+    axes.set_xlabel("UTC" if plan.style else "milliseconds of the ID")
     title = f"Throughput: entries per {plan.unit}"
     rows = [(plan.label(at), *each) for at, each in enumerate(zip(*counts.values(), strict=True))]
-    page.add("throughput", title, ("begin", *entries), rows, throughput)
+    page.add("throughput", title, ("begin", *entries), rows, axes)
     before = f.lag("ms").over(Window.partitionBy("stream").orderBy("ms"))
     steps = frame.select("stream", (f.col("ms") - before).alias("gap")).where("gap is not null")
     shares = [*range(101), *_SHARES]
     found = steps.groupBy("stream").agg(f.percentile_approx("gap", [one / 100 for one in shares]))
     gaps: dict[str, list[int]] = dict(map(tuple, found.collect()))
     frame.unpersist()
-
-    def between(axes: Axes) -> None:
+    if gaps:
+        axes = empty_plot()
         for key in (one for one in busiest if one in gaps):
             axes.plot([max(gap, 0.5) for gap in gaps[key][:101]], range(101), label=label(key))
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda ms, _: duration_text(int(ms)))
         axes.set_ylabel("% of entries")
-
-    if gaps:
         columns = ("stream", *(f"p{share:g} ms" for share in _SHARES), "longest ms")
         rows = [(key, *found[101:], found[100]) for key, found in gaps.items()]
-        page.add("gaps", "Time between entries", columns, rows, between)
+        page.add("gaps", "Time between entries", columns, rows, axes)
     return sum(count for count, _, _ in entries.values())
 
 
@@ -250,11 +244,11 @@ def _group_sections(page: Page, groups: Rows, lags: str, now: str) -> None:
         top = sorted(groups, key=lambda row: (row[4] or 0) + row[3])[-_TOP:]
         parts = {"pending": [row[3] for row in top], "not delivered": [row[4] or 0 for row in top]}
         headings = ("group", "stream", "consumers", "pending", "lag", *_DELAYS)
-        draw = bars([f"{row[1]} / {row[0]}" for row in top], parts, "entries")
+        axes = bars([f"{row[1]} / {row[0]}" for row in top], parts, "entries")
         title = "Groups: entries pending and not delivered"
-        page.add("groups", title, headings, groups, draw, len(top))
+        page.add("groups", title, headings, groups, axes)
         rows = [(now, row[1], row[0], row[4], row[5], row[3]) for row in groups]
-        lags = _table(rows if lags else [_LAGS, *rows], lags)
+        lags += _table(rows if lags else [_LAGS, *rows])
     if lags:
         page.link("lag.csv", "Lag, whenever a report was made into this folder", lags)
 
@@ -276,11 +270,11 @@ def _measure(page: Page, reader: DataFrameReader, key: str, name: str, by: Seque
         chosen = groups.orderBy(groups[1].desc(), groups[0]).limit(_TOP).collect()
         found = sorted(map(tuple, chosen), key=lambda row: -row[0] if field == _HOUR else row[2])
         if found:
-            draw = bars([str(row[0]) for row in found], {"mean": [row[2] for row in found]}, name)
+            axes = bars([str(row[0]) for row in found], {"mean": [row[2] for row in found]}, name)
             title = f"{name} in {key}, by {field}: means"
             file = _UNSAFE.sub("_", f"{key}-{name}-by-{field}")
             headings = (field, "entries", "mean", "median", "p90")
-            page.add(file, title, headings, found[::-1], draw, len(found))
+            page.add(file, title, headings, found[::-1], axes)
     rows.unpersist()
     return bool(found)
 
@@ -297,21 +291,12 @@ class Page:
         self._parts = [f"<p>{html.escape(note)}</p>"]
         self.files: dict[str, bytes] = {}
 
-    def add(
-        self, name: str, title: str, headings: Sequence[str], rows: Rows, draw: Draw, bars: int = 9
-    ) -> None:
+    def add(self, name: str, title: str, headings: Sequence[str], rows: Rows, axes: Axes) -> None:
         """Add a section: numbers as `name.csv`, and their plot as `name.png`."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(9, 1.2 + 0.35 * bars), layout="constrained")
-        axes = figure.add_subplot()
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.3)
-        draw(axes)
         if len(axes.get_legend_handles_labels()[1]) > 1:
-            figure.legend(loc="outside upper left", ncols=4, frameon=False)
+            axes.figure.legend(loc="outside upper left", ncols=4, frameon=False)
         data = io.BytesIO()
-        figure.savefig(data, format="png", dpi=150)
+        axes.figure.savefig(data, format="png", dpi=150)
         self.files[f"{name}.png"] = data.getvalue()
         self.link(f"{name}.csv", title, _table([tuple(headings), *rows]), f"{name}.png")
 
@@ -328,27 +313,32 @@ class Page:
         return _PAGE.format(self._title, "\n".join(self._parts))
 
 
-def _table(rows: Rows, before: str = "") -> str:
-    """Return rows as CSV, after the text of former ones."""
+def _table(rows: Rows) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(map(quoted, row) for row in rows)
-    return before + text.getvalue()
+    return text.getvalue()
 
 
-def bars(names: Sequence[str], parts: Mapping[str, Sequence[float]], unit: str) -> Draw:
-    """Return what draws a bar for each name, of parts one behind the other."""
+def empty_plot(bars: int = 9) -> Axes:
+    from matplotlib.figure import Figure
 
-    def draw(axes: Axes) -> None:
-        begins = [0.0] * len(names)
-        for part, values in parts.items():
-            axes.barh(range(len(names)), values, left=begins, label=part)
-            begins = [a + b for a, b in zip(begins, values, strict=True)]
-        axes.set_yticks(range(len(names)), [label(name) for name in names])
-        axes.set_xlabel(unit)
-        shown = size_text if unit == "bytes" else "{:,.0f}".format
-        axes.xaxis.set_major_formatter(lambda value, _: shown(int(value)))
+    axes = Figure(figsize=(9, 1.2 + 0.35 * bars), layout="constrained").add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    return axes
 
-    return draw
+
+def bars(names: Sequence[str], parts: Mapping[str, Sequence[float]], unit: str) -> Axes:
+    """Draw a bar for each name, of parts one behind the other."""
+    axes, begins = empty_plot(len(names)), [0.0] * len(names)
+    for part, values in parts.items():
+        axes.barh(range(len(names)), values, left=begins, label=part)
+        begins = [a + b for a, b in zip(begins, values, strict=True)]
+    axes.set_yticks(range(len(names)), [label(name) for name in names])
+    axes.set_xlabel(unit)
+    shown = size_text if unit == "bytes" else "{:,.0f}".format
+    axes.xaxis.set_major_formatter(lambda value, _: shown(int(value)))
+    return axes
 
 
 def label(text: str) -> str:

@@ -14,21 +14,14 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import IdTooSmallError, StreamkeepError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
-from streamkeep.pipeline.sink.executor import (
-    Pairs,
-    Run,
-    Staged,
-    StagedFileMissingError,
-    id_of,
-    without_collector,
-)
+from streamkeep.pipeline.sink import executor
 from streamkeep.pipeline.storage.places import file_system
 
 _APPLY_ENTRIES: Final = 10_000
 _TOP: Final = (1 << 64) - 1
 
 
-def apply_staged(txn: WriteTxn, staged: list[Staged]) -> dict[bytes, int]:
+def apply_staged(txn: WriteTxn, staged: list[executor.Staged]) -> dict[bytes, int]:
     """Append the staged entries; return the number of entries by stream.
 
     Raises:
@@ -36,7 +29,7 @@ def apply_staged(txn: WriteTxn, staged: list[Staged]) -> dict[bytes, int]:
         StagedFileMissingError: the driver cannot find the file of a task.
     """
     files = {one.location: _open_staged(one.location) for one in staged if one.location}
-    by_key: dict[bytes, list[tuple[Any, Run]]] = {}
+    by_key: dict[bytes, list[tuple[Any, executor.Run]]] = {}
     with_ids = any(one.with_ids for one in staged)
     for one in staged:
         for run in one.runs:
@@ -45,11 +38,11 @@ def apply_staged(txn: WriteTxn, staged: list[Staged]) -> dict[bytes, int]:
     for key, runs in by_key.items():
         sources = [_entries(reader, run) for reader, run in runs]
         if with_ids:
-            entries: Iterator[Pairs] = heapq.merge(*sources, key=id_of)
+            entries: Iterator[executor.Pairs] = heapq.merge(*sources, key=executor.id_of)
         else:
             entries = chain.from_iterable(sources)
         expected = sum(run.entries for _, run in runs)
-        with without_collector():
+        with executor.without_collector():
             added[key] = _append(txn, key, entries, with_ids)
         if added[key] != expected:
             raise StreamkeepError(
@@ -58,14 +51,14 @@ def apply_staged(txn: WriteTxn, staged: list[Staged]) -> dict[bytes, int]:
     return added
 
 
-def staged_nodes(one: Staged) -> Iterator[tuple[int, int, bytes]]:
+def staged_nodes(one: executor.Staged) -> Iterator[tuple[int, int, bytes]]:
     """Yield the nodes of a staged file, as (ms, seq, listpack)."""
     reader = _open_staged(one.location) if one.location else None
     for run in one.runs:
         yield from _nodes(reader, run)
 
 
-def _append(txn: WriteTxn, key: bytes, entries: Iterator[Pairs], with_ids: bool) -> int:
+def _append(txn: WriteTxn, key: bytes, entries: Iterator[executor.Pairs], with_ids: bool) -> int:
     done = 0
     while True:
         part = list(islice(entries, _APPLY_ENTRIES))
@@ -84,14 +77,14 @@ def _append(txn: WriteTxn, key: bytes, entries: Iterator[Pairs], with_ids: bool)
         done += len(part)
 
 
-def _nodes(reader: Any, run: Run) -> Iterator[tuple[int, int, bytes]]:
+def _nodes(reader: Any, run: executor.Run) -> Iterator[tuple[int, int, bytes]]:
     for at in range(run.first, run.last):
         batch = reader.get_batch(at)
         columns = (batch.column(name).to_pylist() for name in ("ms", "seq", "node"))
         yield from zip(*columns, strict=True)
 
 
-def _entries(reader: Any, run: Run) -> Iterator[Pairs]:
+def _entries(reader: Any, run: executor.Run) -> Iterator[executor.Pairs]:
     for ms, seq, data in _nodes(reader, run):
         out: list[Any] = []
         read_range(data, ms, seq, Range(0, 0, _TOP, _TOP, 1 << 40, False, int(PAIRS)), out)
@@ -103,7 +96,7 @@ def _open_staged(location: str) -> Any:
     try:
         return pa.ipc.open_file(system.open_input_file(path))
     except FileNotFoundError:
-        raise StagedFileMissingError(
+        raise executor.StagedFileMissingError(
             f"{location}: a task has staged this file, but the driver cannot find it; next: on a "
             "cluster, set the option 'stagingPath' (--staging) to a folder that all hosts share"
         ) from None

@@ -12,7 +12,7 @@ from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import parse_id
 from streamkeep.format.rows.producers import content_iid
 from streamkeep.server.commands.replies import OK
-from streamkeep.server.commands.words import integer, option, syntax, wrong_count
+from streamkeep.server.commands.words import integer, option, options, syntax, wrong_count
 
 POLICIES = {b"KEEPREF": 0, b"DELREF": 1, b"ACKED": 2}
 
@@ -214,24 +214,17 @@ def run_xsetid(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     last_id = parse_id(words[2], 0)
     added: int | None = None
     deleted: tuple[int, int] | None = None
-    at = 3
-    while at < len(words):
-        name = option(words[at])
-        if at + 1 == len(words):
-            raise syntax()
+    for name, value in options(words, 3, (b"ENTRIESADDED", b"MAXDELETEDID")):
         if name == b"ENTRIESADDED":
-            added = integer(words[at + 1])
+            added = integer(value)
             if added < 0:
                 raise CommandError("entries_added must be positive")
-        elif name == b"MAXDELETEDID":
-            deleted = parse_id(words[at + 1], 0)
+        else:
+            deleted = parse_id(value, 0)
             if last_id < deleted:
                 raise CommandError(
                     "The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
                 )
-        else:
-            raise syntax()
-        at += 2
     xinfo.xsetid(txn, words[1], last_id, added, deleted)
     return OK
 
@@ -240,20 +233,15 @@ def run_xcfgset(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     existing_stream(txn, words[1])
     duration: int | None = None
     maxsize: int | None = None
-    at = 2
-    while at < len(words):
-        name = option(words[at])
-        if name not in (b"IDMP-DURATION", b"IDMP-MAXSIZE") or at + 1 == len(words):
-            raise syntax()
+    for name, value in options(words, 2, (b"IDMP-DURATION", b"IDMP-MAXSIZE")):
         is_duration = name == b"IDMP-DURATION"
         if (duration if is_duration else maxsize) is not None:
             raise CommandError(f"{name.decode()} specified multiple times")
         if is_duration:
-            duration = integer(words[at + 1])
+            duration = integer(value)
         else:
-            maxsize = integer(words[at + 1])
+            maxsize = integer(value)
         idempotency.check_limits(duration, maxsize)
-        at += 2
     idempotency.xcfgset(txn, words[1], duration, maxsize)
     return OK
 

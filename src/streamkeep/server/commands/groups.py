@@ -15,7 +15,14 @@ from streamkeep.format.core.id_codec import id_text, parse_id
 from streamkeep.format.node.node import PAIRS
 from streamkeep.server.commands.append import counted_ids, ids_and_policy
 from streamkeep.server.commands.replies import NIL_ARRAY, OK, Status
-from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_subcommand
+from streamkeep.server.commands.words import (
+    integer,
+    option,
+    options,
+    syntax,
+    text_of,
+    wrong_subcommand,
+)
 
 _MODES = {b"SILENT": xack.SILENT, b"FAIL": xack.FAIL, b"FATAL": xack.FATAL}
 
@@ -59,18 +66,13 @@ def _start_id(words: list[bytes], fits: bool, *, interval: bool) -> xgroup.Start
 def _group_options(words: list[bytes], creates: bool) -> tuple[bool, int | None]:
     mkstream = False
     entries_read: int | None = None
-    at = 5
-    while at < len(words):
-        name = option(words[at])
-        if name == b"MKSTREAM" and creates:
+    flags: tuple[bytes, ...] = (b"MKSTREAM",) if creates else ()
+    for name, value in options(words, 5, (b"ENTRIESREAD",), flags, wrong_subcommand):
+        if name == b"MKSTREAM":
             mkstream = True
-            at += 1
-        elif name == b"ENTRIESREAD" and at + 1 < len(words):
-            entries_read = integer(words[at + 1])
-            xgroup.check_entries_read(entries_read)
-            at += 2
         else:
-            raise wrong_subcommand(words)
+            entries_read = integer(value)
+            xgroup.check_entries_read(entries_read)
     return mkstream, entries_read
 
 
@@ -86,8 +88,8 @@ def run_xgroup_delconsumer(txn: WriteTxn, words: list[bytes], shape: int) -> obj
     return xgroup.xgroup_delconsumer(txn, words[2], words[3], words[4])
 
 
-def run_xgroup_help(txn: Txn, words: list[bytes], shape: int) -> object:
-    return [Status(line) for line in HELP["XGROUP"]]
+def run_help(txn: Txn, words: list[bytes], shape: int) -> object:
+    return [Status(line) for line in HELP[option(words[0]).decode()]]
 
 
 # --- acknowledge --------------------------------------------------------------------------------
@@ -179,35 +181,34 @@ def run_xclaim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     while at < count and _is_id(words[at]):
         at += 1
     ids = words[5:at]
-    options = xclaim.ClaimOptions(None, None, -1, False, None)
+    chosen = xclaim.ClaimOptions(None, None, -1, False, None)
     justid = False
-    while at < count:
-        name = option(words[at])
+    valued = (b"IDLE", b"TIME", b"RETRYCOUNT", b"LASTID")
+    for name, word in options(words, at, valued, (b"FORCE", b"JUSTID"), _no_option_of_xclaim):
         if name == b"FORCE":
-            options.force = True
+            chosen.force = True
         elif name == b"JUSTID":
             justid = True
-        elif at + 1 < count and name in (b"IDLE", b"TIME", b"RETRYCOUNT"):
-            at += 1
-            value = integer(words[at], f"Invalid {name.decode()} option argument for XCLAIM")
-            if name == b"RETRYCOUNT":
-                options.retrycount = value
-            else:  # the last of these two counts
-                options.idle = value if name == b"IDLE" else None
-                options.time = value if name == b"TIME" else None
-        elif at + 1 < count and name == b"LASTID":
-            at += 1
-            parse_id(words[at], 0)
-            options.last_id = words[at]
+        elif name == b"LASTID":
+            parse_id(word, 0)
+            chosen.last_id = word
         else:
-            raise CommandError(f"Unrecognized XCLAIM option '{text_of(words[at])}'")
-        at += 1
+            value = integer(word, f"Invalid {name.decode()} option argument for XCLAIM")
+            if name == b"RETRYCOUNT":
+                chosen.retrycount = value
+            else:  # the last of these two counts
+                chosen.idle = value if name == b"IDLE" else None
+                chosen.time = value if name == b"TIME" else None
     claimed: Any = xclaim.xclaim(
-        txn, words[1], words[2], words[3], least, ids, options, int(PAIRS), justid
+        txn, words[1], words[2], words[3], least, ids, chosen, int(PAIRS), justid
     )
     if justid:
         return [id_text(ms, seq) for ms, seq in claimed]
     return claimed
+
+
+def _no_option_of_xclaim(words: list[bytes], at: int) -> CommandError:
+    return CommandError(f"Unrecognized XCLAIM option '{text_of(words[at])}'")
 
 
 def _is_id(word: bytes) -> bool:
@@ -223,20 +224,14 @@ def run_xautoclaim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     start = range_start(words[5])
     most = 100
     justid = False
-    at = 6
-    while at < len(words):
-        name = option(words[at])
-        if name == b"COUNT" and at + 1 < len(words):
-            problem = "COUNT must be > 0"
-            most = integer(words[at + 1], problem)
-            if not 0 < most <= xclaim.MOST_COUNT:
-                raise CommandError(problem)
-            at += 2
-        elif name == b"JUSTID":
+    for name, value in options(words, 6, (b"COUNT",), (b"JUSTID",)):
+        if name == b"JUSTID":
             justid = True
-            at += 1
-        else:
-            raise syntax()
+            continue
+        problem = "COUNT must be > 0"
+        most = integer(value, problem)
+        if not 0 < most <= xclaim.MOST_COUNT:
+            raise CommandError(problem)
     found = xclaim.xautoclaim(
         txn, words[1], words[2], words[3], least, start, most, int(PAIRS), justid
     )
@@ -257,10 +252,8 @@ def run_xinfo_stream(txn: Txn, words: list[bytes], shape: int) -> object:
     if len(words) not in (4, 6) or option(words[3]) != b"FULL":
         raise wrong_subcommand(words)
     most = 10
-    if len(words) == 6:
-        if option(words[4]) != b"COUNT":
-            raise wrong_subcommand(words)
-        most = integer(words[5])
+    for _, value in options(words, 4, (b"COUNT",), (), wrong_subcommand):
+        most = integer(value)
         if most < 0:
             most = 10
     return xinfo.xinfo_stream_full(txn, words[2], most, int(PAIRS))
@@ -272,7 +265,3 @@ def run_xinfo_groups(txn: Txn, words: list[bytes], shape: int) -> object:
 
 def run_xinfo_consumers(txn: Txn, words: list[bytes], shape: int) -> object:
     return xinfo.xinfo_consumers(txn, words[2], words[3])
-
-
-def run_xinfo_help(txn: Txn, words: list[bytes], shape: int) -> object:
-    return [Status(line) for line in HELP["XINFO"]]

@@ -16,7 +16,7 @@ from streamkeep.format.core.errors import CommandError, KeyExistsError, NoSuchKe
 from streamkeep.format.core.keys import KEYS
 from streamkeep.server.commands import strings
 from streamkeep.server.commands.replies import OK, Status
-from streamkeep.server.commands.words import integer, option, syntax
+from streamkeep.server.commands.words import integer, option, options, syntax
 
 
 def run_del(txn: WriteTxn, words: list[bytes], shape: int) -> object:
@@ -60,18 +60,11 @@ def _rename(txn: WriteTxn, source: bytes, target: bytes) -> None:
 def run_copy(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """COPY, within the one database."""
     replace = False
-    at = 3
-    while at < len(words):
-        name = option(words[at])
+    for name, value in options(words, 3, (b"DB",), (b"REPLACE",)):
         if name == b"REPLACE":
             replace = True
-            at += 1
-        elif name == b"DB" and at + 1 < len(words):
-            if integer(words[at + 1]) != 0:
-                raise CommandError("DB index is out of range")
-            at += 2
-        else:
-            raise syntax()
+        elif integer(value) != 0:
+            raise CommandError("DB index is out of range")
     source, target = words[1], words[2]
     if source == target:
         raise CommandError("source and destination objects are the same")
@@ -108,22 +101,15 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
         raise CommandError("invalid cursor")
     cursor = int(words[1])
     count, matcher, kind = 10, None, b""
-    at = 2
-    while at < len(words):
-        name = option(words[at])
-        if at + 1 == len(words):
-            raise syntax()
-        if name == b"COUNT":
-            count = integer(words[at + 1])
+    for option_name, value in options(words, 2, (b"COUNT", b"MATCH", b"TYPE")):
+        if option_name == b"COUNT":
+            count = integer(value)
             if count < 1:
                 raise syntax()
-        elif name == b"MATCH":
-            matcher = Glob(words[at + 1])
-        elif name == b"TYPE":
-            kind = option(words[at + 1])
+        elif option_name == b"MATCH":
+            matcher = Glob(value)
         else:
-            raise syntax()
-        at += 2
+            kind = option(value)
     left = ((number, name) for name, number in keys.iter_keys(txn) if number > cursor)
     batch = heapq.nsmallest(count + 1, left)
     following = batch[count - 1][0] if len(batch) > count else 0
@@ -156,21 +142,16 @@ def run_dump(txn: Txn, words: list[bytes], shape: int) -> object:
 def run_restore(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     replace = absolute = False
     hint = b""  # IDLETIME or FREQ
-    at = 4
-    while at < len(words):
-        name = option(words[at])
+    for name, value in options(words, 4, tuple(_USES), (b"REPLACE", b"ABSTTL")):
         if name == b"REPLACE":
             replace = True
-            at += 1
         elif name == b"ABSTTL":
             absolute = True
-            at += 1
-        elif name in _USES and hint in (b"", name) and at + 1 < len(words):
+        elif hint in (b"", name):
             hint = name  # a store does not record when a key was last used, or how often
             most, problem = _USES[name]
-            if not 0 <= integer(words[at + 1]) <= most:
+            if not 0 <= integer(value) <= most:
                 raise CommandError(problem)
-            at += 2
         else:
             raise syntax()
     if not replace and strings.exists(txn, words[1]):
@@ -230,10 +211,8 @@ def run_object_freq(txn: Txn, words: list[bytes], shape: int) -> object:
 
 def run_memory_usage(txn: Txn, words: list[bytes], shape: int) -> object:
     """MEMORY USAGE: the bytes of the stream's nodes on disk."""
-    if len(words) > 3:
-        if len(words) != 5 or option(words[3]) != b"SAMPLES":
-            raise syntax()
-        if integer(words[4]) < 0:
+    for _, value in options(words, 3, (b"SAMPLES",)):
+        if integer(value) < 0:
             raise syntax()
     stream = txn.find_stream(words[2])
     if stream is None:

@@ -5,6 +5,7 @@ Compiled by mypyc.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from mypy_extensions import i64
@@ -36,6 +37,31 @@ def integer(word: bytes, problem: str = NOT_AN_INTEGER) -> int:
     raise CommandError(problem)
 
 
+def options(
+    words: list[bytes],
+    at: int,
+    valued: tuple[bytes, ...],
+    flags: tuple[bytes, ...] = (),
+    refused: Callable[[list[bytes], int], CommandError] | None = None,
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the options from a place on, each with its value, one by one as they are read.
+
+    Args:
+        valued: options that one word follows; `flags`: those that stand alone.
+        refused: returns the error for any other word, which is at a place; by default `syntax`.
+    """
+    while at < len(words):
+        name = option(words[at])
+        if name in flags:
+            yield name, b""
+            at += 1
+        elif name in valued and at + 1 < len(words):
+            yield name, words[at + 1]
+            at += 2
+        else:
+            raise syntax() if refused is None else refused(words, at)
+
+
 def syntax(detail: str = "") -> CommandError:
     """Return the error for words that do not fit together."""
     return CommandError(f"syntax error, {detail}" if detail else "syntax error")
@@ -46,7 +72,7 @@ def wrong_count(name: str) -> CommandError:
     return CommandError(f"wrong number of arguments for '{name}' command")
 
 
-def wrong_subcommand(words: list[bytes]) -> CommandError:
+def wrong_subcommand(words: list[bytes], at: int = 0) -> CommandError:
     """Return the error for options that a subcommand does not have."""
     sub = text_of(words[1])
     name = text_of(words[0]).upper()

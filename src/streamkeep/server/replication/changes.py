@@ -15,23 +15,14 @@ from typing import Final
 from streamkeep.engine.journal.reader import Owner, Reader
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.errors import StoreError, StreamkeepError
-from streamkeep.format.core.keys import (
-    CONSUMERS,
-    GROUPS,
-    KEYS,
-    NODES,
-    PEL,
-    ROWS,
-    STREAMS,
-    space_prefix,
-)
 from streamkeep.format.journal.journal import MOVE, ChangeReader
 from streamkeep.server.commands.strings import DEADLINES, STRINGS
 
 _LOOK: Final = 64  # commits between two looks at the clock
-_STRINGS: Final = space_prefix(STRINGS)
-_DEADLINES: Final = space_prefix(DEADLINES)
+_STRINGS: Final = keys.space_prefix(STRINGS)
+_DEADLINES: Final = keys.space_prefix(DEADLINES)
 
 
 class Lost(StreamkeepError):
@@ -54,19 +45,19 @@ class Changes:
         self.streams: set[int] = set()
         self.strings: set[bytes] = set()
         self.rows: dict[int, defaultdict[int, set[bytes]]] = {
-            table: defaultdict(set) for table in (NODES, GROUPS, CONSUMERS, PEL)
+            table: defaultdict(set) for table in (keys.NODES, keys.GROUPS, keys.CONSUMERS, keys.PEL)
         }
 
     def note(self, table: int, db_key: bytes) -> None:
-        if table == STREAMS:
+        if table == keys.STREAMS:
             self.streams.add(int.from_bytes(db_key, "big"))
         elif table in self.rows:
             self.rows[table][int.from_bytes(db_key[:8], "big")].add(db_key)
-        elif table == KEYS:
+        elif table == keys.KEYS:
             self.names.add(db_key)
-        elif table == ROWS and db_key.startswith(_STRINGS):
+        elif table == keys.ROWS and db_key.startswith(_STRINGS):
             self.strings.add(db_key[len(_STRINGS) :])
-        elif table == ROWS and db_key.startswith(_DEADLINES):
+        elif table == keys.ROWS and db_key.startswith(_DEADLINES):
             self.streams.add(int.from_bytes(db_key[len(_DEADLINES) :], "big"))
 
 

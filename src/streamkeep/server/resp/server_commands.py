@@ -12,7 +12,14 @@ from streamkeep.server.commands import table
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.strings import is_known, load_script
 from streamkeep.server.commands.summaries import SUMMARIES
-from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_subcommand
+from streamkeep.server.commands.words import (
+    integer,
+    option,
+    options,
+    syntax,
+    text_of,
+    wrong_subcommand,
+)
 from streamkeep.server.resp import client_commands, info, transactions
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, Handler
 from streamkeep.server.resp.turn import Turn
@@ -133,17 +140,15 @@ def _function_flush(client: Connection, words: list[bytes], turn: Turn) -> objec
 
 
 def _function_list(client: Connection, words: list[bytes], turn: Turn) -> object:
-    at = 2
-    while at < len(words):
-        name = option(words[at])
-        if name == b"LIBRARYNAME":
-            if at + 1 == len(words):
-                raise CommandError("library name argument was not given")
-            at += 1
-        elif name != b"WITHCODE":
-            raise CommandError(f"Unknown argument {text_of(words[at])}")
-        at += 1
+    for _ in options(words, 2, (b"LIBRARYNAME",), (b"WITHCODE",), _wrong_list):
+        pass
     return []  # there are no functions
+
+
+def _wrong_list(words: list[bytes], at: int) -> CommandError:
+    if option(words[at]) == b"LIBRARYNAME":
+        return CommandError("library name argument was not given")
+    return CommandError(f"Unknown argument {text_of(words[at])}")
 
 
 def _slowlog_get(client: Connection, words: list[bytes], turn: Turn) -> object:
