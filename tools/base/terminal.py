@@ -23,20 +23,13 @@ def visible(text: str) -> str:
     """Return a text in which all that is not printable is escaped, newlines included."""
     if text.isprintable():
         return text
-    return "".join([char if char.isprintable() else _escape(char) for char in text])
+    return "".join([char if char.isprintable() else _escaped(char) for char in text])
 
 
-def _escape(char: str) -> str:
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    return "".join(f"\\x{byte:02x}" for byte in _bytes_of(char))
-
-
-def _bytes_of(char: str) -> bytes:
-    try:
-        return char.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half a character, as JSON can spell it
-        return char.encode("utf-8", "surrogatepass")
+def _escaped(char: str) -> str:
+    # "surrogatepass" is for half a character, as JSON can spell it.
+    how = "surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass"
+    return _ESCAPES.get(char) or "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", how))
 
 
 class Guarded:

@@ -77,10 +77,14 @@ def check_chosen(key: bytes | None, stream_number: int | None, name: str = "KEY"
 
 
 def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
+    path, remote = store.segment_path(record), store.remote_archive()
+    place = str(path)
+    if remote is not None and not path.exists():
+        place = f"{remote.uri}/{store.uuid}/{segment_name(record.path)}"
     return {
         "key": record.key,
         "stream_number": record.stream_number,
-        "file": segment_place(store, record),
+        "file": place,
         "first_id": str(record.first_id),
         "last_id": str(record.last_id),
         "first_time_ms": record.first_ms,
@@ -95,15 +99,6 @@ def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
         "erased": record.erased,
         "origin": ORIGINS[record.origin],
     }
-
-
-def segment_place(store: Store[bytes], record: SegmentRecord) -> str:
-    """Return where the file of a segment is: its path, or its URI in an object store."""
-    path = store.segment_path(record)
-    remote = store.remote_archive()
-    if remote is None or path.exists():
-        return str(path)
-    return f"{remote.uri}/{store.uuid}/{segment_name(record.path)}"
 
 
 @archive.command("run")
@@ -170,8 +165,9 @@ def run(
                     str(error), hint="without --no-wait, the command waits for it"
                 ) from error
     seconds = time.perf_counter() - began
-    trimmed = 0 if care is None else care.trimmed
-    dropped = 0 if care is None else care.dropped
+    trimmed, dropped, forgotten = (0, 0, 0)
+    if care is not None:
+        trimmed, dropped, forgotten = care.trimmed, care.dropped, care.forgotten
     there = report.published
     if common.as_json():
         output.summary(
@@ -181,7 +177,7 @@ def run(
             size_bytes=report.size_bytes,
             trimmed=trimmed,
             dropped_segments=dropped,
-            forgotten_messages=0 if care is None else care.forgotten,
+            forgotten_messages=forgotten,
             removed_files=report.removed,
             uri=there.uri,
             uploaded_segments=there.uploaded,

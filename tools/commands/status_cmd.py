@@ -100,10 +100,8 @@ def status(
             figures = figures_of(store)
             facts |= {**durability(store), **_copies(figures.store, problems)}
             facts |= _groups(figures, max_lag, problems)
-            kept = figures.archive
-            facts |= {"segments": kept.segments, "archived_entries": kept.entries}
-            facts |= {"archive_bytes": kept.bytes, "retired_entries": kept.retired_entries}
-            facts["retired_bytes"] = kept.retired_bytes
+            kept = ("segments", "archived_entries", "archive_bytes", "retired_entries")
+            facts |= zip((*kept, "retired_bytes"), figures.archive, strict=True)
             facts["queues"] = {one.name: one.stats._asdict() for one in figures.queues}
             for queue in figures.queues:
                 problems += _of_queue(snapshot, queue, store_path)
@@ -147,12 +145,8 @@ def _copies(found: StoreFigures, problems: list[Problem]) -> dict[str, Any]:
     if redis is not None and now_ms - redis.time_ms > LATE_MS:
         since = durations.duration_text(now_ms - redis.time_ms)
         text = f"the store has nothing that came from {redis.source} in the last {since}"
-        problems.append(
-            Problem(
-                "redis",
-                f"{text}; next: `streamkeep follow` must be running, or end with --detach",
-            )
-        )
+        following = "next: `streamkeep follow` must be running, or end with --detach"
+        problems.append(Problem("redis", f"{text}; {following}"))
     return {
         "copies": [one._asdict() for one in found.copies],
         "follows": None if follows is None else follows._asdict(),
@@ -177,9 +171,8 @@ def _copy_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "standby", f"of {follows['source']}: {text}"
     redis = facts["redis"]
     if redis is not None:
-        done = (
-            f"{count_text(redis['commands'], 'command')}, the last one came {ago(redis['time_ms'])}"
-        )
+        done = f"{count_text(redis['commands'], 'command')}, "
+        done += f"the last one came {ago(redis['time_ms'])}"
         done += f"; all streams were taken {count_text(redis['full'], 'time')}"
         anew = "" if redis["replication_id"] else "; all streams are to be taken anew"
         yield "follows", f"{redis['source']}: {done}{anew}"
@@ -269,13 +262,8 @@ def _backup(
 def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem]) -> None:
     output.line(f"{path}: {'no problem is known' if state == 'ok' else state}")
     rows = [("problem", one.text) for one in problems]
-    rows.append(
-        (
-            "sizes",
-            f"data {size_text(facts['data_bytes'])}, "
-            f"{size_text(facts['disk_free_bytes'])} free on the disk",
-        )
-    )
+    free = size_text(facts["disk_free_bytes"])
+    rows.append(("sizes", f"data {size_text(facts['data_bytes'])}, {free} free on the disk"))
     if "last_commit" in facts:
         rows += _open_rows(facts)
     names = [f"{one['process']} ({one['name']})" for one in facts["open_by"]]
@@ -311,23 +299,24 @@ def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows = durability_rows(facts)
     text = f"{count_text(facts['groups'], 'group')}, {facts['pending']:,} pending"
     rows.append(("groups", f"{count_text(facts['streams'], 'stream')}, {text}"))
+
+    def place(kind: str) -> str:
+        group, key = (quoting.named(facts[f"{kind}_{one}"]) for one in ("group", "key"))
+        return f"group {group} of {key}"
+
     if facts["highest_lag"]:
-        names = map(quoting.named, (facts["lagging_group"], facts["lagging_key"]))
-        where = "group {} of {}".format(*names)
-        rows.append(("lag", f"{where} has {entries_text(facts['highest_lag'])} to read"))
+        lag = entries_text(facts["highest_lag"])
+        rows.append(("lag", f"{place('lagging')} has {lag} to read"))
     if facts["oldest_pending_ms"]:
-        names = map(quoting.named, (facts["oldest_pending_group"], facts["oldest_pending_key"]))
-        where = "group {} of {}".format(*names)
         since = durations.duration_text(facts["oldest_pending_ms"])
-        rows.append(("pending", f"{where}: an entry for {since}"))
+        rows.append(("pending", f"{place('oldest_pending')}: an entry for {since}"))
     for name, stats in facts["queues"].items():
-        states = {"waiting": "waiting", "running": "running", "delayed": "delayed"}
-        counts = [f"{stats[one]:,} {word}" for one, word in states.items() if stats[one]]
+        states = ("waiting", "running", "delayed")
+        counts = [f"{stats[one]:,} {one}" for one in states if stats[one]]
         counts += [count_text(stats["failed"], "dead letter")] if stats["failed"] else []
         counts.append(count_text(stats["workers"], "worker") if stats["workers"] else "no worker")
         rows.append(("queue", f"{quoting.named(name.encode())}: {', '.join(counts)}"))
+    kept = f"{count_text(facts['segments'], 'segment')}, {size_text(facts['archive_bytes'])}"
     waits = entries_text(facts["retired_entries"])
-    segments = count_text(facts["segments"], "segment")
-    size = size_text(facts["archive_bytes"])
-    rows.append(("archive", f"{segments}, {size}; {waits} to be archived"))
+    rows.append(("archive", f"{kept}; {waits} to be archived"))
     return rows

@@ -86,17 +86,16 @@ class LazyStore:
             opened = self._opened
             if opened is None:
                 given = self._given
-                opened = given if isinstance(given, Store) else self._open_path(given)
+                if isinstance(given, Store):
+                    opened = given
+                else:
+                    from streamkeep.facade import open as open_store
+
+                    more = {"interval": INTERVAL_MS / 1000} if self._sync == "commit" else {}
+                    opened = open_store(given, sync=self._sync, **more)
                 self._note_opened()
                 self._opened = opened
             return opened
-
-    def _open_path(self, path: Path) -> Store[Any]:
-        from streamkeep.facade import open as open_store
-
-        if self._sync == "commit":
-            return open_store(path, sync=self._sync, interval=INTERVAL_MS / 1000)
-        return open_store(path, sync=self._sync)
 
     def _note_opened(self) -> None:
         """Do what has to be done when the store was opened, before another thread gets it."""

@@ -112,20 +112,9 @@ def letter_of(entry_id: bytes, fields: layout.Fields) -> Letter:
         value = fields.get(name, b"")
         return int(value) if value.isdigit() else 0
 
-    return Letter(
-        entry_id.decode(),
-        text(b"job"),
-        text(layout.TASK),
-        text(b"reason"),
-        text(b"error"),
-        text(b"message"),
-        text(b"traceback"),
-        number(b"attempts"),
-        number(b"deaths"),
-        number(b"queued"),
-        number(b"failed"),
-        fields,
-    )
+    texts = map(text, (b"job", layout.TASK, b"reason", b"error", b"message", b"traceback"))
+    numbers = map(number, (b"attempts", b"deaths", b"queued", b"failed"))
+    return Letter(entry_id.decode(), *texts, *numbers, fields)  # type: ignore[arg-type]
 
 
 def letters(snapshot: Snapshot[Any], name: bytes) -> Iterator[Letter]:

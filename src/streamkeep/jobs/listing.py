@@ -192,16 +192,16 @@ def _with_result(snapshot: Snapshot[Any], names: Names, key: bytes, value: bytes
         or (stored := parse_result(data)).expires_ms != unpack_time(key[1:])
     ):
         return None
-    return Listed(
-        facts[layout.ID].decode("utf-8", "replace"),
-        ENDS[stored.state],
-        facts,
-        queued_ms=_number(facts, layout.QUEUED),
-        begun_ms=_number(facts, layout.BEGUN),
-        ended_ms=_number(facts, layout.ENDED),
-        worker=facts.get(layout.WORKER, b"").decode("utf-8", "replace"),
-        attempts=_number(facts, layout.ATTEMPTS),
-    )
+    job_id = facts[layout.ID].decode("utf-8", "replace")
+    return _kept(job_id, ENDS[stored.state], facts, _number(facts, layout.ENDED))
+
+
+def _kept(job_id: str, state: JobState, fields: Fields, ended_ms: int) -> Listed:
+    """Return a job that has ended, of what is kept of its fields."""
+    numbers = [_number(fields, name) for name in (layout.QUEUED, layout.BEGUN, layout.ATTEMPTS)]
+    worker = fields.get(layout.WORKER, b"").decode("utf-8", "replace")
+    queued, begun, attempts = numbers
+    return Listed(job_id, state, fields, None, queued, begun, ended_ms, 0, worker, attempts)
 
 
 _LISTS: Final[dict[str, Callable[[Snapshot[Any], Names, int], Iterator[Listed]]]] = {
@@ -242,16 +242,7 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
 
 
 def of_letter(letter: Letter) -> Listed:
-    return Listed(
-        letter.job,
-        "failed",
-        letter.fields,
-        queued_ms=letter.queued_ms,
-        begun_ms=_number(letter.fields, layout.BEGUN),
-        ended_ms=letter.failed_ms,
-        worker=letter.fields.get(layout.WORKER, b"").decode("utf-8", "replace"),
-        attempts=letter.attempts,
-    )
+    return _kept(letter.job, "failed", letter.fields, letter.failed_ms)
 
 
 def call_text(fields: Fields, most: int) -> str:
@@ -368,12 +359,11 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
     """Return the figures of a queue; all are 0 if it has never been used."""
     step = Step(snapshot, names)
     settings, counters = step.settings, step.counters
-    waiting, running = step.count_waiting(), step.count_running()
     oldest = oldest_waiting(step)
     done_rate, failed_rate = counters.rates.per_minute(step.now_ms)
     return QueueStats(
-        waiting=waiting + counters.held + counters.parked,
-        running=running,
+        waiting=step.count_waiting() + counters.held + counters.parked,
+        running=step.count_running(),
         delayed=counters.delayed + counters.retrying,
         failed=snapshot.xlen(names.dead),
         done=counters.done,

@@ -245,9 +245,8 @@ def _diff_group(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Diff
         texts = _id_text(ours.last_id), _id_text(theirs.last_id)
         yield Difference("group", key, name, "last_delivered_id", BOTH, *texts)
     if ours.entries_read != theirs.entries_read:
-        one = None if ours.entries_read == UNKNOWN else ours.entries_read
-        other = None if theirs.entries_read == UNKNOWN else theirs.entries_read
-        yield Difference("group", key, name, "entries_read", BOTH, one, other)
+        read = [None if one == UNKNOWN else one for one in (ours.entries_read, theirs.entries_read)]
+        yield Difference("group", key, name, "entries_read", BOTH, *read)
     consumers_a = [(one.name, one) for one in ours.consumers]
     consumers_b = [(one.name, one) for one in theirs.consumers]
     for consumer, left, right in _merged(consumers_a, consumers_b):
@@ -280,23 +279,19 @@ def _diff_pending(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Di
 
 def _owned(group: GroupPart, one: Pending) -> dict[str, object]:
     owner = None if one.consumer == NOBODY else group.consumers[one.consumer].name
-    return {
-        "consumer": owner,
-        "delivery_time": one.delivery_time,
-        "delivery_count": one.delivery_count,
-    }
+    _, _, _, time, count = one
+    return {"consumer": owner, "delivery_time": time, "delivery_count": count}
 
 
 def _diff_messages(
     key: bytes, ours: Messages | None, theirs: Messages | None
 ) -> Iterator[Difference]:
     left, right = ours or NO_MESSAGES, theirs or NO_MESSAGES
-    for what, one, other in (
-        ("idmp_duration", left.duration, right.duration),
-        ("idmp_maxsize", left.maxsize, right.maxsize),
-        ("iids_added", left.added, right.added),
-        ("iids_duplicates", left.duplicates, right.duplicates),
-    ):
+    for what, member in (
+        ("idmp_duration", "duration"), ("idmp_maxsize", "maxsize"),
+        ("iids_added", "added"), ("iids_duplicates", "duplicates"),
+    ):  # fmt: skip
+        one, other = getattr(left, member), getattr(right, member)
         if one != other:
             yield Difference("messages", key, None, what, BOTH, one, other)
     producers_a = [(one.name, one.messages) for one in left.producers]

@@ -75,18 +75,16 @@ def _chosen(
     suffixes: dict[str, Format],
     given: str | None = None,
 ) -> Format:
-    known = ", ".join(formats)
     if wanted is not None:
-        for one in formats:
-            if one == wanted:
-                return one
-        raise ArgumentError(f"{wanted!r} is not a format; choose one of {known}")
-    if name is None:
-        raise ArgumentError(f"there is no file name to give the format; choose one of {known}")
-    found = suffixes.get(Path(name).suffix.lower())
-    if found is None:
+        found = next((one for one in formats if one == wanted), None)
+        problem = f"{wanted!r} is not a format"
+    elif name is None:
+        found, problem = None, "there is no file name to give the format"
+    else:
+        found = suffixes.get(Path(name).suffix.lower())
         problem = f"{given or name}: the name does not give the format"
-        raise ArgumentError(f"{problem}; choose one of {known}")
+    if found is None:
+        raise ArgumentError(f"{problem}; choose one of {', '.join(formats)}")
     return found
 
 

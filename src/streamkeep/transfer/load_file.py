@@ -387,8 +387,8 @@ def _outcome_of(replay: Replay, first: int) -> tuple[str, str, int]:
     applied = max(replay.done - first + 1, 0)
     if not applied:
         return "no command was applied", "", 0
-    resume = f"from_line={replay.done + 1} resumes there"
-    return f"{count_text(applied, 'command')} applied", resume, applied
+    text = f"{count_text(applied, 'command')} applied"
+    return text, f"from_line={replay.done + 1} resumes there", applied
 
 
 def _told(name: str, outcome: str, resume: str) -> str:
