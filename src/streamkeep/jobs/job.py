@@ -38,6 +38,7 @@ Result = TypeVar("Result")
 
 NOTHING: Final[Any] = object()  # no result was given
 
+_batches: Final = threading.Lock()  # of the lists `Job._batch`, which threads share
 current: ContextVar[Job | None] = ContextVar("job", default=None)  # that the handler runs for
 
 
@@ -75,7 +76,7 @@ class Job:
         self.given_result: Any = NOTHING  # what `set_result` set
         self._transaction: JobTransaction | None = None
         self._marks: list[tuple[Marks, int]] = []  # at most one: this process works on it
-        self._batch: Batch | None = None  # the jobs of its call, while it was not begun
+        self._batch: list[Job] = []  # the jobs of its call, until one of them is begun
 
     def __repr__(self) -> str:
         job_id = self._id if self._put is None else self._put.job_id
@@ -325,9 +326,11 @@ class Job:
             QueueError: this worker has not taken it.
         """
         self._taken()
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            batch.begin(self)
+        with _batches:
+            others = [one for one in self._batch if one is not self]
+            self._batch.clear()
+        for one in others:  # the first that is begun: this process works on none of the others
+            one._leave()
         if not self._marks and not self.ended:
             begin_all([self])
 
@@ -417,22 +420,6 @@ class Job:
 # --- on which jobs this process works, so that its death counts for them -----------------------
 
 
-class Batch:
-    """The jobs that one call has taken, of which none was begun yet."""
-
-    def __init__(self, jobs: list[Job]) -> None:
-        self._jobs = jobs
-        self._lock = threading.Lock()
-
-    def begin(self, job: Job) -> None:
-        """Note, when the first of them is begun, that this process works on none of the others."""
-        with self._lock:
-            jobs, self._jobs = self._jobs, []
-            for one in jobs:
-                if one is not job:
-                    one._leave()
-
-
 def begin_all(jobs: list[Job]) -> None:
     """Note that this process works on the jobs that one call has taken."""
     store = jobs[0].queue.core.opened
@@ -445,7 +432,7 @@ def begin_all(jobs: list[Job]) -> None:
             mark = job.queue.core.names.mark_of(taken.place, taken.deliveries)
             job._marks.append((marks, marks.add(mark)))
     if len(jobs) > 1:
-        batch = Batch(jobs)
+        batch = list(jobs)
         for job in jobs:
             job._batch = batch
 

@@ -182,8 +182,11 @@ class Worker:
     @property
     def running(self) -> list[Job]:
         """The jobs that run now."""
+        return [run.job for run in self._runs_now()]
+
+    def _runs_now(self) -> list[worker_runs.Run]:
         with self._lock:
-            return [run.job for run in self._runs]
+            return list(self._runs)
 
     def _wake(self) -> None:
         with suppress(OSError):  # full, so that it looks anyway
@@ -209,9 +212,7 @@ class Worker:
                 if not self._busy():
                     break
                 if self._now or time.monotonic() >= deadline:
-                    with self._lock:
-                        runs = list(self._runs)
-                    for run in runs:
+                    for run in self._runs_now():
                         if self._abandon(run):
                             self._return(run)
                             run.cancel()
@@ -235,9 +236,7 @@ class Worker:
     def _end_late(self) -> float:
         """End the jobs that have run too long; return in how many seconds the next one does."""
         least = _TICK_S
-        with self._lock:
-            runs = list(self._runs)
-        for run in runs:
+        for run in self._runs_now():
             left = run.left_s()
             if left > 0:
                 least = min(least, left)
@@ -256,11 +255,9 @@ class Worker:
     def _end_large(self) -> None:
         """End the process if the job that runs has brought it above its memory limit."""
         used = worker_runs.resident_bytes()
-        with self._lock:
-            runs = list(self._runs)
-        if used <= self._max_memory or not runs:
+        if used <= self._max_memory:
             return
-        runs = [run for run in runs if self._abandon(run)]
+        runs = [run for run in self._runs_now() if self._abandon(run)]
         if not runs:
             return  # its job has ended, which `_check_memory` follows
         self._report.too_large(used, self._max_memory)
@@ -268,12 +265,10 @@ class Worker:
             if self._ran:  # it may be the fault of the jobs before
                 self._return(run)
             else:
-                text = (
-                    f"the process had {used:,} bytes of memory, the limit is {self._max_memory:,}"
-                )
-                self._end_outside(
-                    run, partial(run.job.end_attempt, "builtins.MemoryError", text, "")
-                )
+                had = f"the process had {used:,} bytes of memory"
+                text = f"{had}, the limit is {self._max_memory:,}"
+                end = partial(run.job.end_attempt, "builtins.MemoryError", text, "")
+                self._end_outside(run, end)
         os._exit(EXIT_RECYCLED)
 
     def _abandon(self, run: worker_runs.Run) -> bool:

@@ -202,7 +202,7 @@ def from_rdb(
 class _Loading(Given):
     def run(self) -> LoadReport:
         began = time.perf_counter()
-        stream: Any = self.file.seekable() if self.kind == "parquet" else self.file.contents()
+        stream: Any = self.file.for_parquet() if self.kind == "parquet" else self.file.contents()
         kind = self._kind_of(stream)
         self._check_options(kind)
         if kind == "streams":

@@ -211,31 +211,13 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
-class CountingReader(io.RawIOBase):
-    """A file that counts the bytes that were read of it, for the progress."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self._source = source
-        self._read = getattr(source, "read1", source.read)  # of a pipe, what is there already
-        self.done = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer)  # type: ignore[arg-type]  # any writable buffer
-        data: bytes = self._read(len(view))
-        view[: len(data)] = data
-        self.done += len(data)
-        return len(data)
-
-
-class SourceFile:
+class SourceFile(io.RawIOBase):
     """The file that is loaded.
 
     Attributes:
         name: as messages name it.
         size: in bytes; None for a pipe.
+        done: how many bytes were read, for the progress.
     """
 
     def __init__(self, source: str | os.PathLike[str] | BinaryIO, name: str | None) -> None:
@@ -248,27 +230,30 @@ class SourceFile:
             self._file = source
             given = getattr(source, "name", None)
             self.name = name or (given if isinstance(given, str) else "the file")
-        self._counting = CountingReader(self._file)
+        self._read = getattr(self._file, "read1", self._file.read)  # of a pipe, what is there
+        self.done = 0
         self.size: int | None = None
         with suppress(OSError, AttributeError):  # not a file of the system
             status = os.fstat(self._file.fileno())
             self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
 
-    def __enter__(self) -> SourceFile:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    @property
-    def done(self) -> int:
-        """How many bytes were read."""
-        return self._counting.done
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]  # any writable buffer
+        data: bytes = self._read(len(view))
+        view[: len(data)] = data
+        self.done += len(data)
+        return len(data)
 
     def contents(self) -> io.BufferedReader[Any]:
         """Return the contents, decompressed where the first bytes are those of gzip."""
         try:
-            found: io.BufferedReader[Any] = io.BufferedReader(self._counting, _BUFFER)
+            found: io.BufferedReader[Any] = io.BufferedReader(self, _BUFFER)
             if found.peek(2)[:2] == _GZIP_MAGIC:
                 return io.BufferedReader(gzip.GzipFile(fileobj=found), _BUFFER)
             return found
@@ -276,7 +261,7 @@ class SourceFile:
             problem = f"{self.name}: {error.strerror or error}"
             raise errors.LoadError(problem, source=self.name) from error
 
-    def seekable(self) -> BinaryIO:
+    def for_parquet(self) -> BinaryIO:
         """Return the file itself for Parquet, which is read from its end."""
         if not self._file.seekable():
             problem = f"{self.name}: Parquet is read from a file, not from a pipe"

@@ -97,13 +97,4 @@ def read_manifest(member: Member) -> tuple[Member, Manifest]:
     if newest is None:
         raise FleetError(f"store {member.store}: its archive in {member.uri} {NO_HEAD}")
     head, manifest = newest
-    newer = Member(
-        member.store,
-        head.name,
-        head.labels,
-        uri=member.uri,
-        version=head.version,
-        segments=head.segments,
-        sealed_ms=head.sealed_ms,
-    )
-    return newer, manifest
+    return Member.archived(head, member.uri), manifest

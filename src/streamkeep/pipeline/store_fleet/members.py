@@ -104,17 +104,7 @@ def _archived(objects: ObjectStore, uri: str, name: str) -> Member | StreamkeepE
         raise
     except StreamkeepError as error:
         return error
-    if head is None:
-        return None
-    return Member(
-        str(head.store),
-        head.name,
-        head.labels,
-        uri=uri,
-        version=head.version,
-        segments=head.segments,
-        sealed_ms=head.sealed_ms,
-    )
+    return None if head is None else Member.archived(head, uri)
 
 
 def _is_uuid(name: str) -> bool:

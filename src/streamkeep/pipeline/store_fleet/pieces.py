@@ -22,7 +22,7 @@ from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.json_form import from_json, json_bytes
 from streamkeep.format.segment.manifest import ADOPTED
-from streamkeep.format.segment.remote import Manifest, RemoteSegment
+from streamkeep.format.segment.remote import Head, Manifest, RemoteSegment
 from streamkeep.pipeline.distribution.packing import filled
 from streamkeep.pipeline.source.slices import Slice
 from streamkeep.pipeline.storage.numbered import NumberedFiles
@@ -64,6 +64,12 @@ class Member:
     version: int = 0
     segments: int = 0
     sealed_ms: int | None = None
+
+    @classmethod
+    def archived(cls, head: Head, uri: str) -> Member:
+        """Return the store of an archive."""
+        what = (str(head.store), head.name, head.labels, uri, "")
+        return cls(*what, head.version, head.segments, head.sealed_ms)
 
 
 @dataclass(frozen=True)
