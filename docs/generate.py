@@ -40,7 +40,7 @@ from streamkeep.format.rows.records import STREAM_RECORD
 from streamkeep.format.rows.retention import RETENTION_SECTION
 from streamkeep.format.segment.index import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
-from streamkeep.tools.base.statuses import MEANINGS
+from streamkeep.tools.base.common import MEANINGS
 
 HERE: Final = Path(__file__).parent
 END: Final = "<!-- end -->"

@@ -15,8 +15,8 @@ from streamkeep import supported
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import COMPLETE_VARIABLE
 from streamkeep.tools.base.command import CommandGroup, of_system, tell, tell_usage, wants_json
+from streamkeep.tools.base.common import MEANINGS, Exit, Failure
 from streamkeep.tools.base.opening import WORDS
-from streamkeep.tools.base.statuses import MEANINGS, Exit, Failure
 from streamkeep.tools.base.terminal import guard
 
 Families: TypeAlias = tuple[tuple[str, dict[str, str]], ...]
@@ -170,7 +170,7 @@ def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     """Print what a bug report needs."""
     if not value or ctx.resilient_parsing:
         return
-    from streamkeep.tools.base.version import facts
+    from streamkeep.tools.base.machine import facts
 
     found = facts()
     if common.given(ctx).json:

@@ -23,7 +23,7 @@ from streamkeep.engine.system.clock import ManualClock
 from streamkeep.server.commands.append import run_xadd
 from streamkeep.server.commands.read import Waiting
 from streamkeep.server.commands.table import BY_NAME, READS, WRITES, Spec
-from streamkeep.server.resp.handlers import HANDLERS, TABLE
+from streamkeep.server.resp.turn import HANDLERS, TABLE
 from test_server.conftest import Connect
 
 INTERNAL = b"-ERR internal error: RuntimeError: injected\r\n"

@@ -11,8 +11,7 @@ import pytest
 from http_client import HEADERS, Client
 from streamkeep import Store
 from streamkeep.server.http.app import App
-from streamkeep.server.http.openapi import document
-from streamkeep.server.http.routes import ROUTES
+from streamkeep.server.http.routes import ROUTES, document
 
 
 def ask(app: App, method: str, path: str) -> httpx.Response:

@@ -16,7 +16,7 @@ import streamkeep
 from cli_runner import _RUNNER, APART, below, lines, reply, run, spawn, start
 from patience import PATIENCE_S, line_of
 from streamkeep.tools.base import common
-from streamkeep.tools.base.statuses import MEANINGS, Exit
+from streamkeep.tools.base.common import MEANINGS, Exit
 from streamkeep.tools.cli import main
 
 

@@ -23,8 +23,8 @@ from stopped import child_of, status_of
 from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.store import meta
 from streamkeep.engine.system import files
+from streamkeep.tools.base import machine
 from streamkeep.tools.base import machine as doctor
-from streamkeep.tools.base import version
 
 
 @pytest.fixture
@@ -175,4 +175,4 @@ def test_no_compiler_is_named_by_the_version(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(listpack, "__file__", "listpack.py")
     monkeypatch.delenv("STREAMKEEP_PURE", raising=False)
-    assert "interpreted, several times slower" in version.facts()["modules"]
+    assert "interpreted, several times slower" in machine.facts()["modules"]

@@ -25,8 +25,7 @@ from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.format.humanize import size_text
 from streamkeep.format.rows.retention import NONE
 from streamkeep.tools.base import output
-from streamkeep.tools.base.common import given
-from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.base.common import Exit, Failure, given
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.command_base import RefPolicy

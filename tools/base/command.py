@@ -23,9 +23,9 @@ from streamkeep.format.core import errors
 from streamkeep.format.core.json_form import json_line
 from streamkeep.format.quoting import named
 from streamkeep.tools.base import common, output
+from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import OPENED, no_store_hint
 from streamkeep.tools.base.parameters import parameters_of
-from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import unguarded, visible
 
 _NUMBER: Final = re.compile(r"-\.?[0-9]")

@@ -1,4 +1,4 @@
-"""Tries what a store needs of this machine: locks, shared maps, syncs, blocks that stay granted.
+"""Tries what a store needs of this machine: locks, shared maps, syncs; and what is installed.
 
 Documentation of a file system says what it should do; a file on it shows what it does. Each check
 uses files of its own in a temporary folder beside the store, and a second process where one
@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import platform
 import resource
 import statistics
 import subprocess
@@ -18,9 +19,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+import streamkeep
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.format.core.json_form import json_bytes
@@ -321,3 +325,45 @@ def _has_open(folder: Path, wanted: os.stat_result) -> bool:
         if (one.st_dev, one.st_ino) == (wanted.st_dev, wanted.st_ino):
             return True
     return False
+
+
+_LIBRARIES = ("click", "rich", "librt", "xxhash", "pyarrow", "pyspark", "deltalake")
+
+
+def facts() -> dict[str, str]:
+    """Return what a bug report needs: versions of everything, and whether modules are compiled."""
+    import lmdb
+    import zstandard
+
+    from streamkeep.format.node import listpack
+    from streamkeep.format.rows.records import STORE_VERSION
+
+    if listpack.__file__.endswith(".py"):
+        why = "they were not compiled when the package was installed"
+        if os.environ.get("STREAMKEEP_PURE") == "1":
+            why = "STREAMKEEP_PURE=1 is set"
+        modules = f"interpreted, several times slower: {why}"
+    else:
+        modules = "compiled"
+    libraries = (f"{name} {found}" for name in _LIBRARIES if (found := _version(name)))
+    return {
+        "streamkeep": streamkeep.__version__,
+        "store format": str(STORE_VERSION),
+        "modules": modules,
+        "Python": f"{platform.python_version()} ({platform.python_implementation()}, "
+        f"{sys.maxsize.bit_length() + 1} bits)",
+        "LMDB": f"{'.'.join(map(str, lmdb.version()))} (py-lmdb {_version('lmdb')})",
+        "Zstandard": f"{'.'.join(map(str, zstandard.ZSTD_VERSION))} "
+        f"(python-zstandard {_version('zstandard')})",
+        "libraries": ", ".join(libraries),
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "platform": platform.platform(),
+        "C library": " ".join(platform.libc_ver()).strip() or "unknown",
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return installed(name)
+    except PackageNotFoundError:
+        return ""

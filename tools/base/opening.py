@@ -14,8 +14,7 @@ import click
 
 from streamkeep.format.core.errors import NotAStoreError
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.common import given
-from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.base.common import Exit, Failure, given
 from streamkeep.tools.base.terminal import visible
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import From, Number, PathOrUri, Positive, StorePath, To, Yes
 from streamkeep.tools.base.command import group_command
+from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import confirm_loss, open_store
-from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store

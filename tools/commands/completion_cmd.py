@@ -13,7 +13,7 @@ from streamkeep.engine.system.files import replacing
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import COMPLETE_VARIABLE
 from streamkeep.tools.base.command import group_command
-from streamkeep.tools.base.statuses import Failure
+from streamkeep.tools.base.common import Failure
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _PLACES: Final = {

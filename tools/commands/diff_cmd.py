@@ -15,8 +15,8 @@ from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Positive, StorePath
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.transfer.differences import BOTH, FIRST, Difference
 from streamkeep.transfer.differences import diff as differences
 

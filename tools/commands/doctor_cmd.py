@@ -18,10 +18,9 @@ from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.supported import install_hint
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.machine import Check, examine, processes_with
+from streamkeep.tools.base.common import Exit, Failure
+from streamkeep.tools.base.machine import Check, examine, facts, processes_with
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Exit, Failure
-from streamkeep.tools.base.version import facts
 
 
 @command()

@@ -19,8 +19,8 @@ from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
 from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import EntryId, From, Natural, StorePath, To
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import Failure
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Failure
 from streamkeep.tools.base.terminal import binary_output
 from streamkeep.tools.commands.archive_cmd import BlockLimit
 from streamkeep.transfer import DumpFormat, DumpReport, Heading, Slot

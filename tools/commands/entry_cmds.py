@@ -33,8 +33,8 @@ from streamkeep.tools.base.arguments import (
     Where,
 )
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.command_base import RefPolicy

@@ -20,8 +20,8 @@ from streamkeep.format.humanize import count_text, entries_text
 from streamkeep.tools.base import arguments, output
 from streamkeep.tools.base.arguments import EntryId, Ms, StorePath, Where, Yes
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import Failure
 from streamkeep.tools.base.opening import confirm_loss, open_store
-from streamkeep.tools.base.statuses import Failure
 from streamkeep.tools.commands.entry_cmds import no_stream
 
 if TYPE_CHECKING:

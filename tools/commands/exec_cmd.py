@@ -22,8 +22,8 @@ from streamkeep.server.commands.table import FREES, READS, Spec, find
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import StorePath
 from streamkeep.tools.base.command import command, tell
+from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store

@@ -11,9 +11,8 @@ from streamkeep.format.humanize import count_text, entries_text
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import SizeBytes, StorePath
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.common import given
+from streamkeep.tools.base.common import Failure, given
 from streamkeep.tools.base.opening import on_signals, open_store
-from streamkeep.tools.base.statuses import Failure
 
 
 @command(finishes=True)

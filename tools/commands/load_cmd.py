@@ -17,8 +17,7 @@ from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import Natural, Positive, SizeBytes, StorePath
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.common import given
-from streamkeep.tools.base.statuses import Failure
+from streamkeep.tools.base.common import Failure, given
 from streamkeep.transfer import LoadFormat, LoadReport
 from streamkeep.transfer import load as load_file
 from streamkeep.transfer.formats import UNNAMED, load_format

@@ -16,8 +16,8 @@ from streamkeep.format.humanize import count_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, Positive, StorePath, Yes
 from streamkeep.tools.base.command import group_command
+from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import WORDS, confirm_loss, open_store
-from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot

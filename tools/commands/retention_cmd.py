@@ -13,8 +13,8 @@ from streamkeep.format.rows.retention import Retention
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Age, Limit, SizeBytes, StorePath
 from streamkeep.tools.base.command import group_command
+from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.commands.entry_cmds import check_exists
 
 

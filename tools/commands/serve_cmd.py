@@ -10,9 +10,8 @@ import click
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, Positive, StorePath
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.common import given
+from streamkeep.tools.base.common import Failure, given
 from streamkeep.tools.base.opening import check_secret, note_opened
-from streamkeep.tools.base.statuses import Failure
 
 if TYPE_CHECKING:
     from streamkeep.server.access import Access

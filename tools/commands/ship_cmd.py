@@ -17,8 +17,8 @@ from streamkeep.format.humanize import count_text, size_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import From, Ms, SizeBytes, StorePath
 from streamkeep.tools.base.command import CommandGroup, command
+from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import on_signals, open_store
-from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot

@@ -19,8 +19,8 @@ from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import From, Ms, Positive, StorePath, To, Yes
 from streamkeep.tools.base.command import group_command
+from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import confirm_loss, note_opened
-from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

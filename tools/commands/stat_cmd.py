@@ -24,8 +24,8 @@ from streamkeep.supported import install_hint
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import StorePath
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import Failure
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Failure
 from streamkeep.tools.commands.stream_cmds import stream_json
 
 if TYPE_CHECKING:

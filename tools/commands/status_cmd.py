@@ -24,9 +24,9 @@ from streamkeep.server.http.overview import stuck_in_queue
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, Natural, StorePath
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.machine import processes_with
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.commands.queue_cmds import parked_texts
 from streamkeep.tools.commands.stat_cmd import durability, durability_rows
 

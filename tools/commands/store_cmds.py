@@ -16,7 +16,7 @@ from streamkeep.recovery.fsck.findings import CATALOGUE, Finding, Progress, Seve
 from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import StorePath
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.base.common import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.recovery.salvage.repair import Repaired

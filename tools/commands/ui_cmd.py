@@ -15,8 +15,8 @@ from streamkeep.supported import install_hint
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import StorePath
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import Failure
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Failure
 
 if TYPE_CHECKING:
     from streamkeep.server.http.serving import HttpServer

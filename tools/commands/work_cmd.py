@@ -19,9 +19,8 @@ import click
 
 from streamkeep.tools.base.arguments import Flags, Ms, Number, SizeBytes
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.common import as_json
+from streamkeep.tools.base.common import Exit, Failure, as_json
 from streamkeep.tools.base.opening import on_signals
-from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import unguarded
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from streamkeep.server.access import Access
 from streamkeep.server.http import groups, health, queues, streams  # noqa: F401  # their routes
 from streamkeep.server.http.events import HEARTBEAT_S, STALL_S
 from streamkeep.server.http.guard import Guard
-from streamkeep.server.http.openapi import document
-from streamkeep.server.http.routes import State, served
+from streamkeep.server.http.routes import State, document, served
 from streamkeep.server.http.wire import Problem, json_reply, problem_of, problem_reply
 
 MAX_BODY: Final = 1 << 20

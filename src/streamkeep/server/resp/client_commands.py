@@ -16,10 +16,9 @@ from streamkeep.server.commands.words import (
 )
 from streamkeep.server.replication.primary import Replica
 from streamkeep.server.resp.encoder import encode, error_text
-from streamkeep.server.resp.handlers import ALREADY, REDIS_VERSION, Handler
 from streamkeep.server.resp.info import client_line, is_replica
 from streamkeep.server.resp.transactions import drop_transaction
-from streamkeep.server.resp.turn import Turn
+from streamkeep.server.resp.turn import ALREADY, REDIS_VERSION, Handler, Turn
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection

@@ -18,10 +18,9 @@ from streamkeep.server.commands.table import Spec, find
 from streamkeep.server.commands.words import option
 from streamkeep.server.resp import server_commands
 from streamkeep.server.resp.encoder import encode
-from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE
 from streamkeep.server.resp.requests import WORD_BYTES
 from streamkeep.server.resp.transactions import drop_transaction
-from streamkeep.server.resp.turn import Turn, failure_line
+from streamkeep.server.resp.turn import ALREADY, HANDLERS, TABLE, Turn, failure_line
 from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:

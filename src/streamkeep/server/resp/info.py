@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.metrics.prometheus import Labels, Metric, Value
 from streamkeep.server.commands.keys import count_keys
 from streamkeep.server.commands.words import text_of
-from streamkeep.server.resp.handlers import REDIS_VERSION
+from streamkeep.server.resp.turn import REDIS_VERSION
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection

@@ -21,8 +21,7 @@ from streamkeep.server.commands.words import (
     wrong_subcommand,
 )
 from streamkeep.server.resp import client_commands, info, transactions
-from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, Handler
-from streamkeep.server.resp.turn import Turn
+from streamkeep.server.resp.turn import ALREADY, HANDLERS, TABLE, Handler, Turn
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection

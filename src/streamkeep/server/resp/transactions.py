@@ -18,8 +18,15 @@ from streamkeep.server.commands.replies import NIL_ARRAY, OK, CodedError
 from streamkeep.server.commands.strings import deadline_of, find_string
 from streamkeep.server.commands.table import READS, Spec
 from streamkeep.server.resp.encoder import Sent, encode, error_line
-from streamkeep.server.resp.handlers import ALREADY, HANDLERS, Handler
-from streamkeep.server.resp.turn import Step, Turn, failure_line, run_one
+from streamkeep.server.resp.turn import (
+    ALREADY,
+    HANDLERS,
+    Handler,
+    Step,
+    Turn,
+    failure_line,
+    run_one,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

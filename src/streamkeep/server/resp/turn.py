@@ -31,6 +31,7 @@ from streamkeep.server.commands.table import BY_NAME, FREES, READS, Spec
 from streamkeep.server.resp.encoder import encode, error_line, error_text
 
 if TYPE_CHECKING:
+    from streamkeep.server.resp.connection import Connection
     from streamkeep.server.resp.turns import Calls, ClientState, Turns
 
 _RESP: Final = int(RESP)
@@ -40,6 +41,14 @@ _SLICE_NS: Final[i64] = 4_000_000  # of one of several clients
 _SLOW_NS: Final[i64] = 5_000_000  # of a command, with which many together would be a long turn
 _MINUS: Final[i64] = 45
 _clock_ns: Final = time.perf_counter_ns
+
+REDIS_VERSION: Final = "8.10.0"  # whose commands the server has
+
+# A handler of a command of the connection returns a reply, or ALREADY where it has queued its own.
+Handler = Callable[["Connection", list[bytes], "Turn"], object]
+HANDLERS: Final[dict[str, Handler]] = {}  # by names; `server_commands` fills both tables
+TABLE: Final[dict[bytes, Spec]] = {}  # every command that the server knows
+ALREADY: Final = object()
 
 log: Final = logging.getLogger("streamkeep.server")
 
