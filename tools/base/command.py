@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -74,6 +75,7 @@ class StoreCommand(_Shared):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; write its output before any error message."""
+        common.given(ctx).began = time.perf_counter()
         try:
             with output.to_the_end(self.finishes):
                 result = super().invoke(ctx)

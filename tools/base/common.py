@@ -26,6 +26,7 @@ class Common:
     sync: Sync = "commit"
     quoted_input: bool = False
     progress: bool | None = None  # None: where standard error is a terminal
+    began: float = 0.0  # of `time.perf_counter`
 
 
 def given(ctx: click.Context | None = None) -> Common:

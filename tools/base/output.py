@@ -147,6 +147,11 @@ def span_text(seconds: float) -> str:
     return duration_text(1000 * seconds)
 
 
+def seconds() -> float:
+    """Return for how long the command has been running."""
+    return round(time.perf_counter() - common.given().began, 3)
+
+
 def number(value: int | None) -> str:
     """Return a number of a result, with thousands separators for people; - for one unknown."""
     if value is None:

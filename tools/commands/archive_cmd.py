@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -146,7 +145,6 @@ def run(
             committed.
         dictionary: Train a dictionary where that makes segments smaller (the default).
     """
-    began = time.perf_counter()
     with open_store(store_path) as store:
         care = store.maintain() if maintain else None
         with output.progress("archiving", None, sized=True, unit="bytes") as advance:
@@ -164,10 +162,6 @@ def run(
                 raise Failure(
                     str(error), hint="without --no-wait, the command waits for it"
                 ) from error
-    seconds = time.perf_counter() - began
-    trimmed, dropped, forgotten = (0, 0, 0)
-    if care is not None:
-        trimmed, dropped, forgotten = care.trimmed, care.dropped, care.forgotten
     there = report.published
     if common.as_json():
         output.summary(
@@ -175,27 +169,28 @@ def run(
             segments=report.segments,
             raw_bytes=report.raw_bytes,
             size_bytes=report.size_bytes,
-            trimmed=trimmed,
-            dropped_segments=dropped,
-            forgotten_messages=forgotten,
+            trimmed=care.trimmed if care else 0,
+            dropped_segments=care.dropped if care else 0,
+            forgotten_messages=care.forgotten if care else 0,
             removed_files=report.removed,
             uri=there.uri,
             uploaded_segments=there.uploaded,
             uploaded_bytes=there.uploaded_bytes,
             sealed_entries=there.sealed_entries,
             missing_segments=[one.path for one in there.missing],
-            elapsed_ms=round(1000 * seconds),
+            elapsed_ms=round(1000 * output.seconds()),
         )
         _refuse_missing(there)
         return
-    if care is not None and (trimmed or dropped):
-        output.note(f"retention: {entries_text(trimmed)} trimmed, {dropped} segments dropped")
+    if care is not None and (care.trimmed or care.dropped):
+        trimmed = entries_text(care.trimmed)
+        output.note(f"retention: {trimmed} trimmed, {care.dropped} segments dropped")
     files = count_text(report.segments, "segment")
     output.line(f"{entries_text(report.entries)} archived in {files}")
     if report.segments:
         ratio = report.size_bytes / report.raw_bytes
         sizes = f"{size_text(report.size_bytes)} of {size_text(report.raw_bytes)}"
-        output.note(f"{sizes} ({ratio:.0%}) in {output.span_text(seconds)}")
+        output.note(f"{sizes} ({ratio:.0%}) in {output.span_text(output.seconds())}")
     if there.uri is not None:
         sent = count_text(there.uploaded, "segment")
         output.line(f"{sent}, {size_text(there.uploaded_bytes)}, written to {there.uri}")
@@ -338,7 +333,6 @@ def verify(
       streamkeep archive verify orders.store orders --json
     """
     check_chosen(key, stream_number)
-    began = time.perf_counter()
     bad = problems = 0
     with open_store(store_path, readonly=True) as store:
         records = store.archived_segments(key, stream_number=stream_number)
@@ -355,18 +349,12 @@ def verify(
                 else:
                     for problem in one.problems:
                         output.line(str(problem))
-    seconds = time.perf_counter() - began
-    output.done(
-        segments=len(records),
-        damaged=bad,
-        problems=problems,
-        size_bytes=size,
-        seconds=round(seconds, 3),
-    )
+    counts = {"segments": len(records), "damaged": bad, "problems": problems}
+    output.done(**counts, size_bytes=size, seconds=output.seconds())
     verdict = f"{count_text(bad, 'segment')} damaged" if bad else "all whole"
     output.note(
         f"{count_text(len(records), 'segment')}, {size_text(size)} in "
-        f"{output.span_text(seconds)}: {verdict}"
+        f"{output.span_text(output.seconds())}: {verdict}"
     )
     if bad:
         click.get_current_context().exit(Exit.DAMAGED)
@@ -559,15 +547,12 @@ def restore(
     check_chosen(source, chosen.stream_number, "--source")
     if into is not None and into.resolve() == store_path.resolve():
         into = None
-    began = time.perf_counter()
     with ExitStack() as stack:
         origin = None
         if into is not None:
             origin = stack.enter_context(open_store(store_path, readonly=True))
             name = source or (key if chosen.stream_number is None else None)
-            origin.archived_segments(
-                name, **vars(chosen)
-            )  # what is wrong here must not create INTO
+            origin.archived_segments(name, **vars(chosen))  # a wrong name must not create INTO
         target = stack.enter_context(open_store(into or store_path, create=into is not None))
         advance = stack.enter_context(output.progress("restoring", None, sized=False))
         try:
@@ -582,19 +567,13 @@ def restore(
             there = shlex.quote(str(into or store_path))
             hint = f"streamkeep info {there} {output.shell_key(key)}"
             raise Failure(error.redis_error, hint=hint) from error
-    seconds = time.perf_counter() - began
-    if common.as_json():
-        output.summary(key=key, **_members(report), seconds=round(seconds, 3))
-        return
     span = f", {report.first_id} to {report.last_id}" if report.first_id else ""
-    if report.already:
-        output.note(
-            f"nothing to do: {quoting.named(key)} has the {entries_text(report.already)} "
-            f"already{span}"
-        )
-        return
     again = " (went on where it was interrupted)" if report.resumed else ""
-    output.note(
+    text = (
         f"restored {entries_text(report.entries)} into {quoting.named(key)}{span} in "
-        f"{output.span_text(seconds)}{again}"
+        f"{output.span_text(output.seconds())}{again}"
     )
+    if report.already:
+        there = entries_text(report.already)
+        text = f"nothing to do: {quoting.named(key)} has the {there} already{span}"
+    output.total(text, key=key, **_members(report), seconds=output.seconds())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -101,7 +100,6 @@ def run(
         output.done(target=target, forgotten=held)
         output.note(f"{target}: {store_path} {text}")
         return
-    began = time.perf_counter()
     with open_store(store_path) as store, _advancing("base", sized=True) as progress:
         shipper = Shipper(
             store,
@@ -117,22 +115,20 @@ def run(
             on_signals(shipper.stop.set)
             output.note(f"{store_path}: shipping to {shipper.target.uri}; Ctrl-C ends it")
         report = shipper.run(once=once)
-    _tell(report, time.perf_counter() - began)
+    _tell(report)
 
 
-def _tell(report: ShipReport, seconds: float) -> None:
-    if common.as_json():
-        output.summary(**report._asdict(), seconds=round(seconds, 3))
-    else:
-        parts = []
-        if report.base_bytes:
-            parts.append(f"a base of {size_text(report.base_bytes)}")
-        pieces = count_text(report.pieces, "piece", "pieces")
-        parts.append(f"{pieces} ({size_text(report.sent_bytes)})")
-        text = f"{report.target}: has everything up to commit {report.commit_number}"
-        output.note(f"{text}; {', '.join(parts)}, in {output.span_text(seconds)}")
+def _tell(report: ShipReport) -> None:
+    base = f"a base of {size_text(report.base_bytes)}, " if report.base_bytes else ""
+    output.total(
+        f"{report.target}: has everything up to commit {report.commit_number}; {base}"
+        f"{count_text(report.pieces, 'piece')} ({size_text(report.sent_bytes)}), "
+        f"in {output.span_text(output.seconds())}",
+        **report._asdict(),
+        seconds=output.seconds(),
+    )
     if report.missing_segments:
-        missing = count_text(report.missing_segments, "segment", "segments")
+        missing = count_text(report.missing_segments, "segment")
         raise Failure(
             f"{missing} of the archive could not be copied, because STORE does not have them",
             hint="streamkeep fsck STORE names them",
@@ -168,7 +164,6 @@ def verify(
     """
     from streamkeep.recovery.copies.verify import verify_copy
 
-    began = time.perf_counter()
     with ExitStack() as stack:
         present = None
         if store is not None:
@@ -184,7 +179,7 @@ def verify(
         drilled = None
         if (drill or present is not None) and not report.problems:
             drilled = _drill(report, present)
-    _tell_proof(report, drilled, store, time.perf_counter() - began)
+    _tell_proof(report, drilled, store)
 
 
 def _drill(report: VerifyReport, present: Snapshot[bytes] | None) -> tuple[int, int]:
@@ -221,22 +216,20 @@ def _drill(report: VerifyReport, present: Snapshot[bytes] | None) -> tuple[int, 
         return restored.commit_number, found
 
 
-def _tell_proof(
-    report: VerifyReport, drilled: tuple[int, int] | None, store: Path | None, seconds: float
-) -> None:
+def _tell_proof(report: VerifyReport, drilled: tuple[int, int] | None, store: Path | None) -> None:
     """Print what was proved; end with the status for what was found."""
     restored, differences = drilled or (None, 0)
     problems = len(report.problems)
     if common.as_json():
         members = {**report._asdict(), "problems": problems, "restored": restored}
-        output.summary(**members, differences=differences, seconds=round(seconds, 3))
+        output.summary(**members, differences=differences, seconds=output.seconds())
     elif not problems:
         known = f", {report.known_commits:,} known before" if report.known_commits else ""
         output.line(
             f"{report.target}: proved from commit {report.first_commit} to {report.last_commit}, "
-            f"of {time_text(report.last_ms)}: {count_text(report.commits, 'commit', 'commits')} "
-            f"in {count_text(report.pieces, 'piece', 'pieces')}{known}, "
-            f"{count_text(report.segments, 'segment', 'segments')}, in {output.span_text(seconds)}"
+            f"of {time_text(report.last_ms)}: {count_text(report.commits, 'commit')} "
+            f"in {count_text(report.pieces, 'piece')}{known}, "
+            f"{count_text(report.segments, 'segment')}, in {output.span_text(output.seconds())}"
         )
         if restored is not None:
             same = f"; it is the same as {store}" if store is not None and not differences else ""
@@ -249,7 +242,7 @@ def _tell_proof(
         else:
             renewal = "the damage could not be noted at TARGET, so tell the shipper:"
         raise Failure(
-            f"{report.target}: {count_text(problems, 'problem', 'problems')}",
+            f"{report.target}: {count_text(problems, 'problem')}",
             hint=f"{renewal} `streamkeep ship STORE TARGET --once"
             f"{'' if report.damaged and report.noted else ' --renew'}`; "
             "`ship restore --commit N` restores what comes before the damage",
@@ -285,18 +278,14 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
     """
     from streamkeep.recovery.copies.restore import restore_copy
 
-    began = time.perf_counter()
     at_ms = None if at is None else StreamId.parse(at).ms
     with _advancing("restore", sized=False) as progress:
         report = restore_copy(target, new, commit=commit, at_ms=at_ms, progress=progress)
-    seconds = time.perf_counter() - began
-    if common.as_json():
-        output.summary(**{**report._asdict(), "path": str(report.path)}, seconds=round(seconds, 3))
-        return
     behind = f"; {report.target} has {report.behind:,} later ones" if report.behind else ""
-    output.note(
+    output.total(
         f"{new}: restored up to commit {report.commit_number}, of {time_text(report.time_ms)}"
-        f"{behind}; checked, in {output.span_text(seconds)}"
+        f"{behind}; checked, in {output.span_text(output.seconds())}",
+        **{**report._asdict(), "path": str(report.path), "seconds": output.seconds()},
     )
 
 

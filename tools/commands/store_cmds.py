@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,11 +64,9 @@ def create(
     with streamkeep.open(store_path, mode=mode, group=group) as store:
         identity = store.uuid
     status = (store_path / DATA_FILE).stat()
-    if common.as_json():
-        shown = f"{status.st_mode & 0o777:o}"
-        output.summary(path=str(store_path), uuid=identity, mode=shown, group=status.st_gid)
-        return
-    output.line(f"{store_path}: created; its files have the mode {status.st_mode & 0o777:o}")
+    shown = f"{status.st_mode & 0o777:o}"
+    text = f"{store_path}: created; its files have the mode {shown}"
+    output.result(text, path=str(store_path), uuid=identity, mode=shown, group=status.st_gid)
 
 
 def explain(code: str) -> None:
@@ -126,7 +123,6 @@ def fsck(
         explain(code)
         return
     store_path = arguments.given_store(store_path)
-    began = time.perf_counter()
     counts = dict.fromkeys(Severity, 0)
     with output.progress("checking", 100, sized=False, unit="pages") as advance:
 
@@ -151,8 +147,7 @@ def fsck(
         "nodes": moved.nodes,
         "size_bytes": moved.size_bytes,
     }
-    seconds = time.perf_counter() - began
-    output.done(path=str(store_path), **figures, seconds=round(seconds, 3))
+    output.done(path=str(store_path), **figures, seconds=output.seconds())
     counted = [
         count_text(counts[kind], kind.name.lower())
         for kind in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
@@ -161,7 +156,7 @@ def fsck(
     verdict = ", ".join(["damaged" if damaged else "clean", *counted])
     streams, nodes = count_text(moved.streams, "stream"), count_text(moved.nodes, "node")
     size = size_text(moved.size_bytes)
-    taken = output.span_text(seconds)
+    taken = output.span_text(output.seconds())
     output.note(f"{store_path}: {verdict}; {streams}, {nodes}, {size} in {taken}")
     if damaged:
         output.note(f"next: {_repair_of(store_path)}")
@@ -213,7 +208,6 @@ def repair(
         )
     if scratch is not None and not dry_run:
         raise click.UsageError("--scratch is for --dry-run")
-    began = time.perf_counter()
     data = store_path / DATA_FILE
     total = data.stat().st_size // 4096 or None if data.exists() else None
     with output.progress("repairing", total, sized=False, unit="pages") as advance:
@@ -228,7 +222,7 @@ def repair(
             repaired = repairs.try_repair(store_path, scratch=scratch, progress=count)
         else:
             repaired = repairs.repair(store_path, target, progress=count)
-    _show(store_path, target, repaired, dry_run, time.perf_counter() - began)
+    _show(store_path, target, repaired, dry_run)
     ctx = click.get_current_context()
     if repaired.damaged():
         ctx.exit(Exit.DAMAGED)
@@ -241,9 +235,7 @@ def _repair_of(store: Path) -> str:
     return f"streamkeep repair {shlex.quote(str(store))} --output {target}"
 
 
-def _show(
-    store: Path, target: Path | None, repaired: Repaired, dry_run: bool, seconds: float
-) -> None:
+def _show(store: Path, target: Path | None, repaired: Repaired, dry_run: bool) -> None:
     """Print losses, what was found, and the verdict."""
     report = repaired.report
     lost = report.lost_anything()
@@ -269,7 +261,7 @@ def _show(
             recovered_nodes=report.recovered,
             old_copies=report.stale,
             lost_and_found=repaired.items,
-            seconds=round(seconds, 3),
+            seconds=output.seconds(),
         )
     else:
         if report.corrected:
@@ -284,7 +276,7 @@ def _show(
             _tell(found)
     where = "dry run" if dry_run or target is None else str(target)
     words = {"clean": "nothing was lost", "loss": "something was lost", "damaged": "damage is left"}
-    output.note(f"{where}: {words[_verdict(repaired)]}, in {output.span_text(seconds)}")
+    output.note(f"{where}: {words[_verdict(repaired)]}, in {output.span_text(output.seconds())}")
     if repaired.items and not dry_run:
         output.note(
             f"lost+found: {repaired.items:,} items, see {repaired.lost_and_found}/index.jsonl"
@@ -320,7 +312,6 @@ def backup(store_path: StorePath, target: Path, no_verify: bool = False) -> None
     """
     from streamkeep.recovery.backups.backup import backup as copy_store
 
-    began = time.perf_counter()
     with output.progress("backup", 300, sized=False, unit="bytes") as advance:
         parts = ("archive", "data", "check")
 
@@ -328,11 +319,10 @@ def backup(store_path: StorePath, target: Path, no_verify: bool = False) -> None
             advance(100 * parts.index(what) + 100 * done // max(total, 1), done)
 
         report = copy_store(store_path, target, verify=not no_verify, progress=show)
-    seconds = time.perf_counter() - began
     if common.as_json():
         members = {"commit": report.commit_number, **report._asdict(), "path": str(report.path)}
         del members["commit_number"]
-        output.summary(**members, verified=not no_verify, seconds=round(seconds, 3))
+        output.summary(**members, verified=not no_verify, seconds=output.seconds())
         return
     parts_text = [f"{size_text(report.data_bytes)} of data"]
     for count, size, done in (
@@ -340,10 +330,11 @@ def backup(store_path: StorePath, target: Path, no_verify: bool = False) -> None
         (report.kept_segments, report.kept_bytes, "kept from the earlier backup"),
     ):
         if count:
-            segments = count_text(count, "segment", "segments")
+            segments = count_text(count, "segment")
             parts_text.append(f"{segments} ({size_text(size)}) {done}")
     checked = "not checked" if no_verify else "checked"
-    output.note(f"{target}: {', '.join(parts_text)}; {checked}, in {output.span_text(seconds)}")
+    taken = output.span_text(output.seconds())
+    output.note(f"{target}: {', '.join(parts_text)}; {checked}, in {taken}")
     if not report.recorded:
         hint = "`streamkeep status` needs --backup to know of this backup"
         output.note(f"{store_path} cannot be written, so {hint}")
@@ -362,7 +353,6 @@ def restore(backup_path: Path, store_path: StorePath) -> None:
     """
     from streamkeep.recovery.backups.backup import restore as restore_store
 
-    began = time.perf_counter()
     with output.steps("restore") as advance:
         parts = ("archive", "data", "check")
         report = restore_store(
@@ -372,11 +362,10 @@ def restore(backup_path: Path, store_path: StorePath) -> None:
                 100 * parts.index(what) + 100 * done // max(total, 1), 300
             ),
         )
-    seconds = time.perf_counter() - began
-    output.done(path=str(report.path), epoch=report.epoch, seconds=round(seconds, 3))
+    output.done(path=str(report.path), epoch=report.epoch, seconds=output.seconds())
     size = size_text(report.data_bytes + report.copied_bytes)
     text = f"{store_path}: restored from {backup_path}; {size}; checked"
-    output.note(f"{text}, in {output.span_text(seconds)}")
+    output.note(f"{text}, in {output.span_text(output.seconds())}")
 
 
 @command()
@@ -397,10 +386,6 @@ def compact(store_path: StorePath) -> None:
     total = data.stat().st_size if data.exists() else 0
     with output.progress("compact", total, sized=True, unit="bytes") as advance:
         done = compact_store(store_path, progress=lambda size: advance(size, size))
-    if common.as_json():
-        output.summary(
-            before_bytes=done.before_bytes, after_bytes=done.after_bytes, epoch=done.epoch
-        )
-    else:
-        before, after = size_text(done.before_bytes), size_text(done.after_bytes)
-        output.line(f"{before} before, {after} after")
+    text = f"{size_text(done.before_bytes)} before, {size_text(done.after_bytes)} after"
+    sizes = {"before_bytes": done.before_bytes, "after_bytes": done.after_bytes}
+    output.result(text, **sizes, epoch=done.epoch)

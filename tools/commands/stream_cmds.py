@@ -329,20 +329,9 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
     lowest, highest = (one and one.decode() for one in (found["min"], found["max"]))
     if common.as_json():
         for name, count in owners:
-            output.json_line(
-                "consumer",
-                key=key,
-                group=group,
-                name=name,
-                pending=count,
-            )
-        output.summary(
-            key=key,
-            pending=found["pending"],
-            min_id=lowest,
-            max_id=highest,
-            unowned=nobody,
-        )
+            output.json_line("consumer", key=key, group=group, name=name, pending=count)
+        pending = found["pending"]
+        output.summary(key=key, pending=pending, min_id=lowest, max_id=highest, unowned=nobody)
         return
     output.line(f"pending  {output.number(found['pending'])}")
     if lowest is None:
