@@ -140,11 +140,7 @@ def status(store_path: StorePath, name: str | None = None) -> None:
     output.listing(
         "queue",
         [*found],
-        lambda one: {
-            "name": one,
-            **found[one]._asdict(),
-            "unknown_tasks": unknown.get(one, {}),
-        },
+        lambda one: {"name": one, **found[one]._asdict(), "unknown_tasks": unknown.get(one, {})},
         (*headings, "oldest", "workers", "state"),
         cells,
         left=(0, 10),

@@ -89,11 +89,7 @@ def set_(store_path: StorePath, key: bytes, *, create: bool = False, settings: S
         options = vars(settings)
         options |= {name: _seconds(options[name]) for name in ("max_age", "archive_max_age")}
         now = transaction.set_retention(key, **options)
-    output.result(
-        f"{quoting.named(key)}: {told(now)}",
-        key=key,
-        **now._asdict(),
-    )
+    output.result(f"{quoting.named(key)}: {told(now)}", key=key, **now._asdict())
 
 
 @retention.command("show")

@@ -114,10 +114,7 @@ def running(where: Where) -> Iterator[SparkSession]:
         conf[name] = value
 
     started = session(
-        where.master,
-        fast_start=where.master.startswith("local"),
-        ship_code=where.ship_code,
-        **conf,
+        where.master, fast_start=where.master.startswith("local"), ship_code=where.ship_code, **conf
     )
     try:
         yield started
@@ -279,12 +276,7 @@ def to_lake(
 
 @spark.command("compact")
 def compact(
-    lake: str,
-    *,
-    target: Positive = 128,
-    keep: Ms = 604_800_000,
-    fill: bool = False,
-    at: Where,
+    lake: str, *, target: Positive = 128, keep: Ms = 604_800_000, fill: bool = False, at: Where
 ) -> None:
     """Merge small files of a lake, and remove old ones.
 

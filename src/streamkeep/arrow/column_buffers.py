@@ -92,11 +92,7 @@ class TextColumn:
 
     def buffers(self) -> tuple[bytes, bytes, bytes]:
         """Return offsets, values, and the marks of entries without the element."""
-        return (
-            self.offsets.getvalue(),
-            self.values.getvalue(),
-            self.missing.buffer(self.entries),
-        )
+        return (self.offsets.getvalue(), self.values.getvalue(), self.missing.buffer(self.entries))
 
 
 class NumberColumn:

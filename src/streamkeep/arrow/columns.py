@@ -404,12 +404,7 @@ class FieldNames:
         self.fields: list[bytes] | None = None  # of the last master entry that was used
 
     def add_nodes(
-        self,
-        nodes: list[CopiedNode],
-        start_ms: int,
-        start_seq: int,
-        end_ms: int,
-        end_seq: int,
+        self, nodes: list[CopiedNode], start_ms: int, start_seq: int, end_ms: int, end_seq: int
     ) -> bool:
         """Add the names of the live entries from `start` to `end` in ascending nodes.
 

@@ -158,10 +158,7 @@ class OpenedStore(LazyStore):
         return self.store.apply(lambda txn: work(txn.as_bytes()), frees=frees)
 
     def read_when(
-        self,
-        look: Callable[[Snapshot[Any]], list[Result]],
-        bells: Sequence[bytes],
-        wait_ms: int,
+        self, look: Callable[[Snapshot[Any]], list[Result]], bells: Sequence[bytes], wait_ms: int
     ) -> list[Result]:
         """Run a function of a snapshot until it returns something, or the time is over.
 

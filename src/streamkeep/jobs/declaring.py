@@ -33,10 +33,7 @@ class Declaring:
     ) -> Callable[[Callable[Parameters, Result]], Task[Parameters, Result]]: ...
 
     def task(  # type: ignore[misc]  # mypy cannot match the parameters of a decorator
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        **options: Unpack[TaskOptions],
+        self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]
     ) -> Any:
         """Make a task of a function: `@queue.task(retries=5, backoff="2s..10m")`.
 

@@ -96,11 +96,7 @@ class Channel(virtual.Channel):
     supports_fanout = True
     max_deaths = 5
     hold_eta = True
-    from_transport_options = (
-        *virtual.Channel.from_transport_options,
-        "max_deaths",
-        "hold_eta",
-    )
+    from_transport_options = (*virtual.Channel.from_transport_options, "max_deaths", "hold_eta")
 
     def __init__(self, connection: Transport, **options: Any) -> None:
         self.shared: Shared = connection.shared
@@ -332,9 +328,7 @@ class Transport(virtual.Transport):
     driver_name = SCHEME
     connection_errors = (*virtual.Transport.connection_errors, StoreError)
     implements = virtual.Transport.implements.extend(
-        asynchronous=True,
-        exchange_type=frozenset(["direct", "topic", "fanout"]),
-        heartbeats=False,
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
     )
 
     def __init__(self, client: Any, **options: Any) -> None:

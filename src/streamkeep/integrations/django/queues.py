@@ -348,11 +348,7 @@ class TaskQueue(Queue):
         rank = record.priority
         options = Options(
             priority="normal" if not rank else "high" if rank > 0 else "low",
-            headers={
-                **(headers or {}),
-                RESULT_HEADER: result_id,
-                BACKEND_HEADER: record.backend,
-            },
+            headers={**(headers or {}), RESULT_HEADER: result_id, BACKEND_HEADER: record.backend},
         )
         if at is not None:
             options["at"] = at

@@ -151,11 +151,7 @@ def to_lake(
         LakeConflictError: other jobs on the same streams committed first, a thousand times.
     """
     options = read_options(
-        store,
-        streams,
-        pattern,
-        tail_export=tail_export,
-        fail_on_data_loss=fail_on_data_loss,
+        store, streams, pattern, tail_export=tail_export, fail_on_data_loss=fail_on_data_loss
     )
     with timed(NAME) as report:
         with reading(options.path) as source, source.snapshot() as snapshot:

@@ -228,8 +228,7 @@ def read_file(
         rows = source.read(columns=list(dict.fromkeys([*columns, "ms", "seq"])))
     halves = [rows[name].combine_chunks().view(pa.uint64()) for name in ("ms", "seq")]
     order = pc.sort_indices(
-        pa.table(halves, names=["ms", "seq"]),
-        sort_keys=[("ms", "ascending"), ("seq", "ascending")],
+        pa.table(halves, names=["ms", "seq"]), sort_keys=[("ms", "ascending"), ("seq", "ascending")]
     )
     yield from rows.select(list(columns)).take(order).combine_chunks().to_batches(batch_rows)
 

@@ -11,14 +11,7 @@ from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import NoSuchKeyError
-from streamkeep.pipeline.options import (
-    ARCHIVE,
-    EARLIEST,
-    LATEST,
-    Offset,
-    OptionError,
-    ReadOptions,
-)
+from streamkeep.pipeline.options import ARCHIVE, EARLIEST, LATEST, Offset, OptionError, ReadOptions
 from streamkeep.pipeline.source.slices import Pin
 
 

@@ -17,12 +17,7 @@ from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.segment_folder import cut_folder, list_segments, pin_folder
 from streamkeep.pipeline.source.slices import Count, Pin, Slice, join, pack
-from streamkeep.pipeline.source.stores import (
-    StreamReplacedError,
-    is_folder,
-    reading,
-    stream_nodes,
-)
+from streamkeep.pipeline.source.stores import StreamReplacedError, is_folder, reading, stream_nodes
 from streamkeep.pipeline.source.tail_export import cut_exported
 from streamkeep.pipeline.source.triggers import start_gone
 from streamkeep.pipeline.storage.places import new_folder, sweep
@@ -128,10 +123,7 @@ def _count(txn: Txn, one: Pin | Slice, source: str) -> Count:
 def packed(slices: list[Slice], target: int, options: ReadOptions) -> list[tuple[Slice, ...]]:
     """Return slices as partitions of about `target` bytes, with neighbours joined."""
     partitions = pack(
-        slices,
-        target,
-        min_partitions=options.min_partitions,
-        max_entries=options.max_records,
+        slices, target, min_partitions=options.min_partitions, max_entries=options.max_records
     )
     return [join(part) for part in partitions]
 

@@ -247,11 +247,7 @@ def newest_positions(txn: Txn, options: ReadOptions, start: Positions) -> Positi
 
 
 def limited_positions(
-    txn: Txn,
-    options: ReadOptions,
-    start: Positions,
-    budget: Budget,
-    bound: Positions | None = None,
+    txn: Txn, options: ReadOptions, start: Positions, budget: Budget, bound: Positions | None = None
 ) -> Positions:
     """Return where a trigger ends within a budget, which the streams share evenly.
 
@@ -523,11 +519,7 @@ def resumed(
 
 
 def report(
-    txn: Txn,
-    options: ReadOptions,
-    start: Positions,
-    planned: Positions,
-    lost: Mapping[bytes, int],
+    txn: Txn, options: ReadOptions, start: Positions, planned: Positions, lost: Mapping[bytes, int]
 ) -> dict[str, dict[str, object]]:
     """Return the newest entry of each stream, the lag of a query, and what it reads and has lost.
 

@@ -56,11 +56,7 @@ def missing(error: ImportError) -> SparkMissingError:
 
 
 def session(
-    master: str = "local[*]",
-    *,
-    fast_start: bool = False,
-    ship_code: bool = False,
-    **conf: object,
+    master: str = "local[*]", *, fast_start: bool = False, ship_code: bool = False, **conf: object
 ) -> SparkSession:
     """Return a SparkSession; make one if there is none: `session(master="local[4]")`.
 

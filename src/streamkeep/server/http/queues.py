@@ -90,10 +90,7 @@ def _result(queue: Queue, job_id: str) -> Found:
 
 
 @route(
-    "GET /queues/{NAME}/letters",
-    "xrange",
-    query="task reason start end count reasons",
-    heavy=True,
+    "GET /queues/{NAME}/letters", "xrange", query="task reason start end count reasons", heavy=True
 )
 def letters(call: Call) -> Found:
     """Dead letters, the newest first. Reads for about half a second; `next` continues, as `end`.

@@ -102,10 +102,7 @@ class Command(BaseCommand):
         for queue in queues:
             queue.core.new_threads = in_loop
         worker = Worker(
-            queues,
-            concurrency=concurrency,
-            mode="asyncio" if in_loop else "threads",
-            grace=grace,
+            queues, concurrency=concurrency, mode="asyncio" if in_loop else "threads", grace=grace
         )
         if options["until_idle"]:
             worker.run_until_idle()
