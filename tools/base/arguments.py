@@ -356,7 +356,6 @@ def as_of_library() -> Iterator[None]:
 
 
 def was_given(ctx: click.Context, name: str) -> bool:
-    """Say whether an option was given, with any value."""
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 

@@ -228,7 +228,6 @@ _OF_SYSTEM: Final = {
 
 
 def of_system(error: OSError) -> Failure:
-    """Return what to say of an error of the operating system."""
     where = f"{error.filename}: " if error.filename else ""
     if output.give_up():
         where = "standard output: "

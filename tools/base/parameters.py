@@ -85,7 +85,6 @@ def _members(kind: Any) -> Iterator[click.Parameter]:
 def _made(
     name: str, hint: Any, default: Any, described: tuple[str, str]
 ) -> Iterator[click.Parameter]:
-    """Yield the parameters of click for one of a function."""
     kind, settings = _kind(hint)
     words, text = settings.pop("told", described)
     if isinstance(kind, Flags):

@@ -85,7 +85,6 @@ def show(shell: Annotated[str, click.Choice(SHELLS)] | None = None) -> None:
 
 
 def _own_shell() -> str:
-    """Return the shell of this user."""
     name = Path(os.environ.get("SHELL", "")).name
     if name not in SHELLS:
         known = ", ".join(SHELLS)

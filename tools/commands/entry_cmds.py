@@ -66,7 +66,6 @@ def check_exists(snapshot: Snapshot, *keys: bytes) -> None:
 
 
 def no_stream(path: Path, *keys: bytes) -> Failure:
-    """Return the error for streams that do not exist."""
     names = ", ".join(map(quoting.named, dict.fromkeys(keys)))
     return Failure(
         f"no stream {names} in {path}",

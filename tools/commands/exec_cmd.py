@@ -41,7 +41,6 @@ class _Session(ExitStack):
         self._writes = False
 
     def store_for(self, one: Spec) -> Store:
-        """Return the store, opened for what a command needs."""
         writes = one.kind != READS
         if self._store is None or (writes and not self._writes):
             self.close()

@@ -44,7 +44,6 @@ class _ShipGroup(CommandGroup):
         formatter.write_usage(ctx.command_path, "COMMAND [ARGS]...", "       ")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of its own, and the commands."""
         run.format_options(click.Context(run, parent=ctx, info_name=""), formatter)
         self.format_commands(ctx, formatter)
 

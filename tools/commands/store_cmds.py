@@ -27,7 +27,6 @@ class Mode(click.ParamType):  # type: ignore[type-arg]  # generic in newer versi
     name = "mode"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number."""
         if isinstance(value, int):
             return value
         try:

@@ -138,7 +138,6 @@ def print_entries(snapshot: Snapshot, key: bytes, count: int) -> int:
 
 
 def print_rest(left: int, indent: str) -> None:
-    """Say how many lines were left out."""
     if left:
         output.line(f"{indent}{output.ellipsis()} {left:,} more")
 

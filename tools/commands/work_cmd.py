@@ -197,7 +197,6 @@ def _log_to_stderr(json: bool) -> Iterator[Report]:
 
 
 def _queues(target: str, names: str | None) -> list[Queue]:
-    """Import the module and return the queues to work on."""
     from streamkeep.jobs.async_queue import AsyncQueue
     from streamkeep.jobs.queue import Queue
 

@@ -448,7 +448,6 @@ class FieldNames:
 
 
 def _name_places(node: NodeHeader) -> vec[i64]:
-    """Return the places of the names in the master entry."""
     reader = Reader(node.data, node.after_deleted, node.end)
     reader.skip()
     places = vec[i64]([])

@@ -112,7 +112,6 @@ def _enter(step: Step, gate: bytes, limit: int) -> bool:
 
 
 def _hold(step: Step, fields: layout.Fields, priority: int, gate: bytes, index: int) -> str:
-    """Hold a job at a gate; return its ID."""
     number = _give_number(step, fields, priority)
     inside, held, limit = _load_gate(step, gate)
     order = step.take_number()  # a delayed job has an older number, and came later
@@ -157,7 +156,6 @@ def _let_in(step: Step, gate: bytes, limit: int) -> None:
 
 
 def cancel_held(step: Step, key: bytes) -> layout.Fields | None:
-    """Remove a held job; return its fields."""
     value = step.row(key)
     if value is None:
         return None

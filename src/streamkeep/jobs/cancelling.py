@@ -44,7 +44,6 @@ class Found(NamedTuple):
 
 
 def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: str) -> Found:
-    """Return where a job is."""
     number = number_in(job_id)
     if number:
         where = reader.row_get(names.space, place_key(job_id))

@@ -263,7 +263,6 @@ class Core(LazyStore):
             self._ready = store.open_transaction() is None
 
     def runs_now(self) -> bool:
-        """Return whether this thread is in `run_until_idle`."""
         return bool(getattr(self._runs, "now", False))
 
     def run_until_idle(self, limit: int = 1_000_000, watch: Watch | None = None) -> int:

@@ -300,7 +300,6 @@ def extend(step: Step, job: Taken, policy: Policy) -> Taken:
 
 
 def _facts(place: Place, fields: Fields, consumer: bytes, begun_ms: int, attempts: int) -> Fields:
-    """Return what is kept of a job that has ended."""
     facts = {layout.QUEUED: fields.get(layout.QUEUED, b"%d" % place.ms)}
     for name in (layout.TASK, layout.CODEC):
         if name in fields:

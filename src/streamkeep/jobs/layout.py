@@ -161,12 +161,10 @@ def pack_time(ms: int) -> bytes:
 
 
 def unpack_time(data: bytes) -> int:
-    """Return the time in the first 8 bytes."""
     return int(_TIME.unpack_from(data)[0])
 
 
 def due_key(due_ms: int, kind: bytes, reference: bytes) -> bytes:
-    """Return the key of a row of the schedule."""
     return SCHEDULE + _TIME.pack(min(due_ms, MOST_DUE)) + kind + reference
 
 
@@ -183,18 +181,15 @@ def parse_due(key: bytes) -> Due:
 
 
 def held_prefix(gate: bytes) -> bytes:
-    """Return what the keys of the jobs at a gate begin with."""
     return HELD + bytes((len(gate),)) + gate
 
 
 def parked_prefix(task: bytes) -> bytes:
-    """Return what the keys of the parked jobs of a task begin with."""
     name = short(task)
     return PARKED + bytes((len(name),)) + name
 
 
 def parked_key(fields: Fields, place: Place) -> bytes:
-    """Return the key of the row of a parked job."""
     return parked_prefix(fields.get(TASK, b"")) + place.pack()
 
 

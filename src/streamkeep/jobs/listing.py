@@ -197,7 +197,6 @@ def _with_result(snapshot: Snapshot[Any], names: Names, key: bytes, value: bytes
 
 
 def _kept(job_id: str, state: JobState, fields: Fields, ended_ms: int) -> Listed:
-    """Return a job that has ended, of what is kept of its fields."""
     numbers = [_number(fields, name) for name in (layout.QUEUED, layout.BEGUN, layout.ATTEMPTS)]
     worker = fields.get(layout.WORKER, b"").decode("utf-8", "replace")
     queued, begun, attempts = numbers

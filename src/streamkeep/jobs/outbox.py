@@ -199,7 +199,6 @@ class Outbox:
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def _append(self, rows: list[Row]) -> int:
-        """Append the rows that were not appended before; return how many."""
         fresh = 0
         with self._store.transaction() as outer:
             txn = outer.as_bytes()

@@ -185,7 +185,6 @@ class Step:
         return True
 
     def stream(self, priority: int) -> bytes:
-        """Return the name of the stream of a priority."""
         return self.names.streams[priority]
 
     def make_stream(self, priority: int) -> None:
@@ -263,7 +262,6 @@ class Step:
         return layout.unpack_fields(data)
 
     def take_number(self) -> int:
-        """Return the next number of a job."""
         number = self.counters.next_number
         self.counters.next_number += 1
         return number
@@ -334,7 +332,6 @@ def delivered_up_to(reader: Transaction[Any] | Snapshot[Any], name: bytes) -> by
 
 
 def job_id_of(place: layout.Place, fields: layout.Fields) -> str:
-    """Return the ID of the job of an entry."""
     own = fields.get(b"id")
     if own is None:
         return _PRIORITY_PREFIXES[place.priority] + place.entry_id

@@ -68,7 +68,6 @@ def span_of(job: Job) -> Iterator[Any]:
 
 
 def note_outcome(span: Any, state: str, error: BaseException | None) -> None:
-    """Say in a span how its job ended."""
     if span is None:
         return
     from opentelemetry import trace

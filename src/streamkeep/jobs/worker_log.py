@@ -38,14 +38,12 @@ class Report:
         """Count an event: the change of the running jobs, and the state of one; empty for none."""
 
     def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
-        """The worker begins."""
         names = [queue.name for queue in queues]
         text = f"worker begins: queue {', '.join(names)}, {concurrency} at a time, {mode}"
         more = {"queues": names, "concurrency": concurrency, "mode": mode}
         _say(logging.INFO, text, event="begun", **more)
 
     def started(self, run: Run) -> None:
-        """A handler begins."""
         self.note("", 1)
 
     def waits(self, run: Run, error: Exception) -> None:
@@ -87,7 +85,6 @@ class Report:
         _say(logging.WARNING, text, event="too_large", used_bytes=used, limit_bytes=limit)
 
     def stopping(self, running: int, grace_s: float) -> None:
-        """The worker takes no more jobs."""
         text = f"worker stops; {running} running jobs have {grace_s:g} s to end"
         _say(logging.INFO, text, event="stopping", running=running, grace_seconds=grace_s)
 

@@ -57,7 +57,6 @@ class Child:
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the events that have come."""
         with suppress(BlockingIOError):
             self._rest += os.read(self.events, 1 << 16)
         *lines, self._rest = self._rest.split(b"\n")

@@ -348,7 +348,6 @@ def _json(name: str, text: str) -> Any:
 
 
 def _offsets(given: _Given, by_id: str, by_time: str, *, ending: bool) -> Offsets | None:
-    """Return where to begin or end; None if neither option was given."""
     ids, times = given.text(by_id), given.text(by_time)
     if ids is not None and times is not None:
         raise OptionError(

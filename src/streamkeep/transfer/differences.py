@@ -161,7 +161,6 @@ class _Side:
         self._at(self.walk.next())
 
     def peek(self) -> Entry | None:
-        """Return the next entry; None at the end."""
         while not self.entries and self.found:
             out: list[Any] = []
             everything = Range(0, 0, MAX, MAX, 1 << 62, False, int(PAIRS))

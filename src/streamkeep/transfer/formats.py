@@ -59,7 +59,6 @@ UNNAMED: Final = b"streamkeep:load:"
 
 
 def dump_format(wanted: str | None, name: str | None) -> DumpFormat:
-    """Return the format of a dump: the one that is wanted, or the one that a file name gives."""
     return _chosen(wanted, name, DUMP_FORMATS, DUMP_SUFFIXES)
 
 

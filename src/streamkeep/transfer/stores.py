@@ -135,7 +135,6 @@ class Target:
         self._stack.__exit__(*details)
 
     def exists(self) -> bool:
-        """Say whether there is a store already."""
         return self._path is None or os.path.exists(self._path / DATA_FILE)
 
     def store(self) -> Store[Any]:

@@ -46,13 +46,11 @@ class StreamkeepBackend(KeyValueStoreBackend):
         return shared(self._address).opened
 
     def as_uri(self, include_password: bool = True) -> str:
-        """Return the URL."""
         return str(self.url)
 
     # --- values ---------------------------------------------------------------------------------
 
     def get(self, key: Any) -> bytes | None:
-        """Return a value."""
         name = bytes_to_str(key)
         found: bytes | None = self._opened.read(lambda one: self._values.get(one, name))
         return found
@@ -186,7 +184,6 @@ class StreamkeepBackend(KeyValueStoreBackend):
         max_iterations: int | None = None,
         READY_STATES: Any = states.READY_STATES,
     ) -> Iterator[tuple[str, Any]]:
-        """Yield the results of tasks as they end."""
         waiting = {bytes_to_str(one) for one in task_ids}
         deadline = None if timeout is None else time.monotonic() + timeout
         rounds = 0
@@ -233,7 +230,6 @@ def _left(deadline: float | None) -> float | None:
 
 
 def _ttl_ms(seconds: Any) -> int:
-    """Return a time to live; 0 for none."""
     return min(round(float(seconds) * 1000), MAX_TTL_MS) if seconds else 0
 
 

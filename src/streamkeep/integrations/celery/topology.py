@@ -115,7 +115,6 @@ class Topology:
         self._opened.store.apply(lambda txn: keep(txn.as_bytes()), sync="none")
 
     def pass_on(self, queues: list[str], message: dict[str, Any]) -> None:
-        """Append a message to passing queues."""
         data = dumps(message).encode()
 
         def append(txn: Transaction[Any]) -> None:
@@ -139,7 +138,6 @@ def last_id(reader: Reader, queue: str) -> str:
 
 
 def messages_after(reader: Reader, queue: str, position: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return messages of a passing queue, with their IDs."""
     found = reader.xrange(stream_of(queue), f"({position}", "+", 100)
     return [(entry.id.decode(), loads(entry.fields[_FIELD].decode())) for entry in found]
 

@@ -160,7 +160,6 @@ class Channel(virtual.Channel):
         self.topology.unbind(exchange or "amq.direct", routing_key, queue)
 
     def get_table(self, exchange: str) -> list[Binding]:
-        """Return the bindings of an exchange, of all processes."""
         return self.topology.table(exchange)
 
     def queue_delete(
@@ -224,7 +223,6 @@ class Channel(virtual.Channel):
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
     ) -> None:
-        """Begin to consume a queue."""
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         if self._is_passing(queue):
             self._passing_names.add(queue)
@@ -296,7 +294,6 @@ class Channel(virtual.Channel):
         raise Empty
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        """Take one message, or return None."""
         message = super().basic_get(queue, no_ack, **kwargs)
         if message is not None:
             self._note(self._got, message._raw, no_ack)
@@ -344,7 +341,6 @@ class Transport(virtual.Transport):
         self._pid = os.getpid()
 
     def driver_version(self) -> str:
-        """Return the version of the package."""
         return streamkeep.__version__
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
@@ -352,7 +348,6 @@ class Transport(virtual.Transport):
         return uri
 
     def establish_connection(self) -> Transport:
-        """Open the store."""
         self.shared.opened.store  # noqa: B018
         super().establish_connection()
         return self

@@ -28,7 +28,6 @@ def _note(sender: Any, **_: Any) -> None:
 
 
 def are_here() -> bool:
-    """Return whether this process is a worker of Celery."""
     return bool(_apps)
 
 

@@ -41,11 +41,9 @@ class QueuedTaskAdmin(admin.ModelAdmin):
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Tasks are not edited."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Tasks are not deleted."""
         return False
 
     def get_urls(self) -> list[Any]:

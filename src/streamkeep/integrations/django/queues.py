@@ -101,14 +101,12 @@ class Run:
 
     @property
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """What the function is called with."""
         args = self.record.args
         if self.task.takes_context:
             args = [interface.TaskContext(task_result=self.result), *args]
         return args, self.record.kwargs
 
     def send(self, signal: Any) -> None:
-        """Send a signal of Django's tasks."""
         signal.send(sender=type(self.task.get_backend()), task_result=self.result)
 
 

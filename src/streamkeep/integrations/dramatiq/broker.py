@@ -96,7 +96,6 @@ class StreamkeepBroker(Broker):
         self.emit_after("declare_queue", queue_name)
 
     def get_declared_queues(self) -> set[str]:
-        """Return the names of the queues that were declared."""
         return set(self._declared)
 
     def flush(self, queue_name: str) -> None:
@@ -104,7 +103,6 @@ class StreamkeepBroker(Broker):
         self.queue(queue_name).purge()
 
     def flush_all(self) -> None:
-        """Do so for all queues that were declared."""
         for name in self._declared:
             self.flush(name)
 
@@ -199,7 +197,6 @@ class StreamkeepConsumer(Consumer):
         self._closed = False
 
     def __next__(self) -> MessageProxy | None:
-        """Return the next message; None if there was none in time."""
         if not self._held:
             self._take()
         return self._held.popleft() if self._held else None

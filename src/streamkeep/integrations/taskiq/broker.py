@@ -140,13 +140,11 @@ class StreamkeepBroker(AsyncBroker):
         return self._queues[chosen]
 
     async def startup(self) -> None:
-        """Open the store."""
         await super().startup()
         for name in self._listened:
             await asyncio.to_thread(self.queue(name).core.set_up)
 
     async def shutdown(self) -> None:
-        """Close the store."""
         await super().shutdown()
         for one in self._async_queues.values():
             await one.close()

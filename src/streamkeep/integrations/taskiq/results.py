@@ -60,11 +60,9 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
         self._ttl_ms = ttl_of(result_ttl, "result_ttl")
 
     async def startup(self) -> None:
-        """Open the store."""
         await self._opened.asynchronous()
 
     async def shutdown(self) -> None:
-        """Close the store."""
         await asyncio.to_thread(self._opened.close)
 
     async def set_result(self, task_id: str, result: TaskiqResult[Returned]) -> None:
@@ -89,7 +87,6 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
         return result
 
     async def set_progress(self, task_id: str, progress: TaskProgress[Any]) -> None:
-        """Store the progress of a task."""
         data = self._serializer.dumpb(progress.model_dump(mode="json"))
         await self._put(task_id + _PROGRESS, data)
 

@@ -46,11 +46,9 @@ class StreamkeepScheduleSource(ScheduleSource):
         self._serializer = serializer or JSONSerializer()
 
     async def startup(self) -> None:
-        """Open the store."""
         await asyncio.to_thread(lambda: self._opened.store)
 
     async def shutdown(self) -> None:
-        """Close the store."""
         await asyncio.to_thread(self._opened.close)
 
     async def get_schedules(self) -> list[ScheduledTask]:

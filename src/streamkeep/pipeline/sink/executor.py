@@ -182,7 +182,6 @@ class RowReader:
         return found
 
     def ids_of(self, batch: pa.RecordBatch) -> tuple[Iterable[int], Iterable[int]]:
-        """Return the two halves of the IDs."""
         if not self.with_ids:
             first = self.count + 1
             self.count += batch.num_rows

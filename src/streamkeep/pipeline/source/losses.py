@@ -63,7 +63,6 @@ class WentBackError(DataLossError):
 
 
 def node_remains(nodes: StreamNodes, entry: StreamId) -> bool:
-    """Return whether the node that held an entry is still there."""
     for ms, seq, load in nodes.nodes(entry, entry, None):
         data = load()
         if data and (ms, seq) <= entry <= end_ids(data, ms, seq).last_slot:
@@ -148,5 +147,4 @@ def noted_losses(folder: str) -> Counter[bytes]:
 
 
 def remove_notes(folder: str) -> None:
-    """Remove the notes of a query that has ended."""
     rmtree(folder, ignore_errors=True)

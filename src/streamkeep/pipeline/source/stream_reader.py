@@ -109,7 +109,6 @@ class StreamkeepStreamReader(
         return offset
 
     def getDefaultReadLimit(self) -> datasource.ReadLimit:
-        """Return the limit of a trigger from the options."""
         if self.options.max_entries is not None:
             return datasource.ReadMaxRows(self.options.max_entries)
         if self.options.max_bytes is not None:
@@ -166,7 +165,6 @@ class StreamkeepStreamReader(
     # --- one micro-batch --------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
-        """Return the partitions of a micro-batch."""
         pins = self._pins(start, end)
         folder = None
         if self.options.tail_export is not None:

@@ -185,7 +185,6 @@ class TriggerStream:
 
 
 def trigger_streams(txn: Txn, options: ReadOptions) -> Iterator[tuple[bytes, TriggerStream]]:
-    """Yield the existing streams of a query."""
     for key, number in find_streams(txn, options, all_there=False).items():
         stream = txn.find_stream(key)
         if stream is not None and stream.number == number:

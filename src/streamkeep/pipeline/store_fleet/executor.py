@@ -92,7 +92,6 @@ def _planned(ask: Ask) -> dict[str, Any]:
 
 
 def read_manifest(member: Member) -> tuple[Member, Manifest]:
-    """Return a store with the version of its newest manifest, and the manifest."""
     newest = RemoteArchive(open_objects(member.uri), member.store).newest()
     if newest is None:
         raise FleetError(f"store {member.store}: its archive in {member.uri} {NO_HEAD}")

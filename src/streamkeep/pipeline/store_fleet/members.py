@@ -80,7 +80,6 @@ def _live(folder: Path, problems: list[str] | None) -> Iterator[Member]:
 
 
 def live_member(path: Path) -> Member:
-    """Return the store in a folder, to be read live."""
     with reading(path) as store:
         setting = store.remote_archive()
         name = path.name if setting is None else setting.name
@@ -90,7 +89,6 @@ def live_member(path: Path) -> Member:
 
 
 def _note(error: StreamkeepError, problems: list[str] | None) -> None:
-    """Keep the error of one store, or raise it."""
     if problems is None:
         raise error
     problems.append(f"a store is left out: {error}")

@@ -67,7 +67,6 @@ class Member:
 
     @classmethod
     def archived(cls, head: Head, uri: str) -> Member:
-        """Return the store of an archive."""
         what = (str(head.store), head.name, head.labels, uri, "")
         return cls(*what, head.version, head.segments, head.sealed_ms)
 

@@ -47,7 +47,6 @@ class FleetReader(SliceReader, DataSourceReader):
         return [SlicePartition(one) for one in filled(pieces, lambda one: one.size_bytes, target)]
 
     def _pieces_of(self, member: Member) -> list[Slice]:
-        """Return everything that a store has, as pieces."""
         if member.path:
             return plan_live(member, Positions(), self.options)[0]
         member, manifest = read_manifest(member)

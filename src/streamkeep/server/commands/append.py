@@ -75,7 +75,6 @@ class Trim:
             raise syntax("LIMIT cannot be used without the special ~ option")
 
     def spec(self) -> xtrim.TrimSpec | None:
-        """Return what to trim; None for nothing."""
         if self.strategy < 0:
             return None
         policy = max(self.policy, 0)

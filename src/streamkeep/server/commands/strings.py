@@ -67,7 +67,6 @@ def find_string(txn: Txn, name: bytes) -> tuple[bytes, int] | None:
 
 
 def stamp(row: bytes) -> int:
-    """Return the deadline in a row."""
     if len(row) < _STAMP.size:
         raise CorruptionError("row", f"{len(row)} bytes, expected a deadline of {_STAMP.size}")
     deadline: int = _STAMP.unpack_from(row)[0]
@@ -155,7 +154,6 @@ def set_deadline(txn: WriteTxn, name: bytes, deadline: int) -> None:
 
 
 def delete_keys(txn: WriteTxn, names: list[bytes]) -> int:
-    """Delete streams and strings; return how many there were."""
     deleted = 0
     for name in names:
         stream = txn.find_stream(name)
@@ -372,7 +370,6 @@ KNOWN_DIGESTS: Final = dict(_SCRIPTS)
 
 
 def _keys_and_args(words: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys of a script, and its arguments."""
     count = integer(words[2])
     if count < 0:
         raise CommandError("Number of keys can't be negative")

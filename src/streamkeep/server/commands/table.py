@@ -74,7 +74,6 @@ class Spec:
         return self.arity == count if self.arity > 0 else count >= -self.arity
 
     def rights_of(self, words: list[bytes]) -> list[tuple[bytes, int]]:
-        """Return the keys among the words, each with what the command does to it."""
         if self.name == "set" and any(option(word) == b"GET" for word in words[3:]):
             return [(key, READ | WRITE) for key in self.keys(words)]
         return self.rights_to(self.keys(words))
@@ -85,7 +84,6 @@ class Spec:
         return [(key, rights[min(place, len(rights) - 1)]) for place, key in enumerate(keys)]
 
     def keys(self, words: list[bytes]) -> list[bytes]:
-        """Return the keys among the words of a command."""
         if not self.first:
             return []
         if self.first == STREAMS:
@@ -237,7 +235,6 @@ def look_up(words: list[bytes], table: dict[bytes, Spec]) -> Spec:
 
 
 def unknown(words: list[bytes]) -> CommandError:
-    """Return the error for a command that does not exist."""
     args = ""
     for word in words[1:]:
         if len(args) >= SHOWN:

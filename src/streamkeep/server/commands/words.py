@@ -63,7 +63,6 @@ def options(
 
 
 def syntax(detail: str = "") -> CommandError:
-    """Return the error for words that do not fit together."""
     return CommandError(f"syntax error, {detail}" if detail else "syntax error")
 
 
@@ -73,7 +72,6 @@ def wrong_count(name: str) -> CommandError:
 
 
 def wrong_subcommand(words: list[bytes], at: int = 0) -> CommandError:
-    """Return the error for options that a subcommand does not have."""
     sub = text_of(words[1])
     name = text_of(words[0]).upper()
     return CommandError(

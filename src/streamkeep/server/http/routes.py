@@ -196,7 +196,6 @@ def route(place: str, commands: str = "", **options: Any) -> Callable[[Function]
 
 
 def served(state: State) -> list[Served]:
-    """Return what serves each path."""
     methods: dict[str, set[str]] = {}
     for one in ROUTES:
         methods.setdefault(one.path, set()).add(one.method)
@@ -214,7 +213,6 @@ def served(state: State) -> list[Served]:
 
 
 async def _serve(state: State, path: str, request: Request) -> Response:
-    """Check a request, and have its route serve it."""
     named = ["group", "action"] if path.startswith("/groups") else []
     one = _find(path, request)
     call = Call(request, state, None if one.open else [*one.query.split(), *named])

@@ -62,7 +62,6 @@ class Problem(Exception):
 
 
 def problem_of(error: errors.StreamkeepError) -> Problem:
-    """Return the problem that an error of the store is for a caller."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     hint = ""
     if isinstance(error, errors.NoSuchKeyError):
@@ -138,7 +137,6 @@ class Parameters:
         return name in self._given
 
     def data(self, name: str) -> bytes | None:
-        """Return a parameter as bytes."""
         return self._given.get(name)
 
     def text(self, name: str, default: str = "") -> str:
@@ -166,7 +164,6 @@ class Parameters:
         return checked_number(name, text, low, high)
 
     def maybe_number(self, name: str, low: int, high: int) -> int | None:
-        """Return a parameter that is a number, None where it is not given."""
         return self.number(name, 0, low, high) if name in self._given else None
 
 

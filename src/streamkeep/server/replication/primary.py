@@ -386,7 +386,6 @@ class Primary:
         return any(one.snapshot is not None for one in self.replicas)
 
     def _go_on(self, until: float) -> bool:
-        """Go on with a step; return whether it has ended."""
         step = self._step
         assert step is not None
         while time.monotonic() < until:

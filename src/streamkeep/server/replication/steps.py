@@ -282,7 +282,6 @@ class Step:
     # --- a stream ---------------------------------------------------------------------------
 
     def _restore(self, stream: Stream, deadline: int) -> bytes:
-        """Return the RESTORE of a whole stream."""
         if stream.node_bytes() > _MOST_PAYLOAD:
             raise TooLarge(
                 f"the stream {stream.name!r} was replaced, and has {stream.node_bytes()} bytes"

@@ -252,7 +252,6 @@ def _client_pause(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 
 def _replica(client: Connection) -> Replica:
-    """Return the client as a replica, which it is to be."""
     if client.replica is None:
         client.replica = Replica(client)
         client.replica.host = client.address.rpartition(":")[0]

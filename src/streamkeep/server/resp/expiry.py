@@ -59,7 +59,6 @@ class Expiry:
 
     @property
     def is_needed(self) -> bool:
-        """Whether commands have to be checked."""
         return bool(self._by_number) or self._has_strings
 
     @property

@@ -92,14 +92,12 @@ class SlowLog:
         self.longest[event] = max(self.longest.get(event, 0), millis)
 
     def latest(self) -> list[object]:
-        """Return the rows of LATENCY LATEST."""
         return [
             [event.encode(), *samples[-1], self.longest[event]]
             for event, samples in self.events.items()
         ]
 
     def history(self, event: bytes) -> list[object]:
-        """Return the rows of LATENCY HISTORY."""
         return [list(sample) for sample in self.events.get(text_of(event), ())]
 
     def forget(self, events: list[bytes]) -> int:
@@ -209,7 +207,6 @@ def is_replica(client: Connection) -> bool:
 
 
 def client_line(client: Connection) -> str:
-    """Return a client as CLIENT LIST shows it."""
     now = time.time()
     socket = client.transport.get_extra_info("socket")
     flags = "b" if client.blocked is not None else "x" if client.queued is not None else "N"

@@ -352,7 +352,6 @@ class Server:
         return shipped + self.primary.acknowledged(commit_number, on_disk=on_disk)
 
     def offset_of_commits(self) -> int:
-        """Return the newest commit of the store."""
         control = self.environment.context.control
         return 0 if control is None else control.newest()
 

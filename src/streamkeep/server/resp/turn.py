@@ -66,7 +66,6 @@ class Step:
         return all([spec.kind == FREES for spec, _ in self.commands])
 
     def keys(self) -> list[bytes]:
-        """Return the keys that it may change."""
         keys: list[bytes] = []
         for spec, words in self.commands:
             keys += spec.keys(words)
@@ -242,7 +241,6 @@ class Turn:
             self._run_in_own(step)
 
     def _run_in_own(self, step: Step) -> None:
-        """Run a command in a transaction of its own."""
         self.close_reader()
 
         def run(txn: WriteTxn) -> bytes:

@@ -165,7 +165,6 @@ class Appender:
         raise RowError(row.line, f"{problem}, the row before; IDs must rise", hint=hint)
 
     def outcome(self) -> str:
-        """Return what is in the store, for a message."""
         if not self.stored:
             return "nothing was stored"
         if not self._in_order:  # the stored rows are not the first lines of the file
