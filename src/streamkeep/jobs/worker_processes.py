@@ -22,18 +22,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.ending import RUN_GRACE_MS
+from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.worker import EXIT_RECYCLED, Worker
 from streamkeep.jobs.worker_log import Report, log
-from streamkeep.jobs.worker_runs import resident_bytes
-
-if TYPE_CHECKING:
-    from streamkeep.jobs.queue import Queue
-    from streamkeep.jobs.worker_runs import Run
+from streamkeep.jobs.worker_runs import Run, resident_bytes
 
 EXIT_FAILED: Final = 1
 _EARLY_S: Final = 1.0  # a child that ends so soon has not worked

@@ -15,8 +15,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.access import REFUSED_S, Access
 from streamkeep.server.commands.read import Waiting
@@ -34,10 +36,6 @@ from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.settings import Settings
 from streamkeep.server.resp.turn import Step, Turn, failure_line
 from streamkeep.server.resp.turns import Turns
-
-if TYPE_CHECKING:
-    from streamkeep.engine.api.store import Store
-    from streamkeep.engine.txn.txn import WriteTxn
 
 _MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
 _SYNC_THREADS: Final = 2

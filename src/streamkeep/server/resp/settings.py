@@ -8,21 +8,19 @@ since clients and exporters ask for them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.arguments import NODE_LIMITS
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.rows import extension
 from streamkeep.format.rows.records import PAGE_FIT
 from streamkeep.server.commands.keys import run_flush
+from streamkeep.server.commands.table import Spec
 from streamkeep.server.commands.words import integer, text_of
-
-if TYPE_CHECKING:
-    from streamkeep.engine.api.store import Store
-    from streamkeep.server.commands.table import Spec
-    from streamkeep.server.resp.info import SlowLog
-    from streamkeep.server.resp.turns import Turns
+from streamkeep.server.resp.info import SlowLog
+from streamkeep.server.resp.turns import Turns
 
 _SYNC_OF: Final = {"always": "commit", "everysec": "interval", "no": "none"}
 _FSYNC_OF: Final = {mode: name for name, mode in _SYNC_OF.items()}
