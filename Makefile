@@ -80,7 +80,10 @@ demo-small: $(SMALL)/installed
 	STREAMKEEP_PURE=1 $(SMALL)/bin/python examples/flights --small demo-output
 endif
 
+# What pytest makes of a file of tests once, and keeps, each process of a first run would make.
 test: $(VENV)/installed ## the tests of each day, compiled where that could be done
+	@[ -d tests/__pycache__ ] || \
+		ls -d tests/*/ | xargs -P 2 -n 19 $(BIN)/pytest --collect-only -qq >/dev/null || true
 	$(BIN)/pytest $(PARALLEL) -m 'not slow'
 
 test-crash: export STREAMKEEP_TESTS = all
@@ -113,7 +116,7 @@ suites: ## fetch the tests of redis-py and fakeredis for tests/test_server/test_
 test-pure: $(VENV)/installed ## the tests of the compiled modules, interpreted
 	rm -rf $(PURE)
 	mkdir -p $(PURE)
-	tar -c --exclude='*.so' --exclude=__pycache__ --exclude=.hypothesis \
+	tar -c --exclude='*.so' --exclude=.hypothesis \
 		$(wildcard $(FOLDERS)) docs examples scripts src tests pyproject.toml setup.py | tar -x -C $(PURE)
 	cd $(PURE) && STREAMKEEP_PURE=1 PYTHONPATH=$(CURDIR)/$(PURE)/src \
 		$(CURDIR)/$(BIN)/pytest -n 2 -m 'not slow' $(PURE_TESTS)

@@ -14,6 +14,7 @@ import pytest
 
 from crash.workload.controls import CONTROLS, with_defect
 from crash.workload.worker import fork
+from patience import PATIENCE_S
 
 TESTS = Path(__file__).resolve().parent.parent
 LONG_S = 1800
@@ -47,8 +48,9 @@ def play(folder: Path, *arguments: str) -> str:
 
 @pytest.mark.parametrize("seed", [1, 2, "a fresh one"])
 def test_stores_hold_what_was_acknowledged(tmp_path: Path, seed: int | str) -> None:
+    """So many rounds, and not so many seconds: an idle machine shall be through sooner."""
     number = seed if isinstance(seed, int) else random.SystemRandom().randrange(1 << 30)
-    play(tmp_path, "--seconds", "10", "--seed", str(number))
+    play(tmp_path, "--seconds", str(PATIENCE_S), "--stores", "1", "--seed", str(number))
 
 
 def test_an_interrupt_that_comes_before_its_handler_ends_no_process(tmp_path: Path) -> None:
