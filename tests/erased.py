@@ -37,13 +37,3 @@ def entry(n: int, *, size: int = 1) -> dict[bytes, bytes]:
 def harmless(n: int) -> dict[bytes, bytes]:
     """Return fields without the secret."""
     return {b"name": b"visitor %d" % n, b"city": b"y" * (n % 60)}
-
-
-# A program that erases, and is killed at a failpoint.
-KILLED: Final = """
-import os, signal, sys, streamkeep
-from streamkeep.engine.system import failpoints
-store = streamkeep.open(sys.argv[1])
-failpoints.arm(sys.argv[2], lambda: os.kill(os.getpid(), signal.SIGKILL))
-store.erase("k", *sys.argv[3:])
-"""

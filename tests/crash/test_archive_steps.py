@@ -293,7 +293,9 @@ def kill_at_steps(made: Path, folder: Path, name: str, *, every: bool) -> int:
     return kills
 
 
-@pytest.mark.parametrize("step", ["segment:begun", "erase:written", "erase:segment"])
+@pytest.mark.parametrize(
+    "step", ["segment:begun", "erase:written", "erase:segment", "scrub:page", "garbage:synced"]
+)
 def test_an_erasure_that_was_cut_off_is_finished_without_its_ids(
     made: Path, tmp_path: Path, step: str
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,10 @@ import streamkeep
 from archived_streams import fill, rows, segments, shown, sum_of
 from conftest import assert_sound
 from inside import environment_of, flush_now, segment_files_of
-from stopped import child_of, status_of
 from streamkeep import aio
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions, ArchiveReport, clean
-from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
@@ -28,20 +26,8 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.keys import RETIRED
 from streamkeep.format.segment.segment import SUFFIX
-from tiers import slow_but
 
 Open = Callable[..., Store]
-STEPS = (
-    "segment:begun",
-    "segment:written",
-    "segment:synced",
-    "segment:renamed",
-    "segment:named",
-    "archive:written",
-    "commit:journaled",
-    "commit:made",
-    "archive:committed",
-)
 
 
 def test_nothing_is_archived_that_nobody_asked_for(store: Store) -> None:
@@ -252,44 +238,6 @@ def test_ids_do_not_go_back_below_the_archive(archived: tuple[Store, list[bytes]
     with pytest.raises(streamkeep.CommandError, match="archive"):
         store.xsetid("s", ids[-2])
     assert store.xsetid("s", ids[-1])
-
-
-@pytest.mark.parametrize(
-    "step", slow_but(STEPS, "segment:synced", "commit:journaled", "archive:committed")
-)
-def test_a_kill_at_any_step_leaves_each_entry_in_one_place(tmp_path: Path, step: str) -> None:
-    path = tmp_path / "store"
-    with Store(path, clock=ManualClock(5000), sync="none") as store:
-        store.set_retention("s", archive=True)
-        ids = fill(store, 500)
-        store.xtrim("s", maxlen=20, approximate=False)
-        store.sync()
-
-    def archive() -> None:
-        with Store(path, clock=ManualClock(5000)) as store:
-            passages = {"commit:journaled": 2, "commit:made": 2}.get(step, 1)
-
-            def die() -> None:
-                nonlocal passages
-                passages -= 1
-                if passages == 0:
-                    os._exit(9)
-                failpoints.arm(step, die)
-
-            failpoints.arm(step, die)
-            store.archive(options=ArchiveOptions(target_bytes=4000))
-
-    assert status_of(child_of(archive)) == 9
-    with Store(path, clock=ManualClock(6000)) as store:
-        assert list(store.path.glob("archive/*/*.tmp")) == []
-        named = {segment_files_of(store).path(one) for one in store.archived_segments()}
-        assert set(segments(store)) == named
-        assert shown(store) == ids
-        store.archive()
-        assert shown(store) == ids
-        assert sum_of(store) + store.xlen("s") >= 500 - 100
-        assert rows(store, RETIRED) == 0
-    assert_sound(path)
 
 
 def test_a_full_disk_keeps_everything_retired(

@@ -16,11 +16,10 @@ from typing import Any
 import lmdb
 import pytest
 
-import failpoint_names
 import streamkeep
 from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
-from erased import KILLED, SECRET, entry, grep, harmless
+from erased import SECRET, entry, grep, harmless
 from inside import checkpoint_now, environment_of, journal_of
 from patience import PATIENCE_S, line_of
 from stopped import child_of, killed
@@ -403,43 +402,6 @@ def test_erasing_inside_a_transaction_or_without_write_access_is_refused(filled:
 
 
 # --- crashes ------------------------------------------------------------------------------------
-
-STEPS = [
-    "commit:journaled",
-    "commit:made",
-    "journal:new-file",
-    "checkpoint:pinned",
-    "checkpoint:synced",
-    "checkpoint:slot-written",
-    "checkpoint:made",
-    "journal:retire",
-    *(name for name in failpoint_names.NAMES if name.startswith("scrub:")),
-]
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize(
-    "step",
-    slow_but(STEPS, "commit:journaled", "scrub:page"),
-)
-def test_an_erasure_that_was_killed_is_finished_by_the_next(tmp_path: Path, step: str) -> None:
-    path = tmp_path / "store"
-    with streamkeep.open(path) as store:
-        store.xadd_many("k", [harmless(n) for n in range(400)])
-        ids = [store.xadd("k", entry(n, size=1 + 60 * (n % 4))).decode() for n in range(40)]
-        store.xadd_many("k", [harmless(n) for n in range(400)])
-        expected = [one for one in store.xrange("k") if one.id.decode() not in ids]
-    child = subprocess.run([sys.executable, "-c", KILLED, str(path), step, *ids], check=False)
-    assert child.returncode == -signal.SIGKILL
-    with streamkeep.open(path) as store:
-        left = store.xrange("k")
-        assert [one for one in left if one.id.decode() not in ids] == expected
-        assert len(left) in (len(expected), len(expected) + 40)
-        store.erase("k", *ids)
-        assert grep(path) == []
-        assert store.xrange("k") == expected
-    assert_sound(path)
-    assert grep(path) == []
 
 
 def test_messages_that_a_killed_erasure_left_are_forgotten_by_the_next(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
-from erased import KILLED, SECRET, entry, grep, harmless
+from erased import SECRET, entry, grep, harmless
 from inside import environment_of, run_read
 from patience import PATIENCE_S, line_of
 from streamkeep.engine.api.store import Store
@@ -128,49 +128,6 @@ def test_reading_history_goes_on_while_entries_are_erased(trimmed: Store) -> Non
     thread.join()
     assert errors == []
     assert grep(trimmed.path) == []
-
-
-ARCHIVE_STEPS = [
-    "segment:begun",
-    "segment:written",
-    "segment:synced",
-    "segment:renamed",
-    "segment:named",
-    "erase:written",
-    "erase:segment",
-    "garbage:synced",
-    "garbage:removed",
-    "erase:stored",
-]
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize(
-    "step",
-    slow_but(ARCHIVE_STEPS, "erase:written", "garbage:synced"),
-)
-def test_an_erasure_in_the_archive_that_was_killed_is_finished_by_the_next(
-    tmp_path: Path, step: str
-) -> None:
-    path = tmp_path / "store"
-    with streamkeep.open(path) as store:
-        store.set_retention("k", archive=True)
-        fields = [harmless(n) if n % 50 else entry(n, size=3) for n in range(1, 1001)]
-        store.xadd_many("k", fields, [f"{n}-0" for n in range(1, 1001)])
-        store.xtrim("k", minid="801-0", approximate=False)
-        store.archive()
-        everything = store.xrange("k", history=True)
-    ids = [f"{n}-0" for n in range(50, 1001, 50)]
-    child = subprocess.run([sys.executable, "-c", KILLED, str(path), step, *ids], check=False)
-    assert child.returncode == -signal.SIGKILL
-    expected = [one for one in everything if one.id.decode() not in ids]
-    with streamkeep.open(path) as store:
-        left = store.xrange("k", history=True)
-        assert [one for one in left if one.id.decode() not in ids] == expected
-        store.erase("k", *ids)
-        assert store.xrange("k", history=True) == expected
-        assert grep(path) == []
-    assert_sound(path)
 
 
 # Another process that erases when it is told to, and is killed as soon as it rewrites a segment.
