@@ -30,7 +30,7 @@ from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.group_commit import TaskCall
 from streamkeep.engine.txn.read_txn import ReadTxn
-from streamkeep.format.core.entry import Entry, Text
+from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 from streamkeep.format.node.ranges import Range
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -149,19 +149,19 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
     def _waits(self, sync: Sync | None) -> bool:
         return self._store._waits(sync)
 
-    async def _iterate(
-        self, plan: Plan, block_ms: int | None, stop: Stop
-    ) -> AsyncIterator[Entry[Text]]:
-        while not stop():
-            wait_ms = block_ms if plan.waits else None
-            found = await self._wait_for(plan.call(), wait_ms, self._store._wait, stop)
-            entries = plan.take(found)
-            if entries is None:
-                return
-            for entry in entries:
-                yield entry
-                if stop():
+    async def _iterate(self, plan: Plan, stop: Stop) -> AsyncIterator[Any]:
+        try:
+            while not stop():
+                found = await self._wait_for(plan.call(), plan.wait_ms(), self._store._wait, stop)
+                items = plan.take(found)
+                if items is None:
                     return
+                for item in items:
+                    yield item
+                    if stop():
+                        return
+        finally:
+            plan.close()
 
     async def _run(self, command: Command[Result], durable: bool | None = None) -> Result:
         store = self._store

@@ -1,4 +1,4 @@
-"""Endless reads: `follow` a stream, `consume` as a member of a group.
+"""Endless reads: `follow` a stream, `consume` as a member of a group, `changes` of the store.
 
 A plan says which call comes next (`call`), and what its result means: `take` returns its entries,
 or None if the iteration ends. It neither runs the call nor waits, so that the store and its asyncio
@@ -8,7 +8,7 @@ twin iterate by the same plans.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from streamkeep.engine.api.command_base import CommandBase, Key, RangeId, after_text
 from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, HistoryCall, ReadCall
@@ -22,23 +22,45 @@ from streamkeep.format.core.values import as_given
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
+    from streamkeep.engine.feed.effects import Commit
 
 Stop = Callable[[], bool]
-Batch = Sequence[Entry[Any]]
+Batch = Sequence[Any]
 
 
 class Stopped(Exception):
     """`stop` returned True while a call waited."""
 
 
+class Plan(Protocol):
+    """What an iteration does next."""
+
+    def call(self) -> BlockingCall:
+        """Return the next call."""
+
+    def wait_ms(self) -> int | None:
+        """Return how long it may wait; 0 without limit, None not at all."""
+
+    def take(self, found: Found) -> Batch | None:
+        """Return what its result means; None if the iteration ends."""
+
+    def close(self) -> None:
+        """End the iteration."""
+
+
 class Following:
     """The entries of one stream above an ID, which is then that of the last entry."""
 
-    waits = True  # whether the next call may wait for entries
-
     def __init__(
-        self, name: bytes, after: xread.ReadId, count: int, shape: int, history: bool
+        self,
+        name: bytes,
+        after: xread.ReadId,
+        count: int,
+        shape: int,
+        history: bool,
+        block_ms: int | None,
     ) -> None:
+        self._block_ms = block_ms
         self._history = history
         self._name = name
         self._after = after
@@ -51,6 +73,9 @@ class Following:
             return HistoryCall(self._name, self._after, self._count, self._shape)
         return ReadCall([(self._name, self._after)], self._count, None, None, self._shape)
 
+    def wait_ms(self) -> int | None:
+        return self._block_ms
+
     def take(self, found: Found) -> Batch | None:
         """Return the entries; if there are none, the time is over."""
         if not found:
@@ -59,13 +84,15 @@ class Following:
         self._after = _last_id(entries)
         return entries
 
+    def close(self) -> None:
+        """Do nothing: nothing is open between two calls."""
+
 
 class Consuming:
     """The pending entries of a consumer, the oldest first, and then new entries of its group."""
 
-    waits = False
-
-    def __init__(self, name: bytes, delivery: xreadgroup.Delivery) -> None:
+    def __init__(self, name: bytes, delivery: xreadgroup.Delivery, block_ms: int | None) -> None:
+        self._block_ms = block_ms
         self._name = name
         self._delivery = delivery
         self._position: xreadgroup.Position = (0, 0)
@@ -74,24 +101,23 @@ class Consuming:
         """Return XREADGROUP with an ID in the history, or with `>`."""
         return GroupCall([(self._name, self._position)], self._delivery, None, None)
 
+    def wait_ms(self) -> int | None:
+        return self._block_ms if self._position == xreadgroup.NEW else None
+
     def take(self, found: Found) -> Batch | None:
         """Return the entries; after the end of the history, continue with new ones."""
         entries = [_delivered(parts) for parts in found[0][1]] if found else []
-        if self.waits:
+        if self._position == xreadgroup.NEW:
             return entries or None
-        if entries:
-            self._position = _last_id(entries)
-        else:
-            self._position = xreadgroup.NEW
-            self.waits = True
+        self._position = _last_id(entries) if entries else xreadgroup.NEW
         return entries
 
-
-Plan = Following | Consuming
+    def close(self) -> None:
+        """Do nothing: nothing is open between two calls."""
 
 
 class FollowCommands(CommandBase[Text]):
-    """Endless reads of a stream and of a consumer; a base of `Store`."""
+    """Endless reads of a stream, of a consumer, of all commits; a base of `Store`."""
 
     def follow(
         self,
@@ -133,8 +159,8 @@ class FollowCommands(CommandBase[Text]):
         finally:
             if must_close:
                 txn.close()
-        plan = Following(name, after, wanted, self._shape, history)
-        return self._iterate(plan, _block_ms(block), stop or (lambda: False))
+        plan = Following(name, after, wanted, self._shape, history, _block_ms(block))
+        return self._iterate(plan, stop or (lambda: False))
 
     def consume(
         self,
@@ -183,15 +209,59 @@ class FollowCommands(CommandBase[Text]):
             self._lease(),
             counted=True,
         )
-        plan = Consuming(to_bytes(key, "key"), delivery)
-        entries = self._iterate(plan, _block_ms(block), stop or (lambda: False))
-        return cast("Iterator[DeliveredEntry[Text]]", entries)
+        plan = Consuming(to_bytes(key, "key"), delivery, _block_ms(block))
+        return self._iterate(plan, stop or (lambda: False))
 
-    def _iterate(self, plan: Plan, block_ms: int | None, stop: Stop) -> Iterator[Entry[Text]]:
+    def changes(
+        self,
+        from_commit: int | str | bytes | None = None,
+        *,
+        block: int | None = None,
+        stop: Stop | None = None,
+    ) -> Iterator[Commit[Text]]:
+        """Iterate over the commits of the store after one, each with what it changed in streams.
+
+        This is the feed for search indexes, caches and auditors. Use it as `for commit in
+        store.changes(number, block=0):`, and keep `commit.position` with what you make of the
+        commit. A reader that goes on there misses nothing and repeats nothing. Commits of all
+        processes come, in their order, and whole. Where the feed cannot go on, it raises.
+
+        It begins at the call. From then on, the store holds the journal for this reader (up to 4
+        GiB) until the iteration ends or its process dies, so that no slow reader loses its place.
+        Writers never wait for it. A commit may come before it is on disk, as for other readers.
+
+        The feed can go on after the newest commit, or after some of those before it: those that
+        were made since `data.mdb` was written, at most a thousand. A reader that may be away for
+        longer reads a copy that `streamkeep ship` keeps, with `streamkeep.recovery.changes`.
+
+        Args:
+            from_commit: the `number` or the `position` of the last commit that was read. A position
+                also proves that the store has made that commit, as it may not have after a restore.
+                "$": begin after the newest commit. None: after the oldest one that is possible.
+            block: end after this many milliseconds without a commit; 0: never. None: do not wait,
+                end after the newest commit.
+            stop: as with `follow`.
+
+        Raises:
+            ChangesGoneError: what followed the commit is gone, or the store never made it. Its
+                message names the commits, its `oldest` is where the feed can begin.
+            StoreClosedError: the store was closed during the iteration.
+        """
+        from streamkeep.engine.feed.feed import Feed  # a store without readers need not load it
+
+        store = self._origin()
+        store._check_open()
+        block_ms = _block_ms(block)
+        feed = Feed(store._environment, from_commit, block_ms, self._as_text, decode=self._decode)
+        return self._iterate(feed, stop or (lambda: False))
+
+    def _origin(self) -> Store[Text]:
+        raise NotImplementedError
+
+    def _iterate(self, plan: Plan, stop: Stop) -> Iterator[Any]:
         """Yield what a plan finds.
 
         Args:
-            block_ms: how long to wait for the next entries; 0 without limit, None not at all.
             stop: returns True when the iteration is to end.
         """
         raise NotImplementedError

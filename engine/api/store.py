@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import lmdb
 
@@ -39,7 +39,7 @@ from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format import html
 from streamkeep.format.core.durations import Duration, above_zero
-from streamkeep.format.core.entry import Entry, Text
+from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
 from streamkeep.format.core.values import whole
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -351,16 +351,19 @@ class Store(
         except Stopped:
             return []
 
-    def _iterate(self, plan: Plan, block_ms: int | None, stop: Stop) -> Iterator[Entry[Text]]:
-        while not stop():
-            wait_ms = block_ms if plan.waits else None
-            entries = plan.take(self._wait_for(plan.call(), wait_ms, self._wait, stop))
-            if entries is None:
-                return
-            for entry in entries:
-                yield entry
-                if stop():
+    def _iterate(self, plan: Plan, stop: Stop) -> Iterator[Any]:
+        try:
+            while not stop():
+                found = self._wait_for(plan.call(), plan.wait_ms(), self._wait, stop)
+                items = plan.take(found)
+                if items is None:
                     return
+                for item in items:
+                    yield item
+                    if stop():
+                        return
+        finally:
+            plan.close()
 
     def _origin(self) -> Store[Text]:
         return self

@@ -334,7 +334,7 @@ class Journal:
     def _held(self) -> int:
         """Return the first journal file that a copy of the store needs and may hold."""
         held = _NONE
-        for slot in read_slots(self.folder):
+        for slot in read_slots(self.folder, feeds=True):
             if slot.position.commit_number < 0:
                 continue  # its copy begins anew in any case
             needed = slot.position.file_number
@@ -350,8 +350,8 @@ class Journal:
                 held = min(held, needed)
             else:
                 log.warning(
-                    "%s: the copy in %s would hold %d bytes of journal files, and may hold %d; it "
-                    "will begin anew",
+                    "%s: %s would hold %d bytes of journal files, and may hold %d; it will have to "
+                    "begin anew",
                     self.folder.path,
                     slot.target,
                     size,

@@ -4,6 +4,9 @@
 that a slot names, so that the copy goes on where it ended, whichever process makes the checkpoint.
 What a slot may hold is bounded: then the copy begins anew, and the store does not fill the disk for
 a target that is gone. A store that is not copied has no slot, and holds nothing.
+
+A reader of the change feed has a slot, too, while it is at work; its target begins with `FEED`. It
+is held by a lock. So that of a process which was killed is found, and removed.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal.position import LogPosition
 
+FEED: Final = "changes:"  # and a random number
 _PREFIX: Final = "slot-"
 _NEW: Final = ".new"  # while it is written
 _MOST_BYTES: Final = 1 << 16  # of a file; a longer one is damaged
@@ -132,12 +136,25 @@ def read_slot(folder: Folder, name: str) -> Slot | None:
     return slot
 
 
-def read_slots(folder: Folder) -> Iterator[Slot]:
-    """Yield all slots that can be read: what the others hold is not known."""
+def read_slots(folder: Folder, *, feeds: bool = False) -> Iterator[Slot]:
+    """Yield the slots of copies that can be read: what the others hold is not known.
+
+    Args:
+        feeds: also yield those of readers of the change feed that are at work.
+    """
     for name in filter(is_slot_name, folder.names()):
         try:
             slot = read_slot(folder, name)
         except CorruptionError:
             continue  # its copy finds that out, and begins anew
-        if slot is not None:
+        if slot is None:
+            continue
+        if not slot.target.startswith(FEED):
             yield slot
+        elif feeds:
+            handle = hold_slot(folder, slot.target)
+            if handle is None:
+                yield slot
+            else:
+                folder.remove(name)
+                os.close(handle)

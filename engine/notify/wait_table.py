@@ -52,6 +52,7 @@ GROUP: Final = 1  # XREADGROUP
 CLAIM: Final = 2  # XREADGROUP with CLAIM, which also takes NACKed entries
 
 EVERYONE: Final = 1 << 40  # more than a queue can have
+ANY_COMMIT: Final = b"\0any commit of streamkeep\0"  # in place of a key: every commit wakes these
 
 BOARD_FILE: Final = "board"
 _SIZE: Final = 1 << 18
@@ -117,6 +118,9 @@ def hash_name(name: bytes) -> int:
     return int(xxhash.xxh3_64_intdigest(name)) | 1
 
 
+_ANY: Final = hash_name(ANY_COMMIT)
+
+
 class WaitTable:
     """The wait table of one store in this process; without a `folder`, an empty one."""
 
@@ -133,6 +137,10 @@ class WaitTable:
 
     def has_readers(self) -> bool:
         return self.words[_ROWS] != 0
+
+    def has_followers(self) -> bool:
+        """Return whether a reader may wait for any commit."""
+        return self.words[_COUNTS + _ANY % _BUCKETS] != 0
 
     def _open(self, folder: Folder) -> None:
         keep_in_place(folder.handle)
@@ -264,6 +272,8 @@ class WaitTable:
                 self._wake(added(key, count))
             for event in events:
                 self._wake(event)
+            if self.has_followers():
+                self._wake(added(ANY_COMMIT, 1))
         except OSError:  # the commit is made; the readers find it in their next poll
             pass
 

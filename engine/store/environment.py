@@ -204,6 +204,10 @@ class Environment:
         """
         if not self.readonly:
             self.make_checkpoint()
+        return self.begin_stored()
+
+    def begin_stored(self) -> ReadTxn:
+        """Begin a read transaction of what `data.mdb` has now, whatever the journal has."""
         context = self.context
         with translated(), context.gate:
             context.check_open()

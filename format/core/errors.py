@@ -146,6 +146,23 @@ class StaleSnapshotError(StoreError):
     """
 
 
+class ChangesGoneError(StoreError):
+    """The change feed cannot go on after a commit: what followed it is no longer known.
+
+    Nothing was left out silently. Read a copy that `streamkeep ship` keeps, or begin with a full
+    read.
+
+    Attributes:
+        wanted: the commit to go on after.
+        oldest: the first commit that the feed can go on after.
+    """
+
+    def __init__(self, message: str, wanted: int = 0, oldest: int = 0) -> None:
+        super().__init__(message)
+        self.wanted = wanted
+        self.oldest = oldest
+
+
 class ErasureBlockedError(StoreError):
     """An erasure cannot finish while another process reads an old state of the store.
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from streamkeep.format.core.errors import (
         ArgumentError,
+        ChangesGoneError,
         ChecksumError,
         CommandError,
         CorruptionError,
@@ -84,6 +85,7 @@ _HOMES = {
     ),
     "streamkeep.format.core.errors": (
         "ArgumentError",
+        "ChangesGoneError",
         "ChecksumError",
         "CommandError",
         "CorruptionError",
@@ -120,6 +122,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022  # `open` first
     "open",
     "ArgumentError",
+    "ChangesGoneError",
     "ChecksumError",
     "ClaimedEntry",
     "CommandError",

@@ -1,0 +1,6 @@
+"""The change feed: each commit of the store as effects in terms of streams.
+
+`effects` compares the rows that a record changes; `feed` reads the records of an open store. Loaded
+at the first call of `Store.changes`.
+May import: `txn`, `blocking`, `notify`, `journal`, `system`, `format`.
+"""
