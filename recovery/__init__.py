@@ -16,6 +16,7 @@ from streamkeep.recovery.fsck.findings import Finding, Progress, Severity
 from streamkeep.recovery.fsck.store import check
 
 if TYPE_CHECKING:
+    from streamkeep.recovery.copies.changes import changes
     from streamkeep.recovery.copies.restore import RestoreReport, restore_copy
     from streamkeep.recovery.copies.shipper import ShipReport, ship, shipping
     from streamkeep.recovery.copies.verify import VerifyReport, verify_copy
@@ -30,6 +31,7 @@ __all__ = [
     "ShipReport",
     "VerifyReport",
     "backup",
+    "changes",
     "check",
     "compact",
     "restore",
@@ -43,6 +45,7 @@ _COPIES = {
     "RestoreReport": "restore",
     "ShipReport": "shipper",
     "VerifyReport": "verify",
+    "changes": "changes",
     "restore_copy": "restore",
     "ship": "shipper",
     "shipping": "shipper",

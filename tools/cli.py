@@ -38,6 +38,7 @@ COMMANDS: Final[Families] = (
             "info": "stream_cmds",
             "pending": "stream_cmds",
             "stat": "stat_cmd",
+            "changes": "changes_cmd",
             "top": "top_cmd",
             "metrics": "top_cmd",
             "ui": "ui_cmd",

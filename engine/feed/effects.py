@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Final, Generic, Literal, NamedTuple, cast
 
 from streamkeep.format.core.checksum import open_row
-from streamkeep.format.core.entry import Entry, Text
+from streamkeep.format.core.entry import Entry, Text, pairs_of
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.id_codec import MAX, Id, id_text, next_id
 from streamkeep.format.core.keys import (
@@ -96,6 +96,11 @@ class Effect(NamedTuple, Generic[Text]):
     name: Text | None = None
     count: int = 0
     time_ms: int = 0
+
+    @property
+    def pairs(self) -> list[tuple[Text, Text]]:
+        """All (field, value) pairs in the order of the entry, repeated fields included."""
+        return [] if self.fields is None else pairs_of(self.fields)
 
 
 class Commit(NamedTuple, Generic[Text]):
@@ -291,12 +296,13 @@ class Rows(Generic[Text]):
         first = record.first_id() if record.length else (MAX, MAX)
         highest = (0, 0) if trimmed else record.max_deleted_id()
         front = [] if everything else [one for one in ids if highest < one < first]
-        if front:
-            yield Effect("trimmed", key, (self._id(front[-1]),), count=len(front))
-        left = [one for one in ids if one not in set(front)] if front else ids
+        apart = set(front)
+        left = [one for one in ids if one not in apart]
         for start in range(0, len(left), _MOST_IDS):
             some = left[start : start + _MOST_IDS]
             yield Effect("deleted", key, tuple(map(self._id, some)))
+        if front:  # last: what is gone up to there is then what was trimmed
+            yield Effect("trimmed", key, (self._id(front[-1]),), count=len(front))
 
     def _between(self, values: list[bytes | None], start: Id) -> dict[Id, Entry[Text]]:
         """Return the live entries of some nodes from an ID on, in order."""

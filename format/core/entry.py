@@ -95,7 +95,7 @@ class Entry(NamedTuple, Generic[Text]):
     @property
     def pairs(self) -> list[tuple[Text, Text]]:
         """All (field, value) pairs in the order of the entry, repeated fields included."""
-        return _pairs(self.fields)
+        return pairs_of(self.fields)
 
     @property
     def stream_id(self) -> StreamId:
@@ -119,7 +119,7 @@ class ClaimedEntry(NamedTuple, Generic[Text]):
     @property
     def pairs(self) -> list[tuple[Text, Text]]:
         """All (field, value) pairs in the order of the entry, repeated fields included."""
-        return _pairs(self.fields)
+        return pairs_of(self.fields)
 
     @property
     def stream_id(self) -> StreamId:
@@ -147,5 +147,5 @@ class DeliveredEntry(Entry[Text]):
         return f"{Entry.__repr__(self)[:-1]}, delivery_count={self.delivery_count})"
 
 
-def _pairs(fields: dict[_One, _One]) -> list[tuple[_One, _One]]:
+def pairs_of(fields: dict[_One, _One]) -> list[tuple[_One, _One]]:
     return list(fields.pairs if isinstance(fields, RepeatedFields) else fields.items())

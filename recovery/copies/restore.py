@@ -305,7 +305,7 @@ class _Restore:
                 self.clear()
                 raw = open_new(self.staging)
                 done = 0
-            tables = _tables(raw)
+            tables = tables_of(raw)
             for number, name in enumerate(self.steps):
                 if number >= done:
                     self._put_rows(raw, tables, number, name)
@@ -482,7 +482,7 @@ def fetch_segment(target: Target, record: SegmentRecord, store: Folder) -> bool:
     return True
 
 
-def _tables(raw: lmdb.Environment) -> dict[int, Any]:
+def tables_of(raw: lmdb.Environment) -> dict[int, Any]:
     """Return the handles of the tables, which are made if they are missing."""
     with raw.begin(write=True) as txn:
         return {number: raw.open_db(table.name.encode(), txn) for number, table in TABLES.items()}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -36,7 +35,7 @@ from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.begin import CheckpointNeeded
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.format.copies.head import Generation
-from streamkeep.format.copies.piece import END, Piece, PieceName, decode_end, read_commits
+from streamkeep.format.copies.piece import Piece, PieceName, read_commits
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import (
     CorruptionError,
@@ -50,12 +49,12 @@ from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import SUFFIX
+from streamkeep.recovery.copies.pieces import PieceFollower
 from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import Place, Progress, Target
 
 _BATCH_BYTES: Final = 8 << 20
-_HEAD_POLLS: Final = 10  # polls without a new piece before the head is read
 _MAX_READERS: Final = 512
 _LONGEST_PAUSE_S: Final = 30.0
 _OWN: Final = (META_EPOCH, META_RECOVERY)  # rows of `meta` that are not those of the source
@@ -63,7 +62,7 @@ _OWN: Final = (META_EPOCH, META_RECOVERY)  # rows of `meta` that are not those o
 log = logging.getLogger("streamkeep")
 
 
-class Standby:
+class Standby(PieceFollower):
     """Follows a copy, in the thread that calls `run`.
 
     Attributes:
@@ -87,7 +86,7 @@ class Standby:
             StoreError: there is a store that is no standby of this copy, or another process follows
                 it. Others as `restore_copy`.
         """
-        self.target = Target(source)
+        super().__init__(Target(source))
         self.every_s = above_zero(every, "every") / 1000
         self.stop = threading.Event()
         place = path_of(path, "path").absolute()
@@ -106,8 +105,6 @@ class Standby:
         except BaseException:
             self.close()
             raise
-        self._located = False  # that the next piece begins after the newest commit
-        self._idle = 0  # polls since the last piece
 
     def close(self) -> None:
         """Close the store; a checkpoint has everything."""
@@ -132,11 +129,9 @@ class Standby:
         damaged = False
         while not self.stop.is_set():
             try:
-                if damaged:  # a shipper follows a damaged generation by another one
-                    self._look_at_head(damaged=True)
-                found = self._next()
+                # A shipper follows a damaged generation by another one.
+                found = self.find_next(once=once, damaged=damaged)
                 if found is not None:
-                    self._idle = 0
                     self._apply(*found)
                 pause, damaged = 1.0, False
             except (UnreachableError, CorruptionError) as error:
@@ -151,56 +146,23 @@ class Standby:
                 continue
             if found is not None:
                 continue
-            self._idle += 1
-            if self._idle % _HEAD_POLLS == 0:
-                self._located = False  # a target that has lost pieces gets others of other lengths
-            # A generation that is removed gets no end.
-            if (once or self._idle % _HEAD_POLLS == 0) and self._look_at_head():
-                continue
             if once:
                 break
             self.stop.wait(self.every_s)
         return self.state
 
-    def _next(self) -> tuple[PieceName, Piece, bytes] | None:
-        """Return the piece with the next commit; None if there is none yet."""
-        generation, wanted = self.state.generation, self.state.commit_number + 1
-        name = PieceName(generation, 0, wanted)
-        if self.target.objects.size(str(name)) is None:
-            if not self._located:
-                self._located = True
-                names = self.target.names(generation, 0)
-                at = bisect_right(names, wanted, key=lambda one: one.first)
-                if at and self.target.header(names[at - 1]).last_commit >= wanted:
-                    return (names[at - 1], *self.target.piece(names[at - 1])[:2])
-            return None
-        piece, body, _ = self.target.piece(name)
-        if piece.kind == END:
-            successor, _ = decode_end(body, self.target.where(name))
-            self._follow(successor)
-            return self._next()
-        return name, piece, body
+    def generation(self) -> str:
+        """Return the generation that goes on."""
+        return self.state.generation
 
-    def _look_at_head(self, *, damaged: bool = False) -> bool:
-        """Go on with another generation if this one is not there any more; return whether.
+    def place(self) -> tuple[int, int]:
+        """Return the newest commit, and the checksum of its record."""
+        position = self._position()
+        return position.commit_number, position.chain
 
-        Args:
-            damaged: also if it is there, and another one has begun.
-        """
-        head = self.target.known_head()
-        names = [one.name for one in head.generations]
-        if self.state.generation in (names[-1:] if damaged else names):
-            return False
-        self._follow(head.generations[-1].name)
-        return True
-
-    def _follow(self, name: str) -> None:
+    def take_up(self, generation: Generation, *, continues: bool) -> None:
         """Go on with another generation; from its base, if it does not go on where this one is."""
-        head = self.target.known_head()
-        found = [one for one in head.generations if one.name == name]
-        generation = found[0] if found else head.generations[-1]
-        self._located = False
-        if self._continues(generation):
+        if continues:
             self.state = self.state._replace(generation=generation.name)
             return
         log.warning(
@@ -211,22 +173,6 @@ class Standby:
             generation.base_commit,
         )
         self._take_base(generation)
-
-    def _continues(self, generation: Generation) -> bool:
-        """Return whether a generation has the newest commit, with the same checksum."""
-        position = self._position()
-        commit, chain = position.commit_number, position.chain
-        if commit <= generation.base_commit:
-            return (commit, chain) == (generation.base_commit, generation.base_chain)
-        names = self.target.names(generation.name, 0)
-        at = bisect_right(names, commit, key=lambda one: one.first)
-        if not at:
-            return False
-        piece, body, _ = self.target.piece(names[at - 1])
-        if piece.kind == END:
-            return False
-        commits = read_commits(piece, body, self.target.where(names[at - 1]))
-        return any((one.commit_number, one.chain) == (commit, chain) for one in commits)
 
     def _position(self) -> LogPosition:
         with self.context.apply_lock:

@@ -1,0 +1,120 @@
+"""The pieces of a copy that follow a commit, one after the other, also across generations."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from streamkeep.format.copies.head import Generation
+from streamkeep.format.copies.piece import END, Piece, PieceName, decode_end, read_commits
+from streamkeep.recovery.copies.target import Target
+
+_HEAD_POLLS: Final = 10  # polls without a new piece before the head is read
+
+
+class FoundPiece(NamedTuple):
+    """A piece, and its body."""
+
+    name: PieceName
+    piece: Piece
+    body: bytes
+
+
+class PieceFollower:
+    """Follows a copy; a base of what applies its pieces."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._located = False  # that the next piece begins after the newest commit
+        self._idle = 0  # polls since the last piece
+
+    def generation(self) -> str:
+        """Return the generation that goes on."""
+        raise NotImplementedError
+
+    def place(self) -> tuple[int, int]:
+        """Return the newest commit that was applied, and the checksum of its record."""
+        raise NotImplementedError
+
+    def take_up(self, generation: Generation, *, continues: bool) -> None:
+        """Go on with another generation.
+
+        Args:
+            continues: it goes on after that commit; otherwise it has another one, or lacks some.
+        """
+        raise NotImplementedError
+
+    def find_next(self, *, once: bool, damaged: bool = False) -> FoundPiece | None:
+        """Return the piece with the next commit; None if there is none yet.
+
+        Args:
+            once: nobody asks again, so look everywhere.
+            damaged: the generation is; go on with another one, if that has begun.
+        """
+        if damaged:
+            self._look_at_head(damaged=True)
+        found = self._next()
+        if found is not None:
+            self._idle = 0
+            return found
+        self._idle += 1
+        if self._idle % _HEAD_POLLS == 0:
+            self._located = False  # a target that has lost pieces gets others of other lengths
+        # A generation that is removed gets no end.
+        if (once or self._idle % _HEAD_POLLS == 0) and self._look_at_head():
+            return self.find_next(once=once)
+        return None
+
+    def _next(self) -> FoundPiece | None:
+        generation, wanted = self.generation(), self.place()[0] + 1
+        name = PieceName(generation, 0, wanted)
+        if self.target.objects.size(str(name)) is None:
+            if not self._located:
+                self._located = True
+                names = self.target.names(generation, 0)
+                at = bisect_right(names, wanted, key=lambda one: one.first)
+                if at and self.target.header(names[at - 1]).last_commit >= wanted:
+                    return FoundPiece(names[at - 1], *self.target.piece(names[at - 1])[:2])
+            return None
+        piece, body, _ = self.target.piece(name)
+        if piece.kind == END:
+            successor, _ = decode_end(body, self.target.where(name))
+            self._follow(successor)
+            return self._next()
+        return FoundPiece(name, piece, body)
+
+    def _look_at_head(self, *, damaged: bool = False) -> bool:
+        """Go on with another generation if this one is not there any more; return whether.
+
+        Args:
+            damaged: also if it is there, and another one has begun.
+        """
+        head = self.target.known_head()
+        names = [one.name for one in head.generations]
+        if self.generation() in (names[-1:] if damaged else names):
+            return False
+        self._follow(head.generations[-1].name)
+        return True
+
+    def _follow(self, name: str) -> None:
+        """Go on with another generation."""
+        head = self.target.known_head()
+        found = [one for one in head.generations if one.name == name]
+        generation = found[0] if found else head.generations[-1]
+        self._located = False
+        self.take_up(generation, continues=self._continues(generation))
+
+    def _continues(self, generation: Generation) -> bool:
+        """Return whether a generation has the newest commit, with the same checksum."""
+        commit, chain = self.place()
+        if commit <= generation.base_commit:
+            return (commit, chain) == (generation.base_commit, generation.base_chain)
+        names = self.target.names(generation.name, 0)
+        at = bisect_right(names, commit, key=lambda one: one.first)
+        if not at:
+            return False
+        piece, body, _ = self.target.piece(names[at - 1])
+        if piece.kind == END:
+            return False
+        commits = read_commits(piece, body, self.target.where(names[at - 1]))
+        return any((one.commit_number, one.chain) == (commit, chain) for one in commits)
