@@ -1,4 +1,4 @@
-"""A store as the change feed tells it: a model that shares no code with the feed."""
+"""A store as the change feed tells it: a model without code of the feed, and its oracle."""
 
 from __future__ import annotations
 

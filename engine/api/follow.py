@@ -230,9 +230,10 @@ class FollowCommands(CommandBase[Text]):
         GiB) until the iteration ends or its process dies, so that no slow reader loses its place.
         Writers never wait for it. A commit may come before it is on disk, as for other readers.
 
-        The feed can go on after the newest commit, or after some of those before it: those that
-        were made since `data.mdb` was written, at most a thousand. A reader that may be away for
-        longer reads a copy that `streamkeep ship` keeps, with `streamkeep.recovery.changes`.
+        The feed can go on after the newest commit, and after those before it that were made since
+        the last checkpoint: the last five seconds, while the store is written to. A reader that may
+        be away for longer reads a copy that `streamkeep ship` keeps, with
+        `streamkeep.recovery.changes`.
 
         Args:
             from_commit: the `number` or the `position` of the last commit that was read. A position

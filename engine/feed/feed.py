@@ -4,8 +4,8 @@ The feed has a snapshot of all rows as of a commit, and reads the records that f
 up to the commit of a newer snapshot, which then takes the place of the first one. So memory holds
 the rows that changed between two snapshots, and a reader that keeps up holds no old pages.
 
-It begins with the image, the oldest state that a store has. Commits before it are gone, even where
-the journal still has their records: these are differences, and nothing has the rows before them.
+It begins with the newest checkpoint, the oldest state of which a store has all rows. Commits before
+it are gone, even where the journal still has their records: these are differences.
 
 A slot holds the journal from the older snapshot on, within a bound. A file that was retired all the
 same is found by the chain of its records. No writer waits for any of this: a snapshot takes no
@@ -23,7 +23,9 @@ from contextlib import suppress
 from typing import Final, Generic, cast
 
 from streamkeep.engine.blocking.calls import BlockingCall
+from streamkeep.engine.checkpoint.checkpoint_file import position_of
 from streamkeep.engine.commands.reply_budget import Found
+from streamkeep.engine.feed.checkpoint_rows import RowKey, read_rows
 from streamkeep.engine.feed.effects import Commit, Rows, commit_position, parse_position
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE, Owner, Reader
 from streamkeep.engine.journal.slots import FEED, Slot, hold_slot
@@ -33,7 +35,11 @@ from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.context import position_in
 from streamkeep.engine.txn.read_txn import ReadTxn, Txn
 from streamkeep.format.core.entry import Text
-from streamkeep.format.core.errors import ChangesGoneError, StoreError
+from streamkeep.format.core.errors import ChangesGoneError, CorruptionError, StoreError
+from streamkeep.format.core.keys import TABLES
+from streamkeep.format.journal.checkpoint import CheckpointSlot
+from streamkeep.format.journal.journal import MOVE, ChangeReader
+from streamkeep.format.journal.position import LogPosition
 
 NOW: Final = "$"
 HOLD_BYTES: Final = 4 << 30
@@ -42,7 +48,10 @@ _MOST_COMMITS: Final = 128  # at once; a task of an event loop computes so many 
 _MOST_BYTES: Final = 1 << 20  # of their records
 _FRESH_MS: Final = 500
 _NOTE_S: Final = 1.0
+_TRIES: Final = 3  # another checkpoint may come meanwhile
 _FULL_READ: Final = "next: begin with a full read"
+
+Get = Callable[[int, bytes], "bytes | None"]
 
 
 class CommitCall(BlockingCall):
@@ -94,6 +103,9 @@ class Feed(Generic[Text]):
         Raises:
             ChangesGoneError: what follows is not there, or the store has made another commit.
         """
+        self._lock = -1
+        self._base: ReadTxn | None = None
+        self._next: ReadTxn | None = None
         if environment.follows:
             raise StoreError(
                 f"{environment.path}: a standby has no journal; next: `streamkeep changes "
@@ -101,18 +113,14 @@ class Feed(Generic[Text]):
             )
         self._environment = environment
         self._folder = environment.folder.folder(JOURNAL_FOLDER)
-        self._lock = -1
         self._slot = Slot(f"{FEED}{secrets.token_hex(8)}", "", "", 0, _ALL, -1, 0, hold_bytes)
         self._noted = self._read = time.monotonic()
         self._block_s = math.inf if block_ms == 0 else (block_ms or 0) / 1000
-        self._next: ReadTxn | None = None
-        self._hold()  # first: what a snapshot needs then stays
-        self._base: ReadTxn | None = environment.retrying(environment.begin_stored)
         try:
+            self._hold()  # first: what a checkpoint needs then stays
+            self._rows: Rows[Text] = Rows(self._begin(), text, decode=decode)
+            self._oldest = self._reader.commit_number
             self._take_next()
-            owner = Owner(environment.context.epoch, environment.uuid.bytes)
-            self._reader = Reader(self._folder, owner, position_in(self._base.raw()))
-            self._rows = Rows(self._base.get, text, decode=decode)
             if after == NOW:
                 self._go_to(self._end, 0)
             elif after is not None:
@@ -155,10 +163,50 @@ class Feed(Generic[Text]):
             with suppress(OSError, StoreError):
                 self._slot.write(self._folder)
 
+    def _begin(self) -> Get:
+        """Begin with the newest checkpoint; return what gets its rows."""
+        for _ in range(_TRIES):
+            slot = self._newest_checkpoint()
+            if self._base is not None:
+                self._base.close()
+            base = self._base = self._environment.retrying(self._environment.begin_stored)
+            start = position_in(base.raw())
+            if slot is None or slot.commit_number >= start.commit_number:
+                break
+            # Rows that no record has changed since are those of the image.
+            changed: set[RowKey] = set()
+            reader = self._reader_at(position_of(slot))
+            while reader.commit_number < start.commit_number and (body := reader.next()):
+                change = ChangeReader(body, TABLES)
+                while change.next():
+                    changed.add((change.table, change.db_key))
+                    if change.kind == MOVE:
+                        changed.add((change.kept, change.db_key))
+            with suppress(CorruptionError):  # pages that were used again
+                older = read_rows(self._environment.folder, slot, changed)
+                whole = reader.commit_number == start.commit_number
+                if whole and self._newest_checkpoint() == slot:
+                    self._reader = self._reader_at(position_of(slot))
+                    return lambda table, db_key: (
+                        older[table, db_key]
+                        if (table, db_key) in older
+                        else base.get(table, db_key)
+                    )
+        self._reader = self._reader_at(start)
+        return base.get
+
+    def _newest_checkpoint(self) -> CheckpointSlot | None:
+        file, epoch = self._environment.checkpoint_file, self._environment.context.epoch
+        slot = None if file is None else file.newest()
+        return slot if slot is not None and slot.epoch == epoch else None
+
+    def _reader_at(self, position: LogPosition) -> Reader:
+        owner = Owner(self._environment.context.epoch, self._environment.uuid.bytes)
+        return Reader(self._folder, owner, position)
+
     def _go_to(self, commit: int, chain: int) -> None:
         """Apply what comes before a commit, and that."""
-        assert self._base is not None
-        oldest, newest = self._base.commit_number, self._end
+        oldest, newest = self._oldest, self._end
         where = self._environment.path
         if commit > newest:
             raise ChangesGoneError(
@@ -181,12 +229,16 @@ class Feed(Generic[Text]):
 
     def _gone(self, commit: int) -> ChangesGoneError:
         """Return the error of a commit after which something is missing."""
-        with self._environment.retrying(self._environment.begin_stored) as txn:
-            oldest = txn.commit_number
+        slot, oldest = self._newest_checkpoint(), self._end
+        if slot is not None:
+            oldest = slot.commit_number
+        copies = [one.target for one in self._environment.slots()]
+        target = copies[0] if copies else "TARGET"
         return ChangesGoneError(
-            f"{self._environment.path}: the changes after commit {commit} are gone: they can be "
-            f"read from commit {oldest} on; next: `streamkeep changes TARGET --from {commit}` with "
-            "a copy that `streamkeep ship` keeps, or begin with a full read",
+            f"{self._environment.path}: the changes after commit {commit} are gone from the "
+            f"journal, which has those after commit {oldest}; next: `streamkeep changes {target} "
+            f"--from {commit}` reads a copy that `streamkeep ship` keeps, or begin with a full "
+            "read",
             commit,
             oldest,
         )

@@ -33,7 +33,7 @@ def changes(
 
     SOURCE is a store, in use or not, or a copy that `streamkeep ship` keeps: a folder, or the URI
     of a folder in a bucket. Commits of all processes come, each once and whole. Of a store, those
-    since `data.mdb` was last written can be read, at most a thousand; of a copy, all that it has.
+    since its last checkpoint can be read, which is some seconds old; of a copy, all that it has.
 
     A line of text has the number of the commit, what has happened, the stream, and the rest. With
     --json, a line is a commit, with its position and all its effects; also commits without any.
