@@ -17,5 +17,6 @@ Rooms, from the lowest up; each may import `format` and the rooms named before i
     store           the open environment: opening, group commit, growth, limits
     archive         trimmed entries in segment files, and back
     whole_store     erasing, compacting, copying
+    feed            the changes of streams, commit by commit
     api             the public classes: Store, Transaction, Snapshot, Pipeline, AsyncStore
 """

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import streamkeep
-from streamkeep import ClaimedEntry, DeliveredEntry, Entry, ScanEntry, Store, StreamId
+from streamkeep import (
+    ClaimedEntry,
+    Commit,
+    DeliveredEntry,
+    Effect,
+    Entry,
+    ScanEntry,
+    Store,
+    StreamId,
+    recovery,
+)
 from streamkeep.replication import Follower, FollowReport, detach, following
 
 if TYPE_CHECKING:
@@ -109,6 +119,23 @@ def of_text(path: str) -> None:
 
 def last_ids(store: Store[str]) -> list[str]:
     return [entry.id for entry in store.follow("s", "-1h", block=None)]
+
+
+def changes(store: Store[str], target: str) -> None:
+    for commit in store.changes("$", block=0, stop=lambda: True):
+        assert_type(commit, Commit[str])
+        for effect in commit.effects:
+            assert_type(effect, Effect[str])
+            assert_type(effect.pairs, list[tuple[str, str]])
+    for of_copy in recovery.changes(target, 5, follow=True, every="1s"):
+        assert_type(of_copy, Commit[bytes])
+    with store.snapshot() as snapshot:
+        assert_type(snapshot.commit_number, int)
+
+
+async def async_changes(store: streamkeep.aio.AsyncStore[bytes]) -> None:
+    async for commit in store.changes("$"):
+        assert_type(commit, Commit[bytes])
 
 
 def of_either(path: str, decode: bool) -> int:

@@ -252,8 +252,14 @@ class FollowCommands(CommandBase[Text]):
 
         store = self._origin()
         store._check_open()
-        block_ms = _block_ms(block)
-        feed = Feed(store._environment, from_commit, block_ms, self._as_text, decode=self._decode)
+        feed = Feed(
+            store._environment,
+            from_commit,
+            _block_ms(block),
+            self._as_text,
+            decode=self._decode,
+            durable=store._read_durable,
+        )
         return self._iterate(feed, stop or (lambda: False))
 
     def _origin(self) -> Store[Text]:

@@ -75,6 +75,11 @@ class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
         return self._store.uuid
 
     @property
+    def commit_number(self) -> int:
+        """The newest commit that it shows; `Store.changes` goes on after that."""
+        return self._txn.commit_number
+
+    @property
     def txn(self) -> ReadTxn:
         """The read transaction itself, for checks and tools."""
         return self._txn

@@ -91,6 +91,7 @@ class Feed(Generic[Text]):
         text: Callable[[bytes], Text],
         *,
         decode: bool,
+        durable: bool = False,
         hold_bytes: int = HOLD_BYTES,
     ) -> None:
         """Begin after a commit.
@@ -99,6 +100,7 @@ class Feed(Generic[Text]):
             after: its number or its position; `NOW` for the newest, None for the oldest one that
                 is possible.
             block_ms: how long to wait for a commit; 0 without limit, None not at all.
+            durable: return commits that are on disk.
 
         Raises:
             ChangesGoneError: what follows is not there, or the store has made another commit.
@@ -114,6 +116,7 @@ class Feed(Generic[Text]):
         self._environment = environment
         self._folder = environment.folder.folder(JOURNAL_FOLDER)
         self._slot = Slot(f"{FEED}{secrets.token_hex(8)}", "", "", 0, _ALL, -1, 0, hold_bytes)
+        self._durable = durable
         self._noted = self._read = time.monotonic()
         self._block_s = math.inf if block_ms == 0 else (block_ms or 0) / 1000
         try:
@@ -301,6 +304,8 @@ class Feed(Generic[Text]):
         # Without a log, nothing but the image is read, and no process can write.
         is_still = self._environment.context.log is None
         self._end = cast(ReadTxn, self._base if is_still else self._next).commit_number
+        if self._durable:
+            self._environment.sync_to(self._end)
 
     def _advance(self) -> None:
         """Let the newer snapshot be the base, and take another one; all before it was read."""

@@ -43,9 +43,9 @@ def changes(
     """Iterate over the commits of a copy after one, as `Store.changes` does for a store.
 
     Numbers and positions are those of the store, so a reader may go on here that has read the store
-    itself, and the other way round. The copy does not change. Commits come with the next piece: one
-    second after they were made, or what `streamkeep ship --every` says. They are on disk then, in
-    the store and in the copy.
+    itself, and the other way round. The copy does not change. Commits come with the next piece: a
+    second after they were made, or what `--every` of `streamkeep ship` says. They are on disk then,
+    in the store and in the copy.
 
     Args:
         target: what `streamkeep ship` writes to: a folder, or the URI of a folder in a bucket.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot, Transaction
     from streamkeep.engine.api.work import When
+    from streamkeep.engine.feed.effects import Commit, Effect
     from streamkeep.facade import open
     from streamkeep.format.core.entry import (
         MAX_ID,
@@ -72,6 +73,7 @@ _HOMES = {
     "streamkeep.engine.api.store": ("Store",),
     "streamkeep.engine.api.views": ("Snapshot", "Transaction"),
     "streamkeep.engine.api.work": ("When",),
+    "streamkeep.engine.feed.effects": ("Commit", "Effect"),
     "streamkeep.engine.api.read_commands": ("ScanEntry",),
     "streamkeep.engine.api.redis_pipeline": ("Pipeline",),
     "streamkeep.format.core.entry": (
@@ -126,8 +128,10 @@ __all__ = [  # noqa: RUF022  # `open` first
     "ChecksumError",
     "ClaimedEntry",
     "CommandError",
+    "Commit",
     "CorruptionError",
     "DeliveredEntry",
+    "Effect",
     "Entry",
     "ErasureBlockedError",
     "FormatVersionError",

@@ -41,17 +41,16 @@ def changes(
     \b
     Examples:
       streamkeep changes orders.store
-      streamkeep changes orders.copy --from 1720 --json
-      streamkeep changes orders.store --from '$' --follow
+      streamkeep changes orders.copy --json
 
     Args:
         after (--from COMMIT): Begin after this commit: its number, or its position, which also
-            proves that it is the commit that was read. $: the newest one. [default: the oldest one
-            that is possible]
+            proves that it is the commit that was read. $ is the newest one; without this option,
+            the feed begins after the oldest one that is possible.
         follow (-f): Continue with new commits as they come, until Ctrl-C.
         every: How often to look for new pieces of a copy, with --follow.
-        scratch (FOLDER): Where the rows of a copy are while it is read. [default: that of temporary
-            files]
+        scratch (FOLDER): Where the rows of a copy are while it is read, in place of the folder for
+            temporary files.
     """
     stop = Event()
     if follow:
