@@ -9,7 +9,10 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from streamkeep.format import quoting
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.json_form import json_pairs
 from streamkeep.format.humanize import count_text
 from streamkeep.tools.base import common, output
@@ -52,6 +55,7 @@ def changes(
         scratch (FOLDER): Where the rows of a copy are while it is read, in place of the folder for
             temporary files.
     """
+    _check(after)
     stop = Event()
     if follow:
         on_signals(stop.set)
@@ -69,6 +73,19 @@ def changes(
     elif commits:
         told = f"{count_text(effects, 'effect')} of {count_text(commits, 'commit')}"
         output.note(f"{told}; --from {position} goes on")
+
+
+def _check(after: str | None) -> None:
+    """Refuse what is no commit."""
+    from streamkeep.engine.feed.effects import parse_position
+    from streamkeep.engine.feed.feed import NOW
+
+    if after is not None and after != NOW:
+        try:
+            parse_position(after)
+        except ArgumentError:
+            problem = f"{after!r} is neither the number nor the position of a commit, nor $"
+            raise click.BadParameter(problem, param_hint="--from") from None
 
 
 @contextmanager
