@@ -21,7 +21,7 @@ from typing import Final, Generic, Literal, NamedTuple, cast
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.entry import Entry, Text, pairs_of
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.format.core.id_codec import MAX, Id, id_text, next_id
+from streamkeep.format.core.id_codec import MAX, Id, bits, id_text, next_id
 from streamkeep.format.core.keys import (
     CONSUMERS,
     GROUPS,
@@ -39,14 +39,15 @@ from streamkeep.format.core.keys import (
 from streamkeep.format.core.values import as_given
 from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader
 from streamkeep.format.node.envelope import decode_envelope
-from streamkeep.format.node.node import ENTRY, TEXT
-from streamkeep.format.node.ranges import Range, read_range
+from streamkeep.format.node.node import ENTRY, TEXT, SlotCursor, read_header
+from streamkeep.format.node.ranges import Range, read_slots, resume_cursor
 from streamkeep.format.rows.group_records import GroupRecord, decode_consumer, decode_group
 from streamkeep.format.rows.nacks import Nack, count_nacks, decode_nack
 from streamkeep.format.rows.records import StreamRecord, decode_stream_record
 
 _ALL: Final = 1 << 62  # entries
 _MOST_IDS: Final = 1000  # of one effect
+_MOST_CURSORS: Final = 1000
 _STREAM_TABLES: Final = (NAMES, STREAMS, NODES, GROUPS)
 _GROUP_TABLES: Final = (CONSUMERS, PEL)
 
@@ -159,6 +160,7 @@ class Rows(Generic[Text]):
             decode: whether entries have texts.
         """
         self.begin(get)
+        self._cursors: dict[int, SlotCursor] = {}  # by stream, after the last entry of a node
         self._text = text
         self._shape = int(TEXT if decode else ENTRY)
 
@@ -313,8 +315,18 @@ class Rows(Generic[Text]):
                 wanted = Range(*start, MAX, MAX, _ALL, False, self._shape)
                 wanted.ids = []
                 out: list[object] = []
-                read_range(node.listpack, node.ms, node.seq, wanted, out)
+                # Most commits append to the node of the one before: go on where that was read.
+                cursor = self._cursors.pop(node.number, None) if start > (0, 0) else None
+                if cursor is not None:
+                    same = (cursor.node.ms, cursor.node.seq) == (bits(node.ms), bits(node.seq))
+                    cursor = resume_cursor(cursor, node.listpack) if same else None
+                if cursor is None:
+                    cursor = SlotCursor(read_header(node.listpack, node.ms, node.seq))
+                read_slots(cursor, wanted, out)
                 found.update(zip(wanted.ids, cast("list[Entry[Text]]", out), strict=True))
+                if len(self._cursors) >= _MOST_CURSORS:
+                    self._cursors.clear()
+                self._cursors[node.number] = cursor
         return found
 
     # --- groups -----------------------------------------------------------------------------
