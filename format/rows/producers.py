@@ -81,7 +81,8 @@ def decode_producer(body: bytes, where: str) -> tuple[Producer, bytes]:
 
 
 def decode_message(body: bytes, where: str) -> Message:
-    message = Message(*MESSAGE_ROW.unpack(body, where, more=True), body[MESSAGE_ROW.size :])
+    fields = MESSAGE_ROW.unpack(body, where, more=True)
+    message = Message._make((*fields, body[MESSAGE_ROW.size :]))
     check_number(message.order, LAST_NUMBER, where)
     return message
 
