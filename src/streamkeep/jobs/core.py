@@ -91,7 +91,8 @@ class LazyStore:
                 else:
                     from streamkeep.facade import open as open_store
 
-                    more = {"interval": INTERVAL_MS / 1000} if self._sync == "commit" else {}
+                    more: dict[str, Any] = {"interval": INTERVAL_MS / 1000}
+                    more = more if self._sync == "commit" else {}
                     opened = open_store(given, sync=self._sync, **more)
                 self._note_opened()
                 self._opened = opened

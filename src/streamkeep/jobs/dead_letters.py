@@ -114,7 +114,7 @@ def letter_of(entry_id: bytes, fields: layout.Fields) -> Letter:
 
     texts = map(text, (b"job", layout.TASK, b"reason", b"error", b"message", b"traceback"))
     numbers = map(number, (b"attempts", b"deaths", b"queued", b"failed"))
-    return Letter(entry_id.decode(), *texts, *numbers, fields)  # type: ignore[arg-type]
+    return Letter._make([entry_id.decode(), *texts, *numbers, fields])
 
 
 def letters(snapshot: Snapshot[Any], name: bytes) -> Iterator[Letter]:

@@ -166,8 +166,12 @@ class Queue(Declaring):
         """Store the rules of `periodic` that this program has; workers do so when they start."""
         rules = list(self.core.rules.values())
 
+        def store_rules(step: Step) -> None:
+            for rule in rules:
+                rules_of.register(step, rule)
+
         if rules:
-            self.core.step(lambda step: [rules_of.register(step, rule) for rule in rules])
+            self.core.step(store_rules)
 
     def unschedule(self, name: str) -> bool:
         """Remove the rule of a periodic task from the store; return whether there was one."""

@@ -245,7 +245,7 @@ def _diff_group(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Diff
         yield Difference("group", key, name, "last_delivered_id", BOTH, *texts)
     if ours.entries_read != theirs.entries_read:
         read = [None if one == UNKNOWN else one for one in (ours.entries_read, theirs.entries_read)]
-        yield Difference("group", key, name, "entries_read", BOTH, *read)
+        yield Difference("group", key, name, "entries_read", BOTH, read[0], read[1])
     consumers_a = [(one.name, one) for one in ours.consumers]
     consumers_b = [(one.name, one) for one in theirs.consumers]
     for consumer, left, right in _merged(consumers_a, consumers_b):

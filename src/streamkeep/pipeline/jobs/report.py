@@ -175,8 +175,8 @@ def _streams(page: Page, reader: DataFrameReader, sizes: Mapping[str, tuple[int,
     keys = sorted(sizes, key=lambda key: -sizes[key][2] - sizes[key][3])
     rows: Rows = []
     for key in keys:
-        count, *ends = entries.get(key, (0, None, None))
-        rows.append((key, count, *sizes[key], *(one and time_text(one) for one in ends)))
+        count, *span = entries.get(key, (0, None, None))
+        rows.append((key, count, *sizes[key], *(one and time_text(one) for one in span)))
     top = keys[:_TOP][::-1]
     parts = {name: [sizes[key][at] for key in top] for name, at in (("live", 2), ("archived", 3))}
     page.add("streams", "Streams", ("stream", *_SIZES), rows, bars(top, parts, "bytes"))
@@ -293,10 +293,11 @@ class Page:
 
     def add(self, name: str, title: str, headings: Sequence[str], rows: Rows, axes: Axes) -> None:
         """Add a section: numbers as `name.csv`, and their plot as `name.png`."""
+        figure: Any = axes.figure
         if len(axes.get_legend_handles_labels()[1]) > 1:
-            axes.figure.legend(loc="outside upper left", ncols=4, frameon=False)
+            figure.legend(loc="outside upper left", ncols=4, frameon=False)
         data = io.BytesIO()
-        axes.figure.savefig(data, format="png", dpi=150)
+        figure.savefig(data, format="png", dpi=150)
         self.files[f"{name}.png"] = data.getvalue()
         self.link(f"{name}.csv", title, _table([tuple(headings), *rows]), f"{name}.png")
 
