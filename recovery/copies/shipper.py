@@ -229,6 +229,10 @@ class Shipper:
                     log.warning("%s; shipping goes on in %.0f s", error, pause)
                     self.stop.wait(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
+            if begun and not once and not self.failure:
+                self._send_commits()  # the machine may be about to end, too
+        except Again:
+            pass
         finally:
             self._drop_base()
             os.close(lock)
@@ -240,15 +244,7 @@ class Shipper:
 
     def _step(self) -> int:
         """Do what is due; return up to which commit the target has everything, -1 at a gap."""
-        now_ms = self.context.now_ms()  # first: no commit that is shipped now was made later
-        newest = self._newest()
-        self.environment.sync_to(newest)
-        if self._writer is not None:
-            try:
-                self._writer.send_commits(newest, now_ms, self._note_shipped)
-            except Gap as gap:
-                log.warning("%s: %s: a new generation begins", self.target.uri, gap)
-                self._writer = None
+        newest, now_ms = self._send_commits()
         if self._base is None and self._is_base_due(now_ms):
             self._start_base(now_ms)
         elif self._base is not None and not self._base.thread.is_alive():
@@ -258,6 +254,19 @@ class Shipper:
         elif self._base is None and time.monotonic() - self._tidied_s >= _TIDY_S:
             self._tidy(now_ms)
         return -1 if self._writer is None else self._writer.commit_number
+
+    def _send_commits(self) -> tuple[int, int]:
+        """Send what was committed; return the newest commit, and when it had been made."""
+        now_ms = self.context.now_ms()  # first: no commit that is shipped now was made later
+        newest = self._newest()
+        self.environment.sync_to(newest)
+        if self._writer is not None:
+            try:
+                self._writer.send_commits(newest, now_ms, self._note_shipped)
+            except Gap as gap:
+                log.warning("%s: %s: a new generation begins", self.target.uri, gap)
+                self._writer = None
+        return newest, now_ms
 
     def _wait(self) -> None:
         """Wait until there is something to do. An idle store makes no request."""

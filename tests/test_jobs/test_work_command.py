@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from cli_runner import run
 from patience import PATIENCE_S, wait_until
 from streamkeep.jobs import Queue
+from streamkeep.recovery import restore_copy
 
 TASKS = """
 import os, time
@@ -240,3 +242,38 @@ def test_a_worker_starts_again_after_a_change(folder: Path, queue: Queue) -> Non
         wait_until(came)
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("mode", ["--threads", "--processes"])
+def test_the_store_is_shipped(folder: Path, queue: Queue, mode: str) -> None:
+    """By one shipper, also where each job has its process; what was done last is at the target."""
+    with worker(folder, mode, "-c", "3", "--ship", "target") as process:
+        wait_until((folder / "target" / "head.json").exists)
+        for name in "abc":
+            put(queue, "note", name)
+        wait_until(lambda: queue.stats().done == 3)
+        process.send_signal(signal.SIGTERM)
+        lines = lines_of(process)
+    assert not [one for one in lines if one["level"] in ("error", "warning")], lines
+    assert queue.store.wait_shipped(0)
+    restore_copy(folder / "target", folder / "restored")
+    with Queue(folder / "restored") as restored:
+        assert restored.stats().done == 3
+
+
+def test_a_killed_shipper_is_replaced(folder: Path, queue: Queue) -> None:
+    with worker(folder, "--processes", "--ship", "target") as process:
+        wait_until((folder / "target" / "head.json").exists)
+        os.kill(shipper_of(process), signal.SIGKILL)
+        put(queue, "note", "a")
+        wait_until(lambda: queue.stats().done == 1)
+        wait_until(lambda: queue.store.wait_shipped(1))
+        process.send_signal(signal.SIGTERM)
+        lines = lines_of(process)
+    assert [one["status"] for one in lines if one["event"] == "child_ended"] == [-signal.SIGKILL]
+
+
+def shipper_of(process: subprocess.Popen[str]) -> int:
+    """Return the child of a worker that ships the store: it is the first one."""
+    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return min(map(int, path.read_text().split()))

@@ -220,6 +220,19 @@ def test_a_take_over_is_done_once(open_store: Open, tmp_path: Path) -> None:
         running.run()
 
 
+def test_a_shipper_that_is_stopped_ships_the_rest(open_store: Open, tmp_path: Path) -> None:
+    """As when a machine is shut down: nothing that was committed before is lost with it."""
+    store, target = open_store(), tmp_path / "target"
+    running = Shipper(store, target, every="1h")
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    wait_until(lambda: running.report().commit_number > 0)
+    store.xadd("s", {"n": "1"})
+    running.stop.set()
+    thread.join()
+    assert store.wait_shipped(0)
+
+
 @pytest.mark.parametrize("what", ["rows", "generation"])
 def test_what_a_shipper_removes_during_a_verification_is_no_damage(
     open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -88,7 +89,8 @@ def work(
         reload: Start again when a .py file below . has changed.
         log_json: Log one JSON object per line.
         until_idle: Run what is due, one job after the other, then end.
-        ship (TARGET): Keep a copy of the store in a folder or a bucket, as `streamkeep ship` does.
+        ship (TARGET): Keep a copy of the store in a folder or a bucket, as `streamkeep ship` does;
+            with --processes, in one more process.
     """
     chosen = (mode or "threads").lower()
     if max_memory >= 0 and chosen != "processes":
@@ -97,15 +99,14 @@ def work(
         raise click.UsageError(
             "--until-idle runs one job after the other, in this process; leave out -c and the mode"
         )
-    if ship is not None and chosen == "processes":
-        raise click.UsageError("--ship needs threads or asyncio; run `streamkeep ship` beside it")
     if reload and os.environ.pop(_RELOADING, None) is None:
         _work_again_and_again()
         return
     found = _queues(target, queues)
     with _log_to_stderr(log_json or as_json()) as report:
         if chosen == "processes":
-            _run_processes(found, concurrency, grace, max(0, max_memory), report)
+            beside = None if ship is None else partial(_shipping, found, ship)
+            _run_processes(found, concurrency, grace, max(0, max_memory), report, beside)
             return
         from streamkeep.jobs.worker import Worker
 
@@ -141,7 +142,12 @@ def _shipping(queues: list[Queue], target: str | None) -> Iterator[None]:
 
 
 def _run_processes(
-    queues: list[Queue], concurrency: int, grace: int, max_memory: int, report: Report
+    queues: list[Queue],
+    concurrency: int,
+    grace: int,
+    max_memory: int,
+    report: Report,
+    beside: Callable[[], AbstractContextManager[None]] | None,
 ) -> None:
     from streamkeep.jobs.worker_log import LineHandler
     from streamkeep.jobs.worker_processes import Processes
@@ -158,6 +164,7 @@ def _run_processes(
         max_memory=max_memory,
         report=report,
         in_child=in_child,
+        beside=beside,
     )
     on_signals(pool.stop)
     if not pool.run():

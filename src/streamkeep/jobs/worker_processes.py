@@ -21,8 +21,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, Final
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
@@ -38,12 +38,14 @@ _MOST_EARLY: Final = 5  # such ends, one after the other, after which the parent
 _LONGEST_PAUSE_S: Final = 5.0
 _TICK_S: Final = 0.5
 _KILL_AFTER_S: Final = 5.0  # beyond the time of grace
+_LAST_S: Final = 30.0  # for what is done beside, after the last worker
 _LARGE_S: Final = 2.0  # in which a child itself ends when it has too much memory
 
 
 class Child:
-    def __init__(self, pid: int, orders: int, events: int) -> None:
+    def __init__(self, pid: int, orders: int, events: int, *, works: bool) -> None:
         self.pid = pid
+        self.works = works  # else it does what is done beside
         self.orders = orders  # the parent writes to it
         self.events = events  # the parent reads from it
         self.begun = time.monotonic()
@@ -116,6 +118,7 @@ class Processes:
         max_memory: int = 0,
         report: Report | None = None,
         in_child: Callable[[], None] = lambda: None,
+        beside: Callable[[], AbstractContextManager[object]] | None = None,
     ) -> None:
         """Name the queues; the children open their stores.
 
@@ -125,6 +128,8 @@ class Processes:
             max_memory: bytes; a child that has more, during a job or after it, is replaced; 0 for
                 no limit. See `Worker`.
             in_child: called first in each child.
+            beside: what one more child does, from before the others begin to work until all of them
+                have ended: such as shipping the store, since this process opens none.
         """
         if isinstance(concurrency, bool) or not 1 <= concurrency <= 1000:
             raise ArgumentError(f"concurrency must be between 1 and 1000, not {concurrency!r}")
@@ -134,6 +139,7 @@ class Processes:
         self._max_memory = max_memory
         self._report = report or Report()
         self._in_child = in_child
+        self._beside = beside
         self._children: dict[int, Child] = {}
         self._stops = 0
         self._early = 0
@@ -156,13 +162,16 @@ class Processes:
     def run(self) -> bool:
         self._report.begun(self.queues, self._concurrency, "processes")
         told = 0
+        alone = False
         deadline = float("inf")
         while True:
             if not self._stops:
-                missing = self._concurrency - len(self._children)
-                while missing > 0 and time.monotonic() >= self._wait_until:
-                    self._start()
-                    missing -= 1
+                workers = sum(child.works for child in self._children.values())
+                missing = [True] * (self._concurrency - workers)
+                if self._beside is not None and workers == len(self._children):
+                    missing.insert(0, False)
+                while missing and time.monotonic() >= self._wait_until:
+                    self._start(works=missing.pop(0))
             elif told < min(self._stops, 2):
                 told = min(self._stops, 2)
                 grace_s = self._grace_s if told == 1 else 0.0
@@ -170,16 +179,24 @@ class Processes:
                 running = sum(bool(child.job) for child in self._children.values())
                 self._report.stopping(running, grace_s)
                 for child in self._children.values():
-                    child.order(b"sn"[told - 1 : told])
-            if self._stops and not self._children:
-                break
+                    if child.works:
+                        child.order(b"sn"[told - 1 : told])
+            if self._stops and not any(child.works for child in self._children.values()):
+                if not self._children:
+                    break
+                if not alone:  # what the workers have done is not shipped yet
+                    alone = True
+                    deadline = time.monotonic() + _LAST_S
+                    for child in self._children.values():
+                        child.order(b"s")
             self._sleep()
             self._reap()
             now = time.monotonic()
             for child in self._children.values():
                 self._watch_memory(child, now)
                 if now >= min(child.kill_at, deadline):
-                    log.error("process %d hangs in job %s and is killed", child.pid, child.job)
+                    doing = f"in job {child.job}" if child.works else "in its last step"
+                    log.error("process %d hangs %s and is killed", child.pid, doing)
                     child.kill_at = float("inf")
                     os.kill(child.pid, signal.SIGKILL)
         self._report.ended()
@@ -187,7 +204,7 @@ class Processes:
 
     def _watch_memory(self, child: Child, now: float) -> None:
         """Have a child killed that is too large and does not end: no other of its threads runs."""
-        if not self._max_memory or resident_bytes(child.pid) <= self._max_memory:
+        if not self._max_memory or not child.works or resident_bytes(child.pid) <= self._max_memory:
             child.large_since = float("inf")
         elif now >= (since := min(child.large_since, now)) + _LARGE_S:
             child.large_since = float("inf")
@@ -224,7 +241,7 @@ class Processes:
 
     # --- children -------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _start(self, *, works: bool) -> None:
         orders_read, orders = os.pipe()
         events, events_write = os.pipe()
         sys.stdout.flush()
@@ -237,7 +254,8 @@ class Processes:
                     child.close()
                 for handle in (orders, events, self._wakeup, self._waker):
                     os.close(handle)
-                status = self._be_child(orders_read, events_write)
+                be = self._be_child if works else self._be_beside
+                status = be(orders_read, events_write)
             except BaseException:
                 log.exception("a worker process failed")
             finally:
@@ -248,7 +266,7 @@ class Processes:
         os.close(events_write)
         os.set_blocking(events, False)
         os.set_blocking(orders, False)
-        self._children[pid] = Child(pid, orders, events)
+        self._children[pid] = Child(pid, orders, events, works=works)
 
     def _be_child(self, orders: int, events: int) -> int:
         self._in_child()
@@ -272,6 +290,15 @@ class Processes:
         for queue in self.queues:
             queue.close()
         return EXIT_RECYCLED if worker.recycled else 0
+
+    def _be_beside(self, orders: int, events: int) -> int:
+        assert self._beside is not None
+        self._in_child()
+        for number in (signal.SIGINT, signal.SIGTERM):  # which all processes may get
+            signal.signal(number, signal.SIG_IGN)
+        with self._beside():
+            os.read(orders, 1)  # returns when the parent says so, or has died
+        return 0
 
     def _reap(self) -> None:
         """Note which children have ended."""
