@@ -167,6 +167,9 @@ def archive(store: Store) -> Iterator[Path]:
     store.sync()
     assert_type(store.wait_shipped("5s"), bool)
     assert_type(store.ship_now(), bool)
+    assert_type(store.using("shipped").xadd("s", {"a": "1"}), str)
+    with store.transaction(sync="shipped") as txn:
+        txn.xadd("s", {"a": "1"})
 
 
 def keys(store: Store[str], other: Store[bytes]) -> None:

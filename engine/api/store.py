@@ -19,7 +19,7 @@ from streamkeep.engine.api.frame_commands import FrameCommands
 from streamkeep.engine.api.key_commands import KeyContainer
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
-from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
+from streamkeep.engine.api.views import CallSync, Snapshot, Sync, SyncView, Transaction, check_sync
 from streamkeep.engine.api.work import WorkCommands
 from streamkeep.engine.archive import back_pressure, garbage
 from streamkeep.engine.archive.upkeep import ArchiveThread
@@ -40,10 +40,16 @@ from streamkeep.engine.whole_store import scrub
 from streamkeep.format import html
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.entry import Text
-from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    NotShippedError,
+    StoreClosedError,
+    StoreError,
+)
 from streamkeep.format.core.values import whole
 from streamkeep.format.segment.manifest import SegmentRecord
 
+_MOST_SHIPPING_S: Final = 30.0  # for which a call with sync="shipped" waits
 _MOST_READERS: Final = 100_000  # `lock.mdb` has 64 bytes on disk for each
 
 log = logging.getLogger("streamkeep")
@@ -231,14 +237,17 @@ class Store(
     # --- several commands at once -----------------------------------------------------------
 
     @contextmanager
-    def transaction(self, sync: Sync | None = None) -> Iterator[Transaction[Text]]:
+    def transaction(self, sync: CallSync | None = None) -> Iterator[Transaction[Text]]:
         """Make several commands one transaction, across streams; see `Transaction`.
 
         Args:
-            sync: a sync mode for this transaction, instead of that of the store.
+            sync: a sync mode for this transaction, instead of that of the store; or "shipped", as
+                for `using`.
         """
         self._check_writable()
-        wait = self._waits(sync)
+        if sync == "shipped":
+            self._check_shipped()
+        wait = self._waits("commit" if sync == "shipped" else sync)
         txn = self._environment.begin_write(durable=wait)
         transaction = Transaction(self, txn)
         thread = threading.get_ident()
@@ -265,17 +274,44 @@ class Store(
         self._environment.settle()
         if txn.garbage:
             self._collect_garbage()
+        if sync == "shipped":
+            self._wait_for_copy()
 
     def open_transaction(self) -> Transaction[bytes] | Transaction[str] | None:
         """Return the transaction that this thread has open on the store, if it has one."""
         begun = self._environment.transactions.get(threading.get_ident())
         return begun if isinstance(begun, Transaction) and begun.is_open() else None
 
-    def using(self, sync: Sync) -> SyncView[Text]:
-        """Return an object with the commands of the store, which uses another sync mode."""
+    def using(self, sync: CallSync) -> SyncView[Text]:
+        """Return an object with the commands of the store, which uses another sync mode.
+
+        With "shipped", a call that writes returns when its change is on disk and a copy elsewhere
+        has it, too, so that it survives this machine: with the next piece, within a second unless
+        `streamkeep ship --every` says otherwise. It waits for half a minute at most.
+
+        Raises:
+            StoreError: "shipped", and nothing ships the store.
+            NotShippedError: later, by a call: its change was made, and no copy has it yet.
+        """
         self._check_open()
-        self._note_sync(sync)
+        if sync == "shipped":
+            self._check_shipped()
+        else:
+            self._note_sync(sync)
         return SyncView(self, sync)
+
+    def _check_shipped(self) -> None:
+        """Raise StoreError if nothing ships the store: before a change, not after it."""
+        self._environment.wait_shipped(0)
+
+    def _wait_for_copy(self) -> None:
+        """Return when a copy elsewhere has what is committed; raise NotShippedError."""
+        if not self._environment.wait_shipped(_MOST_SHIPPING_S):
+            raise NotShippedError(
+                f"{self.path}: the change was made and is on disk here, but no copy has it after "
+                f"{_MOST_SHIPPING_S:.0f} s; next: see that `streamkeep ship` runs and reaches its "
+                "target, and do not repeat the call"
+            )
 
     def snapshot(self) -> Snapshot[Text]:
         """Return the present state of the store, for reads that must agree; see `Snapshot`."""

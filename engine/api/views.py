@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
 
 Sync = Literal["commit", "interval", "none"]
+CallSync = Literal["commit", "interval", "none", "shipped"]
 _SYNC_MODES: Final = ("commit", "interval", "none")
 
 
@@ -273,13 +274,17 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
 class SyncView(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
     """The commands of a store with another sync mode: `store.using(sync="none").xadd(...)`."""
 
-    def __init__(self, store: Store[Text], sync: Sync) -> None:
+    def __init__(self, store: Store[Text], sync: CallSync) -> None:
         self._store: Store[Text] = store
         self._set_decode(store._decode)
-        self._wait = check_sync(sync) == "commit"
+        self._ships = sync == "shipped"
+        self._wait = self._ships or check_sync(sync) == "commit"
 
     def _run(self, command: Command[Result]) -> Result:
-        return self._store._run(command, self._wait)
+        result = self._store._run(command, self._wait)
+        if self._ships and (command.writes or command.call is not None):
+            self._store._wait_for_copy()
+        return result
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         return self._store._begin_scan()

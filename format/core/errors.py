@@ -139,6 +139,14 @@ class UnreachableError(StoreError):
     """
 
 
+class NotShippedError(StoreError):
+    """A call with `sync="shipped"` has waited for a copy elsewhere, and none has its commit yet.
+
+    The change was made and is on disk here: do not repeat the call. `Store.wait_shipped` says when
+    a copy has it.
+    """
+
+
 class StaleSnapshotError(StoreError):
     """A snapshot needs an archive file that was dropped or rewritten after it was taken.
 

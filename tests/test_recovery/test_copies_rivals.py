@@ -16,8 +16,14 @@ import streamkeep
 from erased import SECRET, entry
 from golden_stores import describe
 from patience import wait_until
+from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.store import Store
-from streamkeep.format.core.errors import StoreError, UnreachableError
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    NotShippedError,
+    StoreError,
+    UnreachableError,
+)
 from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import generations, shipper, verify, writer
 from streamkeep.recovery.copies.generations import Generations
@@ -218,6 +224,38 @@ def test_a_take_over_is_done_once(open_store: Open, tmp_path: Path) -> None:
     store.xadd("s", {"n": "1"})
     with pytest.raises(Superseded):
         running.run()
+
+
+def test_calls_that_survive_the_machine(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They return when the target has their commit; without a shipper, nothing is done."""
+    store, target = open_store(sync="none"), tmp_path / "target"
+    for begin in (store.using, store.transaction):
+        with pytest.raises(StoreError, match="nothing ships"), begin("shipped") as txn:
+            txn.xadd("s", {"n": "0"})
+    assert not store.exists("s")
+    running = Shipper(store, target, every="50ms")
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    try:
+        wait_until(lambda: running.report().commit_number > 0)
+        store.using("shipped").xadd("s", {"n": "1"})
+        assert running.report().commit_number == newest(store)
+        with store.transaction(sync="shipped") as txn:
+            txn.xadd("s", {"n": "2"})
+        assert running.report().commit_number == newest(store)
+        store.xadd("s", {"n": "3"})
+        assert store.using("shipped").xlen("s") == 3  # reads do not wait
+    finally:
+        running.stop.set()
+        thread.join()
+    monkeypatch.setattr(store_module, "_MOST_SHIPPING_S", 0.0)
+    with pytest.raises(NotShippedError, match="on disk here, but no copy has it"):
+        store.using("shipped").xadd("s", {"n": "4"})
+    assert store.xlen("s") == 4
+    with pytest.raises(ArgumentError, match="sync must be one of"):
+        open_store(sync="shipped")
 
 
 def test_a_shipper_that_is_stopped_ships_the_rest(open_store: Open, tmp_path: Path) -> None:
