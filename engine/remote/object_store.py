@@ -22,8 +22,9 @@ import fcntl
 import importlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -39,6 +40,7 @@ from streamkeep.supported import install_hint
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 _PIECE: Final = 8 << 20
 _MOST_TEXT: Final = 200
+_UNFINISHED_S: Final = 3600  # in which a process completes an object that it writes
 _TIMEOUT: Final = timedelta(seconds=30)
 _CONNECT: Final = timedelta(seconds=5)
 _RETRIES: Final[dict[str, object]] = {
@@ -98,6 +100,9 @@ class ObjectStore(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove an object if it exists."""
+
+    def sweep(self) -> None:
+        """Remove what killed processes have left of objects, an hour ago or earlier."""
 
 
 def put_bytes(store: ObjectStore, name: str, data: bytes) -> None:
@@ -234,6 +239,13 @@ class FolderObjects:  # the methods are those of `ObjectStore`
         with self._reaching():
             (self._root / name).unlink(missing_ok=True)
 
+    def sweep(self) -> None:
+        with self._reaching():
+            for path in self._root.rglob(".*.part"):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < time.time() - _UNFINISHED_S:
+                        path.unlink()
+
     @contextmanager
     def _reaching(self) -> Iterator[None]:
         try:
@@ -314,6 +326,9 @@ class BucketObjects:  # the methods are those of `ObjectStore`
         with self._reaching():
             found = self._obstore.list_with_delimiter(self._bucket)
             return sorted(str(one).rstrip("/") for one in found["common_prefixes"])
+
+    def sweep(self) -> None:
+        """Do nothing: its lifecycle rules remove the parts of uploads that were not completed."""
 
     def remove(self, name: str) -> None:
         with self._reaching():

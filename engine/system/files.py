@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -120,8 +121,6 @@ def _sync_folder_at(path: Path) -> None:
 
 def create_whole(path: Path, data: bytes) -> bool:
     """Write a file, durably and as a whole, unless the name exists; return whether it did."""
-    with suppress(FileNotFoundError):
-        os.unlink(_beside(path))  # of a killed process with the same number
     try:
         with _named_at_end(path, os.link) as out:
             out.write(data)
@@ -141,14 +140,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         yield out
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
-
-
 @contextmanager
 def _named_at_end(path: Path, give_name: Callable[[Path, Path], None]) -> Iterator[BinaryIO]:
     """Write a file beside `path` in a `with` block, and then give it that name, durably."""
-    beside = _beside(path)
+    # Two threads may write one file. Only a process that was killed can have left this one: in a
+    # container, all have the same number.
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
+    with suppress(FileNotFoundError):
+        os.unlink(beside)
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(handle, "wb") as out:

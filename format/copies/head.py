@@ -97,7 +97,11 @@ def decode_head(data: bytes, where: str) -> Head:
             raise ValueError("no generation")
         return Head(UUID(members["store"]), generations)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptionError(where, f"not the head of a copy: {error}") from None
+        problem = (
+            f"not the head of a copy: {error}; next: put back an earlier version of this object; "
+            "or move the target away, and `streamkeep ship` with --take-over makes another copy"
+        )
+        raise CorruptionError(where, problem) from None
 
 
 def _generation(members: Mapping[str, Any]) -> Generation:

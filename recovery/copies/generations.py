@@ -29,8 +29,7 @@ from streamkeep.recovery.copies.target import Target
 from streamkeep.recovery.copies.writer import Again
 
 _TRUSTED_S: Final = 600  # for which the head of a bucket is not read again
-# At most one generation begins per second, so that more than `_TRUSTED_S` have gone by.
-_ENDS: Final = 1000
+_ENDS: Final = 1000  # that stay; so many bases are not made in that time
 
 
 class Generations:
@@ -144,6 +143,7 @@ class Generations:
         """Remove what is left of generations that the head does not name, and their segments."""
         named = {one.name for one in self.named}
         newest = self.named[-1].name
+        self.target.objects.sweep()
         unnamed = [
             name
             # A later one may be that of a process which is still at its base.

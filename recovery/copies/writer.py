@@ -283,7 +283,10 @@ class Writer:
                     found = cursor.next()
 
         self.base_bytes, _ = self._send_all(0, rows(), stop)
-        self._send_segments(segments)
+        for one in segments:
+            if stop.is_set():
+                raise Again("stopped")
+            self._send_segments([one])
         failpoints.hit("ship:base")
 
     def _send_all(

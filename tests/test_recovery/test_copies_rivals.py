@@ -18,6 +18,7 @@ from golden_stores import describe
 from patience import wait_until
 from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.remote.object_store import put_bytes
 from streamkeep.format.core.errors import (
     ArgumentError,
     NotShippedError,
@@ -256,6 +257,30 @@ def test_calls_that_survive_the_machine(
     assert store.xlen("s") == 4
     with pytest.raises(ArgumentError, match="sync must be one of"):
         open_store(sync="shipped")
+
+
+def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: Path) -> None:
+    """Half an object: in a container, the next process has the same number, and must not stop."""
+    store, target = open_store(), tmp_path / "target"
+    store.set_retention("s", archive=True)
+    store.xadd_many("s", [{"n": str(n)} for n in range(900)])
+    store.xtrim("s", maxlen=10, approximate=False)
+    store.archive()
+    ship(store, target)
+    segment = next(one for one in (target / "segments").rglob("*.seg.*"))
+    mine = f"{os.getpid()}-{threading.get_native_id()}"
+    parts = [segment.with_name(f".{segment.name}.{mine}.part"), target / ".head.json.1-1.part"]
+    for part in parts:
+        part.write_bytes(SECRET)
+    objects = Target(target).objects
+    put_bytes(objects, f"segments/{segment.relative_to(target / 'segments')}", b"")
+    assert [part.exists() for part in parts] == [False, True]
+    ship(store, target)
+    assert parts[1].exists()  # a process may still write it
+    os.utime(parts[1], (0, 0))
+    ship(store, target, renew=True)
+    assert not parts[1].exists()
+    assert not verify_copy(target, everything=True).problems
 
 
 def test_a_shipper_that_is_stopped_ships_the_rest(open_store: Open, tmp_path: Path) -> None:
