@@ -37,6 +37,7 @@ class Generations:
 
     Attributes:
         named: those that the head named when it was read; the last one goes on.
+        trusted_s: for so long, the head is not read again.
     """
 
     def __init__(self, target: Target) -> None:
@@ -47,7 +48,7 @@ class Generations:
         self._read_s = 0.0
         self._bare: set[str] = set()  # of which only the end is left
         # In a folder that costs nothing, and finds a disk that is not mounted any more.
-        self._trusted_s = 0 if target.uri.startswith("file:") else _TRUSTED_S
+        self.trusted_s = 0 if target.uri.startswith("file:") else _TRUSTED_S
 
     def read(self) -> Head | None:
         """Read the head; None if there is none."""
@@ -64,7 +65,7 @@ class Generations:
         Raises:
             Again: another one has begun, or the copy is gone.
         """
-        if time.clock_gettime(time.CLOCK_BOOTTIME) - self._read_s < self._trusted_s:
+        if time.clock_gettime(time.CLOCK_BOOTTIME) - self._read_s < self.trusted_s:
             return
         if self.read() is None or self.named[-1].name != name:
             raise Again(f"{self.target.uri}: the copy does not go on with {name}")

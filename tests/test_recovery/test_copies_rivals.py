@@ -43,7 +43,7 @@ def bucket_like(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def trusting(self: Generations, target: Target) -> None:
         init(self, target)
-        self._trusted_s = 600
+        self.trusted_s = 600
 
     monkeypatch.setattr(Generations, "__init__", trusting)
 

@@ -90,11 +90,11 @@ def run(
         renew: Make the copy anew, and then remove what TARGET had before.
         forget: Ship no more to TARGET: STORE holds no journal for it.
     """
-    from streamkeep.recovery.copies import shipper as shipping
+    from streamkeep.recovery.copies.ship import forget as forget_copy
     from streamkeep.recovery.copies.shipper import Shipper
 
     if forget:
-        held = shipping.forget(store_path, target)
+        held = forget_copy(store_path, target)
         text = "holds nothing for it any more" if held else "held nothing for it"
         output.done(target=target, forgotten=held)
         output.note(f"{target}: {store_path} {text}")
