@@ -54,31 +54,6 @@ def test_what_is_counted_is_what_was_loaded() -> None:
         assert summary["entries"] == objects("streams", kind)[-1]["entries"] - 1
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("k", "a.csv", "--existing", "skip"), "--existing is for whole streams"),
-        (("k", "rows.jsonl", "--existing", "refuse"), "--existing is for whole streams"),
-        (("a.resp", "--existing", "replace"), "--existing is for whole streams"),
-        (("k", "a.csv", "--db", "0"), "--db is for RDB files"),
-        (("a.jsonl", "--db", "0"), "--db is for RDB files"),
-        (("a.jsonl", "--from-line", "1"), "--from-line is for rows and commands"),
-        (("k", "a.rdb", "--from-line", "9"), "--from-line is for rows and commands"),
-        (("a.csv", "--batch", "5"), "--batch is for rows"),
-        (("a.resp", "--sort"), "--sort is for rows"),
-        (("a.jsonl", "--time", "x"), "--time is for rows"),
-        (("k", "a.resp"), "leave KEY out"),
-    ],
-)
-def test_options_of_load_that_cannot_apply(args: tuple[str, ...], message: str) -> None:
-    run("add", "s", "k", "f", "v")
-    for kind in ("jsonl", "rdb", "resp", "csv"):
-        run("dump", "s", "--output", f"a.{kind}")
-    Path("rows.jsonl").write_text('{"a":1}\n')
-    assert message in run("load", "t", *args, status=2).stderr
-    assert not Path("t").exists()
-
-
 def test_streams_that_exist_are_kept_skipped_or_replaced() -> None:
     fill()
     run("dump", "s", "--output", "a.jsonl")

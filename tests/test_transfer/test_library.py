@@ -366,6 +366,13 @@ def test_options_of_a_dump_that_cannot_apply(options: dict[str, Any], problem: s
         ("a.jsonl", {"time_column": "a", "time_unit": "h"}, "time_unit must be one of"),
         ("a.jsonl", {"existing": "maybe"}, "existing must be one of"),
         ("a.jsonl", {"sort": True}, "sort= is for rows"),
+        ("a.jsonl", {"time_column": "x"}, "time_column= is for rows"),
+        ("a.csv", {"batch": 5}, "batch= is for rows"),
+        ("a.resp", {"sort": True}, "sort= is for rows"),
+        ("a.resp", {"existing": "replace"}, "existing= is for whole streams"),
+        ("rows.jsonl", {"key": "k", "existing": "refuse"}, "existing= is for whole streams"),
+        ("a.csv", {"key": "k", "database": 0}, "database= is for RDB"),
+        ("a.rdb", {"key": "k", "from_line": 9}, "from_line= is for rows and commands"),
         ("a.jsonl", {"database": 0}, "database= is for RDB"),
         ("a.jsonl", {"from_line": 2}, "from_line= is for rows and commands"),
         ("a.jsonl", {"skip": ["DEL"]}, "skip= is for commands"),
@@ -379,8 +386,9 @@ def test_options_of_a_load_that_cannot_apply(
     name: str, options: dict[str, Any], problem: str
 ) -> None:
     fill()
-    for kind in ("jsonl", "csv", "resp"):
+    for kind in ("jsonl", "csv", "resp", "rdb"):
         transfer.dump("s", f"a.{kind}")
+    Path("rows.jsonl").write_text('{"a":1}\n')
     with pytest.raises(streamkeep.ArgumentError, match=problem):
         transfer.load("t", name, **options)
     assert not Path("t").exists()
