@@ -75,6 +75,16 @@ def die_at(name: str, passages: int) -> None:
     failpoints.arm(name, passed)
 
 
+def killed_at(name: str, work: Callable[[], object]) -> None:
+    """Run something in a forked child, which is killed at its first passage of a failpoint."""
+
+    def run() -> None:
+        die_at(name, 1)
+        work()
+
+    assert status_of(child_of(run)) == -signal.SIGKILL, name
+
+
 def copy_of_killed(store: Store[bytes], path: Path) -> Path:
     """Copy an open store as it would be if its process were killed now."""
     shutil.copytree(store.path, path, ignore=shutil.ignore_patterns("lock.mdb"))

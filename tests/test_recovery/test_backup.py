@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
 from inside import checkpoint_now
 from patience import line_of
+from stopped import killed_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
@@ -250,26 +250,6 @@ def test_names_change_in_one_step_or_two(
     assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
 
 
-KILLED = """
-import os, signal, sys
-from streamkeep.engine.system import failpoints
-from streamkeep.format.core.keys import NODES
-from streamkeep.recovery import backup, compact, restore
-if sys.argv[1].startswith("2 "):
-    sys.modules["streamkeep.recovery.backups.backup"]._exchange = lambda *names: False
-failpoints.arm(sys.argv[1].removeprefix("2 "), lambda: os.kill(os.getpid(), signal.SIGKILL))
-if len(sys.argv) == 4:
-    backup(sys.argv[2], sys.argv[3])
-else:
-    compact(sys.argv[2])
-"""
-
-
-def killed_at(step: str, *args: Path) -> None:
-    child = subprocess.run([sys.executable, "-c", KILLED, step, *map(str, args)], check=False)
-    assert child.returncode == -signal.SIGKILL, step
-
-
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "step",
@@ -280,11 +260,11 @@ def killed_at(step: str, *args: Path) -> None:
             "backup:copied",
             "backup:checked",
             "backup:exchanged",
-            "2 backup:aside",
+            "backup:aside",
             "backup:named",
         ],
         "backup:copied",
-        "2 backup:aside",
+        "backup:aside",
     ),
 )
 def test_a_backup_that_is_killed_leaves_a_whole_one(
@@ -296,7 +276,10 @@ def test_a_backup_that_is_killed_leaves_a_whole_one(
     fill(store, 50)
     later = contents(store)
     store.close()
-    killed_at(step, store.path, target)
+    with pytest.MonkeyPatch.context() as patch:
+        if step == "backup:aside":  # the system cannot exchange names
+            patch.setattr("streamkeep.recovery.backups.backup._exchange", lambda *names: False)
+        killed_at(step, lambda: backup(store.path, target))
     if target.exists():
         assert shown(target) in (earlier, later)
         assert_sound(target)
@@ -362,7 +345,7 @@ def test_a_compaction_that_is_killed_leaves_the_old_store_or_the_new(
 ) -> None:
     expected = contents(store)
     store.close()
-    killed_at(step, store.path)
+    killed_at(step, lambda: compact(store.path))
     assert shown(store.path) == expected
     assert_sound(store.path)
     assert not [name for name in os.listdir(store.path) if name.startswith("compact")]
@@ -372,7 +355,7 @@ def test_a_compaction_that_is_killed_leaves_the_old_store_or_the_new(
 
 def test_readers_of_a_compaction_that_was_cut_off_are_told_what_to_do(store: Store) -> None:
     store.close()
-    killed_at("compact:journal-gone", store.path)
+    killed_at("compact:journal-gone", lambda: compact(store.path))
     with pytest.raises(errors.RecoveryNeededError, match="compaction"):
         streamkeep.open(store.path, readonly=True)
     with pytest.raises(errors.RecoveryNeededError, match="compaction"):
@@ -464,7 +447,7 @@ def test_what_a_killed_backup_has_copied_is_not_in_the_way(archived: Store, tmp_
     target = tmp_path / "backup"
     expected = archived.xrange("k", history=True)
     archived.close()
-    killed_at("backup:segment", archived.path, target)
+    killed_at("backup:segment", lambda: backup(archived.path, target))
     assert not target.exists()
     backup(archived.path, target)
     assert_sound(target)

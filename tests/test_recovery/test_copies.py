@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from erased import SECRET, entry, grep
 from golden_stores import describe, digest
 from inside import checkpoint_now, journal_of
 from patience import line_of, wait_until
+from stopped import child_of, die_at, killed, killed_at, status_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.journal.reader import journal_names
@@ -175,21 +177,20 @@ def test_a_shipper_finds_out_that_another_store_took_over(open_store: Open, tmp_
 
 def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
     """A recovery raises the epoch; records of both epochs follow each other in the copy."""
-    program = (
-        "import os, sys, streamkeep\n"
-        "store = streamkeep.open(sys.argv[1], sync='none')\n"
-        "for n in range(300): store.xadd('s', {'n': str(n)})\n"
-        "if sys.argv[2:]:\n"
-        "    from streamkeep.recovery import ship\n"
-        "    ship(store, sys.argv[2])\n"
-        "for n in range(50): store.xadd('s', {'n': str(n)})\n"
-        "os._exit(9)\n"
-    )
     path, target = tmp_path / "store", str(tmp_path / "target")
-    run = [sys.executable, "-c", program, str(path)]
-    assert subprocess.run([*run, target], check=False).returncode == 9
+
+    def work(*, ships: bool) -> None:
+        store = streamkeep.open(path, sync="none")
+        for n in range(300):
+            store.xadd("s", {"n": str(n)})
+        if ships:
+            ship(store, target)
+        for n in range(50):
+            store.xadd("s", {"n": str(n)})
+
+    killed(partial(work, ships=True))
     for _ in range(2):
-        assert subprocess.run(run, check=False).returncode == 9
+        killed(partial(work, ships=False))
     with streamkeep.open(path) as store:
         assert ship(store, target).base_bytes == 0
         assert len(os.listdir(tmp_path / "target")) == 3  # head, probe, one generation
@@ -530,27 +531,27 @@ def test_waiting_for_the_copy(open_store: Open, tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", steps("ship:"))
 def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
     """The next shipper goes on, and the copy is what the store is."""
-    program = (
-        "import os, sys, streamkeep\n"
-        "from streamkeep.engine.system import failpoints\n"
-        "from streamkeep.recovery import ship\n"
-        "store = streamkeep.open(sys.argv[1], sync='none')\n"
-        "store.set_retention('s', archive=True)\n"
-        "for n in range(14 if sys.argv[3] == 'ship:rows' else 2):\n"
-        "    for m in range(500): store.xadd('s', {'n': str(m)})\n"
-        "    store.xtrim('s', maxlen=20, approximate=False)\n"
-        "    store.archive()\n"
-        "    if n: failpoints.arm(sys.argv[3], lambda: os._exit(9))\n"
-        "    if n and sys.argv[3] == 'ship:ended':\n"
-        "        store.erase('s', '0-1', store.xrange('s', count=1)[0].id)\n"
-        "    ship(store, sys.argv[2])\n"
-        "if sys.argv[3] in ('ship:base', 'ship:head', 'ship:dropped'):\n"
-        "    store.erase('s', store.xrange('s', count=1)[0].id)\n"
-        "    ship(store, sys.argv[2])\n"
-    )
     path, target = tmp_path / "store", str(tmp_path / "target")
-    run = [sys.executable, "-c", program, str(path), target, step]
-    assert subprocess.run(run, check=False).returncode == 9
+
+    def work() -> None:
+        store = streamkeep.open(path, sync="none")
+        store.set_retention("s", archive=True)
+        for n in range(14 if step == "ship:rows" else 2):
+            for m in range(500):
+                store.xadd("s", {"n": str(m)})
+            store.xtrim("s", maxlen=20, approximate=False)
+            store.archive()
+            if n:
+                die_at(step, 1)
+            if n and step == "ship:ended":
+                store.erase("s", "0-1", store.xrange("s", count=1)[0].id)
+            ship(store, target)
+        if step in ("ship:base", "ship:head", "ship:dropped"):
+            store.erase("s", store.xrange("s", count=1)[0].id)
+            ship(store, target)
+        os._exit(1)
+
+    assert status_of(child_of(work)) == -signal.SIGKILL
     with streamkeep.open(path) as store:
         for _ in range(3):
             store.xadd("s", {"n": "after"})
@@ -576,16 +577,8 @@ def test_restore_killed_at_each_step(open_store: Open, tmp_path: Path, step: str
         if n < 2:
             store.archive()
         ship(store, target)
-    program = (
-        "import os, sys\n"
-        "from streamkeep.engine.system import failpoints\n"
-        "from streamkeep.recovery import restore_copy\n"
-        "failpoints.arm(sys.argv[3], lambda: os._exit(9))\n"
-        "restore_copy(sys.argv[1], sys.argv[2])\n"
-    )
     new = tmp_path / "restored"
-    run = [sys.executable, "-c", program, target, str(new), step]
-    assert subprocess.run(run, check=False).returncode == 9
+    killed_at(step, lambda: restore_copy(target, new))
     assert new.exists() == (step == "ship-restore:named")
     if step != "ship-restore:named":
         restore_copy(target, new)
@@ -739,16 +732,8 @@ def test_a_standby_that_is_killed_goes_on(open_store: Open, tmp_path: Path) -> N
     target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.xadd("s", {"n": "1"})
     ship(store, target)
-    program = (
-        "import os, sys\n"
-        "from streamkeep.recovery.copies.standby import Standby\n"
-        "following = Standby(sys.argv[1], sys.argv[2])\n"
-        "following.run(once=True)\n"
-        "os._exit(9)\n"
-    )
-    run = [sys.executable, "-c", program, target, str(place)]
     for n in range(4):
-        assert subprocess.run(run, check=False).returncode == 9
+        killed(lambda: Standby(target, place).run(once=True))
         store.xadd_many("s", [{"n": str(n)} for n in range(50)])
         ship(store, target)
         ship(store, target)
@@ -928,15 +913,7 @@ def test_a_generation_is_ended_by_the_next_shipper(open_store: Open, tmp_path: P
     running = Shipper(store, target)
     running.run(once=True)
     restore_copy(target, tmp_path / "second")
-    program = (
-        "import os, sys, streamkeep\n"
-        "from streamkeep.engine.system import failpoints\n"
-        "from streamkeep.recovery import ship\n"
-        "failpoints.arm('ship:head', lambda: os._exit(9))\n"
-        "ship(sys.argv[1], sys.argv[2])\n"
-    )
-    run = [sys.executable, "-c", program, str(tmp_path / "second"), target]
-    assert subprocess.run(run, check=False).returncode == 9
+    killed_at("ship:head", lambda: ship(tmp_path / "second", target))
     ship(tmp_path / "second", target)
     store.xadd("s", {"n": "2"})
     with pytest.raises(Again):
