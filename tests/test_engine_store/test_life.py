@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -357,25 +358,18 @@ def test_a_forked_child_is_told_to_open_the_store_again(open_store: Open, tmp_pa
     assert store.xadd("s", {"f": "v"}) == b"9999999999999-1"
 
 
-WRITER = """
-import sys
-from streamkeep.engine.api.store import Store
-path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with Store(path, sync="none") as store:
-    for number in range(count):
-        store.xadd("shared", {"from": name, "n": number})
-"""
-
-
 @pytest.mark.both_modes
 def test_processes_share_a_store(open_store: Open, tmp_path: Path) -> None:
     store = open_store(clock=None)
-    children = [
-        subprocess.Popen([sys.executable, "-c", WRITER, tmp_path / "store", name, "300"])
-        for name in "abc"
-    ]
+
+    def write(name: str) -> None:
+        with Store(tmp_path / "store", sync="none") as own:
+            for number in range(300):
+                own.xadd("shared", {"from": name, "n": number})
+
+    children = [child_of(partial(write, name)) for name in "abc"]
     mine = [store.xadd("shared", {"from": "me", "n": number}) for number in range(300)]
-    assert [child.wait(PATIENCE_S) for child in children] == [0, 0, 0]
+    assert [status_of(child) for child in children] == [0, 0, 0]
     entries = store.xrange("shared")
     assert len(entries) == store.xlen("shared") == 1200
     assert [entry.id for entry in entries if entry.fields[b"from"] == b"me"] == mine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import streamkeep
 from inside import checkpoint_now
 from patience import wait_until
+from stopped import child_of, die, status_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store import environment, opening
 from test_engine_store.test_life import run
@@ -187,20 +189,14 @@ def test_readers_beyond_the_slots_get_a_clear_error(open_store: Open) -> None:
 def test_slots_of_dead_readers_are_taken_back(open_store: Open, tmp_path: Path) -> None:
     store = open_store(max_readers=8)
     store.xadd("s", {"n": 0})
-    code = """
-import os, sys
-from streamkeep.engine.api.store import Store
-store = Store(sys.argv[1], sync="none")
-held = [store.snapshot() for _ in range(6)]
-sys.stdout.write("held")
-sys.stdout.flush()
-os.kill(os.getpid(), 9)
-"""
-    import subprocess
-    import sys
 
-    child = subprocess.run([sys.executable, "-c", code, tmp_path / "store"], check=False)
-    assert child.returncode == -9
+    def hold() -> None:
+        own = Store(tmp_path / "store", sync="none")
+        held = [own.snapshot() for _ in range(6)]
+        assert len(held) == 6
+        die()
+
+    assert status_of(child_of(hold)) == -signal.SIGKILL
     snapshots = [store.snapshot() for _ in range(7)]
     assert [snapshot.xlen("s") for snapshot in snapshots] == [1] * 7
     for snapshot in snapshots:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import streamkeep
 from crash.power import another_boot, copy_store
 from patience import wait_until
 from raw_store import raw_store
+from stopped import child_of, die, status_of
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery import stored_version
@@ -27,6 +28,7 @@ from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.records import encode_number
+from streamkeep.jobs import Queue
 from streamkeep.recovery.salvage.repair import repair
 
 NEWER = 99
@@ -196,28 +198,27 @@ def test_a_store_of_a_system_with_other_pages_is_refused_and_unchanged(
     assert contents(path) == before
 
 
-_USE = """
-import os, signal, sys, streamkeep
-from streamkeep.jobs import Queue
-store = streamkeep.open(sys.argv[1])
-for n in range(5):
-    store.xadd("s", {"n": n})
-queue = Queue(store)
-queue.put(1)
-queue.get(timeout=0)
-if sys.argv[2] == "killed":
-    os.kill(os.getpid(), signal.SIGKILL)
-store.close()
-"""
-
-
 @pytest.fixture(scope="module")
 def used_stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A store that a process has used until it closed it, and one until it was killed."""
     stores = {end: tmp_path_factory.mktemp("used") / end for end in ("closed", "killed")}
     for end, path in stores.items():
-        subprocess.run([sys.executable, "-W", "ignore", "-c", _USE, str(path), end], check=False)
+        child = child_of(partial(use, path, killed=end == "killed"))
+        assert status_of(child) == (-signal.SIGKILL if end == "killed" else 0)
     return stores
+
+
+def use(path: Path, *, killed: bool) -> None:
+    """Use all kinds of files of a store."""
+    store = streamkeep.open(path)
+    for n in range(5):
+        store.xadd("s", {"n": n})
+    queue = Queue(store)
+    queue.put(1)
+    queue.get(timeout=0)
+    if killed:
+        die()
+    store.close()
 
 
 @pytest.fixture(params=["closed", "killed"])
