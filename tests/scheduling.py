@@ -11,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
-class Scheduling(LoadScopeScheduling):
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
     """Each test is run by whatever process is free; those that need a session of Spark by one.
 
     Groups of pytest-xdist cannot do this: with pytest 9.2 their marks have no effect. The tests of
