@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import meta_of
@@ -26,11 +27,13 @@ from streamkeep.format.lmdb_file.lmdb_pages import (
     decode_tree_page,
 )
 
+_KEPT_PAGES: Final = 256  # the branches of all tables, since rows are read in order
+
 RowKey = tuple[int, bytes]  # table, LMDB key
 
 
 def read_rows(
-    folder: Folder, slot: CheckpointSlot, wanted: Iterable[RowKey]
+    folder: Folder, slot: CheckpointSlot, wanted: Collection[RowKey]
 ) -> dict[RowKey, bytes | None]:
     """Return rows of a checkpoint by table and key; None for those that it does not have.
 
@@ -49,13 +52,13 @@ def read_rows(
                 roots[table] = (
                     None if record is None else decode_database(record, name.decode()).root
                 )
-        return {(table, key): pages.find(roots[table], key) for table, key in wanted}
+        return {(table, key): pages.find(roots[table], key) for table, key in sorted(wanted)}
     finally:
         os.close(handle)
 
 
 class _Pages:
-    """The pages of a data file; all that were read are kept."""
+    """The pages of a data file; those that were read last are kept."""
 
     def __init__(self, handle: int, size: int) -> None:
         self._handle = handle
@@ -83,6 +86,8 @@ class _Pages:
     def _page(self, number: int) -> TreePage:
         page = self._pages.get(number)
         if page is None:
+            if len(self._pages) >= _KEPT_PAGES:
+                del self._pages[next(iter(self._pages))]
             data = os.pread(self._handle, self._size, number * self._size)
             page = self._pages[number] = decode_tree_page(data, number)
         return page

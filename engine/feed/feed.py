@@ -106,6 +106,7 @@ class Feed(Generic[Text]):
             ChangesGoneError: what follows is not there, or the store has made another commit.
         """
         self._lock = -1
+        self._maker = os.getpid()
         self._base: ReadTxn | None = None
         self._next: ReadTxn | None = None
         if environment.follows:
@@ -145,8 +146,9 @@ class Feed(Generic[Text]):
                 txn.close()
         handle, self._lock = self._lock, -1
         if handle >= 0:
-            with suppress(OSError):
-                self._folder.remove(self._slot.name)
+            if self._maker == os.getpid():  # a forked child has the lock of its parent
+                with suppress(OSError):
+                    self._folder.remove(self._slot.name)
             os.close(handle)
 
     def _hold(self) -> None:
@@ -284,10 +286,10 @@ class Feed(Generic[Text]):
                 effects = tuple(self._rows.effects())
                 commits.append(Commit(number, commit_position(number, chain), effects))
                 size += len(body)
+        self._note()
         now = time.monotonic()
         if commits:
             self._read = now
-            self._note()
             return commits
         return None if now - self._read >= self._block_s else commits
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import random
 import subprocess
 import sys
@@ -180,6 +182,22 @@ def test_a_killed_reader_holds_nothing(open_store: Open, tmp_path: Path) -> None
     store.xadd("a", {"n": "2"})
     checkpoint_now(store)
     assert not any(name.startswith("slot-") for name in journal_of(store).folder.names())
+
+
+def test_a_forked_child_leaves_the_journal_to_its_parent(open_store: Open) -> None:
+    store = open_store()
+    store.xadd("a", {"n": "1"})
+    commits = store.changes("$")
+    child = os.fork()
+    if child == 0:
+        del commits
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert any(name.startswith("slot-") for name in journal_of(store).folder.names())
+    checkpoint_now(store)
+    assert any(name.startswith("slot-") for name in journal_of(store).folder.names())
+    assert list(commits) == []
 
 
 def test_a_reader_whose_journal_was_retired(open_store: Open) -> None:
