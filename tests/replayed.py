@@ -50,7 +50,7 @@ class Replayed:
 
     def _id_set(self, effect: Any) -> None:
         (self.streams[effect.key]["last"],) = effect.ids
-        self.streams[effect.key]["added"] = effect.count
+        self.streams[effect.key]["added"] = effect.number
 
     def _deleted(self, effect: Any) -> None:
         for one in effect.ids:
@@ -60,7 +60,7 @@ class Replayed:
         (end,) = effect.ids
         entries = self.streams[effect.key]["entries"]
         gone = [one for one in entries if _order(one) <= _order(end)]
-        assert len(gone) == effect.count
+        assert len(gone) == effect.number
         for one in gone:
             del entries[one]
 
@@ -79,7 +79,7 @@ class Replayed:
 
     def _group_moved(self, effect: Any) -> None:
         group = self._group(effect)
-        (group["last"],), group["read"] = effect.ids, effect.count
+        (group["last"],), group["read"] = effect.ids, effect.number
 
     def _consumer_created(self, effect: Any) -> None:
         assert effect.consumer not in self._group(effect)["consumers"]
@@ -92,7 +92,7 @@ class Replayed:
         group = self._group(effect)
         assert effect.consumer is None or effect.consumer in group["consumers"]
         for one in effect.ids:
-            group["pending"][one] = (effect.consumer, effect.count, effect.time_ms)
+            group["pending"][one] = (effect.consumer, effect.number, effect.time_ms)
 
     _returned = _delivered
 

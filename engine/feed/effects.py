@@ -75,17 +75,17 @@ class Effect(NamedTuple, Generic[Text]):
 
     Attributes:
         kind: "stream_created", "stream_deleted", "stream_renamed" (to `name`); "added" (`ids` has
-            one ID, `fields` its fields), "deleted" (`ids`), "trimmed" (`count` entries: all up to
+            one ID, `fields` its fields), "deleted" (`ids`), "trimmed" (`number` entries: all up to
             the ID in `ids`), "id_set" (XSETID: the last generated ID in `ids`, entries ever added
-            in `count`); "group_created" and "group_moved" (the last delivered ID in `ids`, entries
-            read in `count`, -1 if unknown), "group_destroyed"; "consumer_created",
-            "consumer_deleted"; "delivered" (`ids` are pending for `consumer`, for the `count`th
+            in `number`); "group_created" and "group_moved" (the last delivered ID in `ids`, entries
+            read in `number`, -1 if unknown), "group_destroyed"; "consumer_created",
+            "consumer_deleted"; "delivered" (`ids` are pending for `consumer`, for the `number`th
             time, since `time_ms`: XREADGROUP, XCLAIM, XAUTOCLAIM), "returned" (`ids` are pending
             for no consumer: XNACK), "acknowledged" (`ids` are no longer pending: XACK, or their
             consumer was deleted).
         key: the stream; of "stream_renamed", its name before.
         ids: IDs of entries, ascending, but for deliveries, which have the order of delivery.
-        count, time_ms: see `kind`; the time is in Unix milliseconds.
+        number, time_ms: see `kind`; the time is in Unix milliseconds.
     """
 
     kind: Kind
@@ -95,7 +95,7 @@ class Effect(NamedTuple, Generic[Text]):
     group: Text | None = None
     consumer: Text | None = None
     name: Text | None = None
-    count: int = 0
+    number: int = 0
     time_ms: int = 0
 
     @property
@@ -161,7 +161,7 @@ class Rows(Generic[Text]):
         """
         self.begin(get)
         self._cursors: dict[int, SlotCursor] = {}  # by stream, after the last entry of a node
-        self._text = text
+        self._text: Callable[[bytes], Text] = text
         self._shape = int(TEXT if decode else ENTRY)
 
     def begin(self, get: Callable[[int, bytes], bytes | None]) -> None:
@@ -274,7 +274,7 @@ class Rows(Generic[Text]):
             yield Effect("added", key, (entry.id,), fields=entry.fields)
             last, counted = max(last, one), counted + 1
         if (last, counted) != (new.last_id(), new.entries_added):
-            yield Effect("id_set", key, (self._id(new.last_id()),), count=new.entries_added)
+            yield Effect("id_set", key, (self._id(new.last_id()),), number=new.entries_added)
         same = new.max_deleted_id() == old.max_deleted_id()
         yield from self._gone(key, [one for one in gone if one not in again], new, trimmed=same)
 
@@ -304,7 +304,7 @@ class Rows(Generic[Text]):
             some = left[start : start + _MOST_IDS]
             yield Effect("deleted", key, tuple(map(self._id, some)))
         if front:  # last: what is gone up to there is then what was trimmed
-            yield Effect("trimmed", key, (self._id(front[-1]),), count=len(front))
+            yield Effect("trimmed", key, (self._id(front[-1]),), number=len(front))
 
     def _between(self, values: list[bytes | None], start: Id) -> dict[Id, Entry[Text]]:
         """Return the live entries of some nodes from an ID on, in order."""
@@ -347,7 +347,7 @@ class Rows(Generic[Text]):
         if old is None or (old.last_id(), old.entries_read) != (new.last_id(), new.entries_read):
             kind: Kind = "group_created" if old is None else "group_moved"
             place = (self._id(new.last_id()),)
-            yield Effect(kind, key, place, group=group, count=new.entries_read)
+            yield Effect(kind, key, place, group=group, number=new.entries_read)
         gone: list[Text] = []
         for row in touched[CONSUMERS][new.number]:
             if is_name_key(row):
@@ -371,7 +371,7 @@ class Rows(Generic[Text]):
                 owner = self._text(self._row(CONSUMERS, row, self._get(CONSUMERS, row)) or b"")
             ids = tuple(self._id(nack.id()) for nack in nacks)
             kind = "delivered" if consumer else "returned"
-            yield Effect(kind, key, ids, None, group, owner, count=count, time_ms=time)
+            yield Effect(kind, key, ids, None, group, owner, number=count, time_ms=time)
         ended = tuple(self._id(one) for one in sorted(before.keys() - after.keys()))
         if ended:
             yield Effect("acknowledged", key, ended, group=group)
@@ -385,7 +385,7 @@ class Rows(Generic[Text]):
         if group is None:
             return {}
         bodies = [self._row(PEL, page, value) for page, value in pages]
-        found = {}
+        found: dict[Id, Nack] = {}
         for data in (group.inline_nacks, *bodies):
             for index in range(count_nacks(data) if data else 0):
                 nack = decode_nack(data or b"", index)

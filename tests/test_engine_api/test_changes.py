@@ -116,8 +116,8 @@ def test_an_id_that_is_given_again(open_store: Open) -> None:
     assert commit.effects == (
         Effect("deleted", b"a", (b"2-1",)),
         Effect("added", b"a", (b"2-1",), {b"n": b"other"}),
-        Effect("id_set", b"a", (b"2-1",), count=2),
-        Effect("trimmed", b"a", (b"1-1",), count=1),
+        Effect("id_set", b"a", (b"2-1",), number=2),
+        Effect("trimmed", b"a", (b"1-1",), number=1),
     )
 
 

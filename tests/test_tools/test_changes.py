@@ -72,7 +72,7 @@ def test_what_is_printed_of_a_copy(tmp_path: Path) -> None:
         "group": "g",
         "consumer": "c",
         "ids": ["1-1", "2-1"],
-        "count": 1,
+        "number": 1,
     }
     rest = run("changes", str(tmp_path / "copy"), "--from", commits[-2]["position"], "--json")
     assert json.loads(rest.stdout.splitlines()[0]) == commits[-1]

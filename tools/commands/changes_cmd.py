@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -120,13 +120,13 @@ def _show(commit: Commit[bytes]) -> None:
         if one.ids:
             parts.append(" ".join(map(bytes.decode, one.ids)))
         if one.kind in _COUNTED:
-            parts.append(f"{_COUNTED[one.kind]}={one.count}")
+            parts.append(f"{_COUNTED[one.kind]}={one.number}")
         if one.fields is not None:
             parts.append(quoting.pairs_text(one.pairs))
         output.line("  ".join(parts))
 
 
-_COUNTED = {
+_COUNTED: Final = {
     "id_set": "added",
     "trimmed": "count",
     "group_created": "read",
@@ -150,7 +150,7 @@ def _members(one: Effect[bytes]) -> dict[str, Any]:
     if one.fields is not None:
         members["fields"] = json_pairs(one.pairs)
     if one.kind in _COUNTED:
-        members["count"] = one.count
+        members["number"] = one.number
     if one.time_ms:
         members["time_ms"] = one.time_ms
     return members
