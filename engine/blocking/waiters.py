@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Final
@@ -37,7 +38,7 @@ from typing import Final
 from streamkeep.engine.blocking.calls import BlockingCall, Wait, Waiter
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.notify.notifier import ALARM, Bell
-from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Event, WaitTable
+from streamkeep.engine.notify.wait_table import CLAIM, GROUP, IMPATIENT_S, READ, Event, WaitTable
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
@@ -67,6 +68,7 @@ class Waiters:
         self._read = read  # runs a function on a snapshot
         self._lock = make_lock("waiters")
         self._bells: set[Bell] = set()
+        self._open_after = 0.0  # when to try again to open the wait table
         self._spare: list[Bell] = []  # those among them that no call uses
         # Consumers that had to wait the last time. The one that called longest ago is first.
         self._waited: dict[Waiter, None] = {}
@@ -75,11 +77,16 @@ class Waiters:
         """Open the wait table if it is not open, and return it; one without rows if that fails."""
         context = self._context
         with self._lock:
-            if not context.wait_table.is_open() and not context.closed:
-                with suppress(OSError):  # such as a read-only folder; calls wait without the table
+            now = time.monotonic()
+            if not context.wait_table.is_open() and not context.closed and now >= self._open_after:
+                try:
                     context.wait_table = WaitTable(
                         self._store.make_folder(WAITERS_FOLDER, durable=False)
                     )
+                except TimeoutError:  # a process that has its lock is stopped
+                    self._open_after = now + IMPATIENT_S
+                except OSError:  # such as a read-only folder; calls wait without the table
+                    pass
             return context.wait_table
 
     # --- bells ------------------------------------------------------------------------------

@@ -27,6 +27,9 @@ store for the last time. Either the writer sees the row, or the reader sees the 
 machine with a weaker memory order both may miss it; the reader then finds the entry in its next
 fallback poll.)
 
+A process that is stopped (SIGSTOP) while it has the lock must not stop the others: they wait for
+PATIENCE_S, and for IMPATIENT_S hardly at all. Then readers poll, and writers wake none.
+
 Compiled by mypyc. A KeyboardInterrupt cannot come in the middle of a change in compiled code.
 """
 
@@ -35,6 +38,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -54,6 +58,10 @@ CLAIM: Final = 2  # XREADGROUP with CLAIM, which also takes NACKed entries
 EVERYONE: Final = 1 << 40  # more than a queue can have
 ANY_COMMIT: Final = b"\0any commit of streamkeep\0"  # in place of a key: every commit wakes these
 
+PATIENCE_S: Final = 1.0  # a change of the table takes microseconds
+IMPATIENT_S: Final = 10.0  # for so long after a wait that was in vain, none is as long
+_SPIN_S: Final = 0.001
+_POLL_S: Final = 0.0005
 BOARD_FILE: Final = "board"
 _SIZE: Final = 1 << 18
 _MAGIC: Final = 0x31_44_52_41_4F_42_4B_53  # "SKBOARD1"
@@ -71,7 +79,7 @@ _CAPACITY: Final = (_SIZE - _START) // _ROW_SIZE
 _ROW: Final = struct.Struct("=5Q")
 _WORD: Final = struct.Struct("=Q")
 _flock: Final = fcntl.flock
-_EXCLUSIVE: Final = fcntl.LOCK_EX
+_EXCLUSIVE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
 _EMPTY: Final = memoryview(bytes(_START)).cast("Q")
 
@@ -131,6 +139,7 @@ class WaitTable:
         self._file = -1
         self._shared: SharedFile | None = None
         self._held = False  # this process has the lock
+        self._impatient_until = 0.0  # by CLOCK_MONOTONIC
         self._bells: Notifier | None = None
         if folder is not None:
             self._open(folder)
@@ -146,7 +155,7 @@ class WaitTable:
         keep_in_place(folder.handle)
         handle = folder.open(BOARD_FILE, os.O_RDWR | os.O_CREAT)
         try:
-            _flock(handle, _EXCLUSIVE)
+            self._lock(handle)
             if os.fstat(handle).st_size < _SIZE:
                 # With its blocks: on a full disk, a write to a hole is a bus error.
                 os.posix_fallocate(handle, 0, _SIZE)
@@ -330,11 +339,28 @@ class WaitTable:
 
     def _enter(self) -> None:
         if self._file >= 0:
-            _flock(self._file, _EXCLUSIVE)
+            self._lock(self._file)
             self._held = True
             if self.words[_DIRTY]:
                 self._recount(None)
             self._opened().set_word(_DIRTY, 1)
+
+    def _lock(self, handle: int) -> None:
+        """Take the lock; raise TimeoutError, an OSError, if its holder seems to be stopped."""
+        began = 0.0
+        while True:
+            try:
+                _flock(handle, _EXCLUSIVE)
+                self._impatient_until = 0.0
+                return
+            except BlockingIOError:
+                pass
+            now = time.monotonic()
+            began = began or now
+            if now - began > (_SPIN_S if now < self._impatient_until else PATIENCE_S):
+                self._impatient_until = now + IMPATIENT_S
+                raise TimeoutError("another process keeps the lock of the wait table")
+            time.sleep(0 if now - began < _SPIN_S else _POLL_S)
 
     def _leave(self) -> None:
         if self._held:  # otherwise an interrupt came first, and the mark is that of another process

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -280,3 +283,42 @@ def test_the_memory_of_who_waited_forgets_those_who_called_longest_ago(
     assert known() == [b"c", b"d", b"b"]
     ends(b"c", waited=False)
     assert known() == [b"d", b"b"]
+
+
+# --- a process that keeps the wait table's lock ---------------------------------------------------
+
+
+def test_a_process_that_is_stopped_with_the_lock_of_the_wait_table_stops_no_other(
+    store: Store,
+) -> None:
+    """Calls do without the table: readers poll, and writers wake none."""
+    found: list[Any] = []
+    early = threading.Thread(
+        target=lambda: found.append(store.xread({"s": "$"}, block=0)), daemon=True
+    )
+    early.start()
+    wait_until(lambda: tickets(store) == 1)
+    board = os.open(store.path / "waiters" / "board", os.O_RDWR)  # as another process has it
+    done: list[str] = []
+
+    def use() -> None:
+        store.xadd("s", {"n": 1})
+        done.append("xadd")
+        assert store.xread({"other": "$"}, block=1) == []
+        done.append("xread")
+        code = "import streamkeep, sys; streamkeep.open(sys.argv[1]).close()"
+        subprocess.run([sys.executable, "-c", code, str(store.path)], check=True)
+        done.append("open")
+
+    user = threading.Thread(target=use, daemon=True)
+    try:
+        fcntl.flock(board, fcntl.LOCK_EX)
+        user.start()
+        user.join(PATIENCE_S)
+        early.join(PATIENCE_S)
+        assert done == ["xadd", "xread", "open"]
+        assert len(found) == 1
+    finally:
+        os.close(board)
+    store.xadd("s", {"n": 2})  # takes the row that its reader could not remove
+    assert tickets(store) == 0
