@@ -93,16 +93,17 @@ class LongWait:
             StoreLockedError: the process that has the lock is stopped, or hangs.
         """
         if self.is_long() and self.stopped():
-            raise StoreLockedError(self._problem())
+            raise StoreLockedError(self.problem())
 
     def report(self) -> None:
         """Log it, once, if a thread has waited for too long."""
         since = self._since
         if since != self._reported and self.is_long():
             self._reported = since
-            log.warning("%s", self._problem())
+            log.warning("%s", self.problem())
 
-    def _problem(self) -> str:
+    def problem(self) -> str:
+        """Say which process has the lock, and what to do."""
         stopped = self.stopped()
         if stopped:
             which = " and ".join(f"process {process}" for process in stopped)
