@@ -167,7 +167,7 @@ def archive(store: Store) -> Iterator[Path]:
     store.sync()
     assert_type(store.wait_shipped("5s"), bool)
     assert_type(store.ship_now(), bool)
-    assert_type(store.using("shipped").xadd("s", {"a": "1"}), str)
+    assert_type(store.using("shipped").xadd("s", {"a": "1"}), bytes)
     with store.transaction(sync="shipped") as txn:
         txn.xadd("s", {"a": "1"})
 

@@ -36,8 +36,8 @@ CallSync = Literal["commit", "interval", "none", "shipped"]
 _SYNC_MODES: Final = ("commit", "interval", "none")
 
 
-def check_sync(sync: Sync) -> Sync:
-    """Return a sync mode; raise ArgumentError for anything else."""
+def check_sync(sync: CallSync) -> CallSync:
+    """Return a sync mode of a store; raise ArgumentError for anything else."""
     if sync not in _SYNC_MODES:
         raise errors.ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {sync!r}")
     return sync

@@ -232,9 +232,13 @@ def test_calls_that_survive_the_machine(
 ) -> None:
     """They return when the target has their commit; without a shipper, nothing is done."""
     store, target = open_store(sync="none"), tmp_path / "target"
-    for begin in (store.using, store.transaction):
-        with pytest.raises(StoreError, match="nothing ships"), begin("shipped") as txn:
-            txn.xadd("s", {"n": "0"})
+    with pytest.raises(StoreError, match="nothing ships"):
+        store.using("shipped").xadd("s", {"n": "0"})
+    with (
+        pytest.raises(StoreError, match="nothing ships"),
+        store.transaction(sync="shipped") as txn,
+    ):
+        txn.xadd("s", {"n": "0"})
     assert not store.exists("s")
     running = Shipper(store, target, every="50ms")
     thread = threading.Thread(target=running.run)
@@ -307,7 +311,7 @@ def test_what_a_shipper_removes_during_a_verification_is_no_damage(
         store.xadd("s", {"n": str(n)})
         ship(store, target)
     check_rows = verify._Check._rows_of
-    begun = []
+    begun: list[Any] = []
 
     def interrupted(self: Any, rows: Any) -> Iterator[None]:
         if not begun and (rows.first or what == "generation"):
