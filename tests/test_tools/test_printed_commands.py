@@ -59,9 +59,13 @@ def problem_of(text: str) -> str:
     ctx = click.Context(command)
     while isinstance(command, click.Group) and words and words[0] != "--help":
         found = command.get_command(ctx, words[0])
+        if found is not None:
+            words = words[1:]
+        else:
+            found = command.get_command(ctx, "")  # what a group does with other arguments
         if found is None:
             return f"{ctx.command_path or 'streamkeep'} has no command {words[0]!r}"
-        command, words = found, words[1:]
+        command = found
         ctx = click.Context(command, parent=ctx, info_name=command.name)
     known = {one for param in command.params for one in (*param.opts, *param.secondary_opts)}
     options = [word.partition("=")[0] for word in words if word.startswith("-")]

@@ -234,17 +234,19 @@ def _tell_proof(report: VerifyReport, drilled: tuple[int, int] | None, store: Pa
             same = f"; it is the same as {store}" if store is not None and not differences else ""
             output.line(f"restored up to commit {restored}; fsck found nothing{same}")
     if problems:
+        renew = "`streamkeep ship STORE TARGET --once --renew`"
         if not report.damaged:
-            renewal = "what goes on is sound; the rest is removed after --keep, or now by"
-        elif report.noted:
-            renewal = "a shipper begins anew within ten minutes, and at its start; at once does"
+            renewal = f"what goes on is sound; the rest is removed after --keep, or now by {renew}"
+        elif not report.noted:
+            renewal = f"the damage could not be noted at TARGET, so make it anew: {renew}"
         else:
-            renewal = "the damage could not be noted at TARGET, so tell the shipper:"
+            renewal = (
+                "a shipper begins anew within ten minutes, and at its start; at once does "
+                "`streamkeep ship STORE TARGET --once`"
+            )
         raise Failure(
             f"{report.target}: {count_text(problems, 'problem')}",
-            hint=f"{renewal} `streamkeep ship STORE TARGET --once"
-            f"{'' if report.damaged and report.noted else ' --renew'}`; "
-            "`ship restore --commit N` restores what comes before the damage",
+            hint=f"{renewal}; `ship restore --commit N` restores what comes before the damage",
             status=Exit.DAMAGED,
         )
     if differences:
