@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
-_ROOT: Final = Path(__file__).resolve().parent.parent
-
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
-    """Each test is run by whatever process is free; those that need a session of Spark by one.
+    """Each test is run by whatever process is free, but for what is costly to begin.
 
+    All tests that need a session of Spark are run by one process, and so are those of a file that
+    has something begun once for all of them: else each process would begin a server of its own.
     Groups of pytest-xdist cannot do this: with pytest 9.2 their marks have no effect. The tests of
     the pipeline that need no session are in files of their own, and do not wait for that process.
 
@@ -23,7 +23,8 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no type
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if _needs_spark(nodeid.split("::")[0]) else nodeid
+        path = nodeid.split("::")[0]
+        return _together(self.config.rootpath, path) or nodeid
 
     def schedule(self) -> None:
         """Give work to processes that have none: two tests, for the first one waits for a second.
@@ -48,6 +49,10 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no type
 
 
 @cache
-def _needs_spark(path: str) -> bool:
-    """Return whether some tests of a file need a session of Spark."""
-    return path.startswith("tests/spark/") and "pytest.mark.spark" in (_ROOT / path).read_text()
+def _together(root: Path, path: str) -> str:
+    """Return the name under which the tests of a file are run by one process; none if they need not
+    be."""
+    text = (root / path).read_text()
+    if path.startswith("tests/spark/") and "pytest.mark.spark" in text:
+        return "spark"
+    return path if 'scope="module"' in text else ""

@@ -285,7 +285,7 @@ class Run:
             assert self.restore(commit).commit_number == commit
 
 
-@pytest.mark.parametrize("seed", slow_but(range(RUNS), *range(12)))
+@pytest.mark.parametrize("seed", slow_but(range(RUNS), *range(4)))
 def test_run(server: Server, tmp_path: Path, seed: int) -> None:
     """Kills, failing targets, and what people do: nothing that was promised is lost."""
     run = Run(server, tmp_path, seed)
