@@ -13,7 +13,7 @@ import pytest
 import streamkeep
 from blocked import tickets
 from cli_runner import lines, start
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, line_of, wait_until
 from streamkeep.engine.api.store import Store
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
@@ -25,11 +25,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     monkeypatch.chdir(tmp_path)
     with streamkeep.open("s") as store:
         yield store
-
-
-def line_of(process: subprocess.Popen[bytes]) -> bytes:
-    assert process.stdout is not None
-    return line_of(process)
 
 
 def interrupt(process: subprocess.Popen[bytes]) -> None:
