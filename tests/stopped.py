@@ -18,7 +18,7 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def child_of(work: Callable[[], None]) -> int:
+def child_of(work: Callable[[], object]) -> int:
     """Run something in a forked child; return its number. It ends with 1 if that raises."""
     child = os.fork()
     if child == 0:
@@ -38,7 +38,7 @@ def status_of(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def stopped_child(work: Callable[[], None]) -> int:
+def stopped_child(work: Callable[[], object]) -> int:
     """Run something in a forked child, which stops itself; return its number when it has."""
     child = child_of(work)
     assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
