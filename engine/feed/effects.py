@@ -162,7 +162,7 @@ class Rows(Generic[Text]):
         self.begin(get)
         self._cursors: dict[int, SlotCursor] = {}  # by stream, after the last entry of a node
         self._text: Callable[[bytes], Text] = text
-        self._shape = int(TEXT if decode else ENTRY)
+        self._shape: int = int(TEXT if decode else ENTRY)
 
     def begin(self, get: Callable[[int, bytes], bytes | None]) -> None:
         """Go on with rows that are stored as they are here."""
@@ -384,7 +384,7 @@ class Rows(Generic[Text]):
         """Return the pending entries of a group in its own row, and in some pages."""
         if group is None:
             return {}
-        bodies = [self._row(PEL, page, value) for page, value in pages]
+        bodies: list[bytes | None] = [self._row(PEL, page, value) for page, value in pages]
         found: dict[Id, Nack] = {}
         for data in (group.inline_nacks, *bodies):
             for index in range(count_nacks(data) if data else 0):

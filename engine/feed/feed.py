@@ -32,6 +32,7 @@ from streamkeep.engine.journal.slots import FEED, Slot, hold_slot
 from streamkeep.engine.notify.wait_table import ANY_COMMIT, READ, Interest
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import position_in
 from streamkeep.engine.txn.read_txn import ReadTxn, Txn
 from streamkeep.format.core.entry import Text
@@ -75,13 +76,7 @@ class CommitCall(BlockingCall):
 
 
 class Feed(Generic[Text]):
-    """The commits of a store after one; a plan of `engine.api.follow`.
-
-    Attributes:
-        waits: it may wait for the next commit.
-    """
-
-    waits = True
+    """The commits of a store after one; a plan of `engine.api.follow`."""
 
     def __init__(
         self,
@@ -105,8 +100,8 @@ class Feed(Generic[Text]):
         Raises:
             ChangesGoneError: what follows is not there, or the store has made another commit.
         """
-        self._lock = -1
-        self._maker = os.getpid()
+        self._lock: int = -1
+        self._maker: int = os.getpid()
         self._base: ReadTxn | None = None
         self._next: ReadTxn | None = None
         if environment.follows:
@@ -114,12 +109,17 @@ class Feed(Generic[Text]):
                 f"{environment.path}: a standby has no journal; next: `streamkeep changes "
                 f"{environment.follows}` reads the copy that it follows"
             )
-        self._environment = environment
-        self._folder = environment.folder.folder(JOURNAL_FOLDER)
-        self._slot = Slot(f"{FEED}{secrets.token_hex(8)}", "", "", 0, _ALL, -1, 0, hold_bytes)
-        self._durable = durable
-        self._noted = self._read = time.monotonic()
-        self._block_s = math.inf if block_ms == 0 else (block_ms or 0) / 1000
+        self._environment: Environment = environment
+        self._folder: Folder = environment.folder.folder(JOURNAL_FOLDER)
+        target = f"{FEED}{secrets.token_hex(8)}"
+        self._slot: Slot = Slot(target, "", "", 0, _ALL, -1, 0, hold_bytes)
+        self._durable: bool = durable
+        self._noted: float = time.monotonic()
+        self._read: float = self._noted
+        self._block_s: float = math.inf if block_ms == 0 else (block_ms or 0) / 1000
+        self._end: int = -1
+        self._oldest: int = -1
+        self._reader: Reader = self._reader_at(NOWHERE)
         try:
             self._hold()  # first: what a checkpoint needs then stays
             self._rows: Rows[Text] = Rows(self._begin(), text, decode=decode)
@@ -174,7 +174,8 @@ class Feed(Generic[Text]):
             slot = self._newest_checkpoint()
             if self._base is not None:
                 self._base.close()
-            base = self._base = self._environment.retrying(self._environment.begin_stored)
+            base: ReadTxn = self._environment.retrying(self._environment.begin_stored)
+            self._base = base
             start = position_in(base.raw())
             if slot is None or slot.commit_number >= start.commit_number:
                 break
