@@ -250,6 +250,8 @@ def _why_torn(
     if slot is None:  # the boot is not known: nothing says that LMDB's newest commit is not whole
         return ""
     here = boot_id()
+    if slot.boot_id == NO_BOOT != here:
+        return "a recovery was cut off"
     if here == NO_BOOT or slot.boot_id != here:
         return "the machine stopped while the store was in use"
     if slot.journal_file and slot.journal_file not in journal_files(journal):

@@ -28,10 +28,12 @@ from inside import checkpoint_now, flush_each_commit, flush_now
 from stopped import die_at
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint import read_meta_pages
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.state import examine
 from streamkeep.engine.system import boot_id, files
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import RecoveryNeededError
+from streamkeep.format.journal.checkpoint import NO_BOOT
 from streamkeep.format.journal.position import POSITION_KEY
 
 PAGE = 4096
@@ -320,6 +322,17 @@ def test_a_read_only_open_says_that_the_machine_has_stopped(tmp_path: Path) -> N
     killed(path)
     with another_boot():
         assert_recovers(path, "the machine stopped while the store was in use")
+
+
+def test_a_read_only_open_says_that_a_recovery_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    killed(path)
+    steady = CheckpointFile(Folder(path), readonly=False)
+    slot = steady.newest()
+    assert slot is not None
+    steady.write(slot._replace(boot_id=NO_BOOT))  # as a recovery begins
+    steady.close()
+    assert_recovers(path, "a recovery was cut off")
 
 
 def test_each_mount_has_a_number_of_its_own(tmp_path: Path) -> None:
