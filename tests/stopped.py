@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from inside import environment_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 
@@ -86,6 +87,12 @@ def killed_at(name: str, work: Callable[[], object]) -> None:
 
 
 def copy_of_killed(store: Store[bytes], path: Path) -> Path:
-    """Copy an open store as it would be if its process were killed now."""
-    shutil.copytree(store.path, path, ignore=shutil.ignore_patterns("lock.mdb"))
+    """Copy an open store as it would be if its process were killed now.
+
+    A flush waits: half of a page file that it writes is nothing that a kill can leave.
+    """
+    environment = environment_of(store)
+    assert environment.checkpoints is not None
+    with environment.checkpoints.exclusive(), environment.context.write_lock:
+        shutil.copytree(store.path, path, ignore=shutil.ignore_patterns("lock.mdb"))
     return path
