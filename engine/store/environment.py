@@ -623,9 +623,10 @@ def without_transactions(
         StoreError: a snapshot or iterator of this process stays open.
     """
     deadline = time.monotonic() + READERS_WAIT_S
+    closed_s = _GATE_S
     while True:
         with context.write_lock, context.gate:
-            if _is_unread(context):
+            if _is_unread(context, closed_s):
                 context.forget()
                 if checkpoints is not None:
                     checkpoints.unpin()
@@ -636,11 +637,13 @@ def without_transactions(
                 f"{why}, which open snapshots and iterators of this process prevent; close them"
             )
         time.sleep(_GATE_S)  # others may begin, and write
+        # Longer each time: threads that scan in turns leave no moment without a snapshot.
+        closed_s = min(2 * closed_s, READERS_WAIT_S / 4)
 
 
-def _is_unread(context: EngineContext) -> bool:
+def _is_unread(context: EngineContext, wait_s: float) -> bool:
     """Return whether this process has no snapshot open; wait a moment for those of commands."""
-    end = time.monotonic() + _GATE_S
+    end = time.monotonic() + wait_s
     while context.left < context.entered:
         if time.monotonic() > end:
             return False

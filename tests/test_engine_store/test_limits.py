@@ -75,6 +75,33 @@ def test_the_map_grows_while_threads_read(small_map: None, open_store: Open) -> 
     wait_until(lambda: store.map_size_bytes > SMALL_MAP)
 
 
+def test_the_map_grows_while_threads_scan_in_turns(small_map: None, open_store: Open) -> None:
+    """There is a snapshot at each moment, unless none may begin for longer than one lasts."""
+    store = open_store()
+    store.xadd("s", {"n": 0})
+    turns = [threading.Event(), threading.Event()]
+    stop = threading.Event()
+
+    def read(mine: threading.Event, other: threading.Event) -> None:
+        while not stop.is_set():
+            with store.snapshot():
+                mine.set()
+                other.wait(0.3)  # until the other thread has a snapshot, too
+                other.clear()
+
+    readers = [threading.Thread(target=read, args=(turns[n], turns[1 - n])) for n in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(30):
+            store.xadd_many("s", [{"data": "x" * 1000}] * 100)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert store.map_size_bytes > SMALL_MAP
+
+
 def test_a_snapshot_that_stays_open_prevents_growth_and_is_named(
     small_map: None, open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
