@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
-import time
 from typing import Final
 
 from streamkeep.engine.journal.control_file import ControlFile
@@ -23,25 +21,22 @@ from streamkeep.engine.journal.reader import file_name
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
 from streamkeep.engine.system.locks import make_lock
-from streamkeep.engine.system.long_wait import LongWait, holders_of
+from streamkeep.engine.system.long_wait import LongWait, PatientLock, holders_of
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
     RecoveryNeededError,
     StoreClosedError,
     StoreError,
+    StoreLockedError,
     StreamkeepError,
 )
 
 LOCK_FILE: Final = "sync"
-_POLL_S: Final = 0.0001
-_STILL_POLL_S: Final = 0.001
-_SOON_S: Final = 0.01  # most syncs are over by then
 _ANY: Final = (1 << 62) - 1  # above every commit number
 _flock: Final = fcntl.flock
+_LOCK: Final = fcntl.LOCK_EX
 _TRY: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
-
-log = logging.getLogger("streamkeep")
 
 
 class SyncLeader:
@@ -49,9 +44,8 @@ class SyncLeader:
 
     While a process syncs, others commit, and wait for the lock of a file. The one that gets it next
     syncs everything that is committed by then, and publishes that in the control file. The others
-    find their commits on disk, and leave. The system releases the lock when a process dies, and the
-    next caller leads. One that is stopped (SIGSTOP) keeps it, so nobody waits for long: to sync
-    beside another process is needless at worst.
+    get the lock after it, find their commits on disk, and leave at once. The system releases the
+    lock when a process dies, and the next caller leads.
     """
 
     def __init__(self, folder: Folder, control: ControlFile) -> None:
@@ -59,7 +53,6 @@ class SyncLeader:
         self.control = control
         self.wait = LongWait("the lock of the journal's syncs", self._holders)
         self.wait.progress = control.durable
-        self._beside = False  # another process keeps the lock, so that this one takes none
         self._handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
 
     def _holders(self) -> list[int]:
@@ -79,30 +72,12 @@ class SyncLeader:
         leads = False
         try:
             with self.wait:
-                self._wait_to_lead(commit_number)
+                _flock(self._handle, _LOCK)
             leads = self.control.durable() < commit_number
             return leads
         finally:
             if not leads:
                 self.end()
-
-    def _wait_to_lead(self, commit_number: int) -> None:
-        """Return with the lock, when a commit is on disk, or when the leader seems to be stopped.
-
-        Polling takes up to a tenth of a millisecond longer than flock(2), which has no limit.
-        """
-        began = time.monotonic()
-        while not self.try_lead():
-            if self.control.durable() >= commit_number:
-                return
-            if not self._beside and self.wait.is_long():
-                self._beside = True
-                log.warning("%s; this process syncs beside it", self.wait.problem())
-            if self._beside:
-                return
-            soon = time.monotonic() - began < _SOON_S
-            time.sleep(_POLL_S if soon else _STILL_POLL_S)
-        self._beside = False
 
     def try_lead(self) -> bool:
         """Lead if no process does; return whether the caller leads, until `end`."""
@@ -135,15 +110,25 @@ class Syncs:
         self._number = 0  # its number
         self._begun = -1  # how many files were begun when it was opened
 
-    def close(self) -> None:
-        """Close the files; commits for which threads still wait are on disk then."""
-        with self._lock:
-            try:
-                with contextlib.suppress(StreamkeepError):  # each of these threads gets the error
-                    if self._control.durable() < self._awaited:
-                        self._sync_files(self._awaited)
-            finally:
-                self._close_files()
+    def close(self) -> bool:
+        """Close the files; commits for which threads still wait are on disk then.
+
+        Returns:
+            False if the files must stay open: a thread waits for a process that is stopped.
+        """
+        try:
+            self._lock.acquire()
+        except StoreLockedError:
+            self._closed = True
+            return False
+        try:
+            with contextlib.suppress(StreamkeepError):  # each of these threads gets the error
+                if self._control.durable() < self._awaited:
+                    self._sync_files(self._awaited)
+        finally:
+            self._close_files()
+            self._lock.release()
+        return True
 
     def abandon(self) -> None:
         """Close the files in a forked child, which must not hold locks of its parent."""
@@ -151,7 +136,7 @@ class Syncs:
         self._make_lock()
 
     def _make_lock(self) -> None:
-        self._lock = make_lock("sync")
+        self._lock = PatientLock(make_lock("sync"), self.leader.wait)
 
     def _close_files(self) -> None:
         self._closed = True

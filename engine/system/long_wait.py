@@ -93,17 +93,16 @@ class LongWait:
             StoreLockedError: the process that has the lock is stopped, or hangs.
         """
         if self.is_long() and self.stopped():
-            raise StoreLockedError(self.problem())
+            raise StoreLockedError(self._problem())
 
     def report(self) -> None:
         """Log it, once, if a thread has waited for too long."""
         since = self._since
         if since != self._reported and self.is_long():
             self._reported = since
-            log.warning("%s", self.problem())
+            log.warning("%s", self._problem())
 
-    def problem(self) -> str:
-        """Say which process has the lock, and what to do."""
+    def _problem(self) -> str:
         stopped = self.stopped()
         if stopped:
             which = " and ".join(f"process {process}" for process in stopped)

@@ -12,7 +12,7 @@ import pytest
 
 import streamkeep
 from inside import journal_of
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, locks_awaited, wait_until
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.syncs import SyncLeader
 from streamkeep.engine.system.safe_files import Folder
@@ -42,9 +42,9 @@ class Waiting:
         self.process = Process(folder)
         self.led: list[bool] = []
         self.thread = threading.Thread(target=self._lead, args=(commit_number,))
+        before = locks_awaited(folder)
         self.thread.start()
-        wait = self.process.sync_leader.wait
-        wait_until(lambda: wait._since > 0 or not self.thread.is_alive())
+        wait_until(lambda: locks_awaited(folder) > before or not self.thread.is_alive())
 
     def _lead(self, commit_number: int) -> None:
         self.led.append(self.process.sync_leader.lead(commit_number))
@@ -94,7 +94,7 @@ def test_the_next_sync_begins_when_the_running_one_is_over(
     wait_until(lambda: any(one.led for one in waiting))
     (leader,) = (one for one in waiting if one.led)
     assert leader.leads()
-    assert sum(one.thread.is_alive() for one in waiting) == 2
+    wait_until(lambda: locks_awaited(tmp_path) == 2)
     leader.process.end(6)
     for one in waiting:
         assert one.leads() == (one is leader)
@@ -120,19 +120,20 @@ def test_a_process_that_is_killed_leaves_the_lead_to_the_next(
 ) -> None:
     if not leads:
         assert process.sync_leader.lead(5)
+    before = locks_awaited(tmp_path)
     ready = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            other = Process(tmp_path)
-            if not leads:
-                os.write(ready[1], b"r")
-            other.sync_leader.lead(6)
+            Process(tmp_path).sync_leader.lead(6)
             os.write(ready[1], b"r")
             signal.pause()
         finally:
             os._exit(1)
-    os.read(ready[0], 1)
+    if leads:
+        os.read(ready[0], 1)
+    else:
+        wait_until(lambda: locks_awaited(tmp_path) > before)
     follower = Waiting(tmp_path, 6)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -144,24 +145,6 @@ def test_a_process_that_is_killed_leaves_the_lead_to_the_next(
     follower.process.close()
     for number in ready:
         os.close(number)
-
-
-def test_a_leader_that_is_stopped_stops_no_other(tmp_path: Path, process: Process) -> None:
-    """Whoever has waited for it for long syncs beside it, until it has given the lock back."""
-    other = Process(tmp_path)
-    assert process.sync_leader.lead(5)
-    other.sync_leader.wait.limit_s = 0.01
-    assert other.sync_leader.lead(6)
-    other.end(6)
-    assert not other.sync_leader.lead(6)
-    assert other.sync_leader.lead(7)
-    assert not other.sync_leader.try_lead()  # it is still taken
-    other.end(7)
-    process.end(7)
-    assert other.sync_leader.lead(8)
-    assert not process.sync_leader.try_lead()
-    other.end(8)
-    other.close()
 
 
 def test_a_forked_child_does_not_keep_the_lead_of_a_parent_that_was_killed(tmp_path: Path) -> None:
