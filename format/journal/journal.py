@@ -42,7 +42,7 @@ from streamkeep.format.core.layout import Field, Layout
 MAGIC: Final = b"SKJ"
 FORMAT: Final = 1
 
-FILE_HEADER: Final = Layout(
+FILE_HEADER: Final[Layout] = Layout(
     "journal file header",
     (
         Field("magic", "3s", '`"SKJ"`'),
@@ -55,7 +55,7 @@ FILE_HEADER: Final = Layout(
         Field("checksum", "Q", "XXH3-64 of the fields above"),
     ),
 )
-RECORD_HEADER: Final = Layout(
+RECORD_HEADER: Final[Layout] = Layout(
     "journal record header",
     (
         Field("length", "Q", "bytes of the body; 0 at the end of the file"),
