@@ -276,7 +276,10 @@ class Shipper:
             if writer is not None and control.wanted() > shipped:
                 return
             if time.monotonic() >= due and (
-                control.newest() > shipped or self._is_erased() or (writer is None and base is None)
+                control.newest() > shipped
+                or self._damaged
+                or self._is_erased()
+                or (writer is None and base is None)
             ):
                 return
 
