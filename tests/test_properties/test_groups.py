@@ -27,7 +27,7 @@ from model.strategies import mostly
 from stores import SYNC_MODES
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.tables import pel
-from streamkeep.format.rows.nacks import INLINE_NACKS, NACK_SIZE, PAGE_NACKS
+from streamkeep.format.rows import nacks
 from test_properties.store_machine import THOROUGH, StoreMachine
 from test_properties.test_stream import XAddMany
 
@@ -115,7 +115,9 @@ class GroupMachine(StoreMachine):
     @rule(
         data=st.data(),
         consumer=CONSUMERS,
-        count=st.sampled_from([INLINE_NACKS, INLINE_NACKS + 1, PAGE_NACKS, 2 * PAGE_NACKS + 3]),
+        count=st.sampled_from(
+            [nacks.INLINE_NACKS, nacks.INLINE_NACKS + 1, nacks.PAGE_NACKS, 2 * nacks.PAGE_NACKS + 3]
+        ),
     )
     def fill(self, data: st.DataObject, consumer: bytes, count: int) -> None:
         """Make many entries pending at once."""
@@ -200,9 +202,9 @@ def test_pages_of_few_entries_split_all_the_time(monkeypatch: pytest.MonkeyPatch
     """With pages this small, single steps make and empty them."""
     if not str(pel.__file__).endswith(".py"):
         pytest.skip("nothing patches compiled modules; the interpreted run does this")
-    for name, nacks in (("INLINE", 2), ("PAGE", 4)):
-        monkeypatch.setattr(pel, f"{name}_NACKS", nacks)
-        monkeypatch.setattr(pel, f"_{name}_SIZE", nacks * NACK_SIZE)
+    for name, count in (("INLINE", 2), ("PAGE", 4)):
+        monkeypatch.setattr(nacks, f"{name}_NACKS", count)
+        monkeypatch.setattr(pel, f"_{name}_SIZE", count * nacks.NACK_SIZE)
     run_state_machine_as_test(GroupMachine, settings=configured(25))
 
 
