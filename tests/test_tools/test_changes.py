@@ -110,16 +110,17 @@ def test_following_a_store_until_a_signal(tmp_path: Path) -> None:
             "--follow",
         ]
         with subprocess.Popen(words, stdout=subprocess.PIPE, env=dict(os.environ)) as process:
-            assert process.stdout is not None
+            printed = process.stdout
+            assert printed is not None
 
             # Again and again: the first ones may come before the feed has its place.
             def has_printed() -> bool:
                 store.xadd("a", {"n": "2"})
-                return bool(select.select([process.stdout], [], [], 0.05)[0])
+                return bool(select.select([printed], [], [], 0.05)[0])
 
             wait_until(has_printed)
             assert line_of(process).endswith(b"n=2\n")
             process.send_signal(signal.SIGTERM)
-            process.stdout.read()
+            printed.read()
         assert process.returncode == 0
     assert_sound(path)
