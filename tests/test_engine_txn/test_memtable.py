@@ -9,6 +9,7 @@ import signal
 from bisect import bisect_left
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import lmdb
 import pytest
@@ -51,6 +52,11 @@ class Layers:
         for table in reversed(self.over):
             for _ in range(draw.choice((0, 5, 60))):
                 self.change(table)
+            if draw.randrange(2):  # a queue that was emptied
+                first = draw.randrange(80)
+                for number in range(first, draw.randrange(first, 80)):
+                    self.wanted.pop(b"%02d" % number, None)
+                    table.remove(b"%02d" % number)
 
     def change(self, table: Table) -> None:
         """Put or remove a row, in a table above which there are no rows yet."""
@@ -108,6 +114,46 @@ def test_a_cursor_shows_the_newest_row_of_each_key(tmp_path: Path, seed: int) ->
                 layers.walk(Cursor(txn.cursor(layers.handles[ROWS]), layers.over))
     finally:
         layers.raw.close()
+
+
+class Counting:
+    """A cursor of LMDB that counts its steps."""
+
+    def __init__(self, cursor: Any) -> None:
+        self.cursor = cursor
+        self.steps = 0
+
+    def next(self) -> bool:
+        self.steps += 1
+        return bool(self.cursor.next())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cursor, name)
+
+
+def test_searches_for_the_oldest_row_pass_removed_ones_once(tmp_path: Path) -> None:
+    count = 500
+    memtable = Memtable()
+    raw = lmdb.open(str(tmp_path / "rows"), max_dbs=1, sync=False)
+    handles = {ROWS: raw.open_db(b"rows")}
+    table = memtable.tables[ROWS] = Table()
+    for number in range(count):
+        table.put(b"%03d" % number, b"value")
+    with raw.begin(write=True) as txn:
+        memtable.write(txn, handles)
+    table = Table()
+    with raw.begin() as txn:
+        lmdb_cursor = Counting(txn.cursor(handles[ROWS]))
+        for number in range(count):
+            cursor = Cursor(cast(Any, lmdb_cursor), [Table(), table])
+            assert cursor.set_range(b"0")
+            assert cursor.key() == b"%03d" % number
+            table.remove(cursor.key())
+            if number % 100 == 99:  # as beside a snapshot
+                table = table.copy()
+        assert not cursor.set_range(b"0")
+    raw.close()
+    assert lmdb_cursor.steps < 10 * count
 
 
 # --- stores -------------------------------------------------------------------------------------
