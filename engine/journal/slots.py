@@ -27,6 +27,7 @@ from streamkeep.format.journal.position import LogPosition
 
 FEED: Final = "changes:"  # and a random number
 _PREFIX: Final = "slot-"
+FOLLOWING: Final = "following"  # what a store that follows a Redis server locks
 _NEW: Final = ".new"  # while it is written
 _MOST_BYTES: Final = 1 << 16  # of a file; a longer one is damaged
 
@@ -99,14 +100,29 @@ def hold_slot(folder: Folder, target: str) -> int | None:
         None if another process or thread has it.
     """
     handle = folder.open(LOCK_FILE, os.O_RDWR)
-    place = int(slot_name(target).removeprefix(_PREFIX), 16) >> 2
     try:
-        lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+        lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _place(target), 1, 0)
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
     except BlockingIOError:
         os.close(handle)
         return None
     return handle
+
+
+def is_held(folder: Folder, target: str) -> bool:
+    """Return whether a process has what `hold_slot` locks."""
+    handle = folder.open(LOCK_FILE)
+    try:
+        lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _place(target), 1, 0)
+        return bool(
+            files.FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, lock))[0] != fcntl.F_UNLCK
+        )
+    finally:
+        os.close(handle)
+
+
+def _place(target: str) -> int:
+    return int(slot_name(target).removeprefix(_PREFIX), 16) >> 2
 
 
 def is_slot_name(name: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from streamkeep.format.humanize import count_text, entries_text
 from streamkeep.tools.base import output
@@ -50,23 +51,41 @@ def follow(
         detach: Follow no more: the streams of STORE are its own from now on.
         backlog: What may have come and not be applied yet, on the disk of STORE.
     """
-    from streamkeep.replication import Follower, following
-    from streamkeep.replication import detach as detach_store
+    if detach:
+        detach_from(source, store_path)
+        return
+    follow_server(
+        source,
+        store_path,
+        once=once,
+        match=match,
+        deletions=deletions,
+        skip=skip,
+        resync=resync,
+        backlog=backlog,
+    )
+
+
+def detach_from(source: str, path: Path) -> None:
+    """Let a store follow a server no more."""
+    from streamkeep.replication import detach, following
     from streamkeep.replication.address import parse_address
 
-    if detach:
-        source = parse_address(source).shown()
-        with open_store(store_path) as store:
-            row = following(store)
-            if row is None or row.source != source:
-                found = "no server" if row is None else row.source
-                raise Failure(f"{store_path}: follows {found}, not {source}; nothing was changed")
-            streams = detach_store(store)
-        output.done(source=source, streams=streams)
-        output.note(
-            f"{store_path}: what followed {source} is its own now: {count_text(streams, 'stream')}"
-        )
-        return
+    source = parse_address(source).shown()
+    with open_store(path) as store:
+        row = following(store)
+        if row is None or row.source != source:
+            found = "no server" if row is None else row.source
+            raise Failure(f"{path}: follows {found}, not {source}; nothing was changed")
+        streams = detach(store)
+    output.done(source=source, streams=streams)
+    output.note(f"{path}: what followed {source} is its own now: {count_text(streams, 'stream')}")
+
+
+def follow_server(source: str, store_path: Path, *, once: bool, **options: Any) -> None:
+    """Follow a server, with a progress bar, until a signal comes."""
+    from streamkeep.replication import Follower
+
     with ExitStack() as bar:
         shown: list[Callable[[int, int], None]] = []
 
@@ -81,18 +100,15 @@ def follow(
             shown.clear()
             output.note(text)
 
+        password = os.environ.get("REDISCLI_AUTH", "")
         follower = Follower(
             source,
             store_path,
-            match=match,
-            deletions=deletions,
-            skip=skip,
-            resync=resync,
-            backlog=backlog,
-            password=os.environ.get("REDISCLI_AUTH", ""),
+            password=password,
             sync=given().sync,
             told=told,
             progress=progress,
+            **options,
         )
         if not once:
             on_signals(follower.stop.set)

@@ -38,6 +38,7 @@ def serve(
     archive_every: Ms | None = None,
     replica_format: Literal["7.0", "7.2", "8.6", "8.8", "8.10"] = "7.0",
     allow_flush: bool = False,
+    readonly: bool = False,
     max_clients: Positive = 10_000,
     timeout: Ms | None = None,
 ) -> None:
@@ -57,6 +58,7 @@ def serve(
       streamkeep serve orders.store --socket orders.sock
       streamkeep serve orders.store --socket /run/orders.sock --sync none
       streamkeep serve orders.store
+      streamkeep serve standby.store --readonly
       streamkeep serve orders.store --bind 10.0.0.5:6380 --password-file pw --tls-cert c --tls-key k
 
     Args:
@@ -80,6 +82,7 @@ def serve(
             trimmed.
         replica_format: The oldest Redis among the replicas of this server; Valkey reads 7.2.
         allow_flush: Allow FLUSHDB and FLUSHALL.
+        readonly: Clients may only read, as of a replica; for a standby, and what `follow` writes.
         max_clients: Refuse further clients.
         timeout: Close connections that are idle so long; by default none.
     """
@@ -91,11 +94,22 @@ def serve(
         raise click.UsageError("--socket-mode is 600, 660 or 666")
     if http is None and (write or hosts):
         raise click.UsageError("--write and --http-host need --http")
+    changes = {
+        "--write": write,
+        "--backup": backup is not None,
+        "--ship": ship is not None,
+        "--archive-every": archive_every is not None,
+        "--allow-flush": allow_flush,
+    }
+    if readonly and any(changes.values()):
+        named = " and ".join(name for name, given_here in changes.items() if given_here)
+        raise click.UsageError(f"--readonly allows no changes, and so no {named}")
     options = serving.Options(
         bind=list(bind),
         unix=unix,
         http=http,
         write=write,
+        readonly=readonly,
         hosts=hosts,
         access=_access(password_file, users),
         tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key, tls_ca),

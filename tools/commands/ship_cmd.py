@@ -295,23 +295,33 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
 
 @command(finishes=True)
 def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 500) -> None:
-    """Follow a copy with a STORE that can be read.
+    """Follow a copy, or a running server, with a STORE that can be read.
 
     SOURCE is what `streamkeep ship` writes to: a folder or a bucket. STORE is restored from it if
     it is missing, and then follows it, some two seconds behind. Programs may open STORE with
-    readonly=True meanwhile; nothing else can write to it before `streamkeep promote`.
+    readonly=True meanwhile, and `streamkeep serve --readonly` serves it; nothing else can write to
+    it before `streamkeep promote`.
+
+    SOURCE may also be redis://HOST:PORT (rediss:// with TLS) of a `streamkeep serve`, which STORE
+    follows within milliseconds, as `streamkeep follow` does: streams and groups are the same,
+    the archive is its own.
 
     \b
     Examples:
       streamkeep standby orders.copy standby.store --once
       streamkeep standby s3://bucket/orders standby.store
+      streamkeep standby redis://localhost standby.store --once
 
     Args:
         once: End when STORE has all that SOURCE has now.
         every: How often to look for new commits.
     """
     from streamkeep.recovery.copies.standby import Standby
+    from streamkeep.tools.commands.follow_cmd import follow_server
 
+    if source.startswith(("redis://", "rediss://", "unix://")):
+        follow_server(source, store_path, once=once)
+        return
     with _advancing("restore", sized=False) as progress:
         following = Standby(source, store_path, every=every / 1000, progress=progress)
     try:
@@ -342,7 +352,14 @@ def promote(store_path: StorePath) -> None:
       streamkeep promote standby.store
     """
     from streamkeep.recovery.copies.standby import promote as promote_store
+    from streamkeep.replication import following
+    from streamkeep.tools.commands.follow_cmd import detach_from
 
+    with open_store(store_path, readonly=True) as store:
+        row = following(store)
+    if row is not None:
+        detach_from(row.source, store_path)
+        return
     state = promote_store(store_path)
     output.done(**state._asdict())
     output.note(

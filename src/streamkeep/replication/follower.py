@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.journal.slots import hold_slot
+from streamkeep.engine.journal.slots import FOLLOWING, hold_slot
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -105,7 +105,7 @@ def detach(store: Store[Any]) -> int:
 
 def _lock(store: Store[Any]) -> int:
     environment = store._environment
-    lock = hold_slot(environment.folder.folder(JOURNAL_FOLDER), "following")
+    lock = hold_slot(environment.folder.folder(JOURNAL_FOLDER), FOLLOWING)
     if lock is None:
         raise StoreLockedError(
             f"{environment.path}: another process follows a server; next: end that one"

@@ -68,6 +68,7 @@ class Options:
         unix_mode: who may connect to the Unix socket.
         ship: keep a copy of the store there; None for none.
         replica_format: the oldest Redis that may be a replica of the server.
+        readonly: no client may write; a store that follows another one can be served only so.
         archive_every: maintain and archive the store at this interval, in seconds.
         write: callers over HTTP may change the store.
         hosts: further names by which HTTP may be called, such as that of the machine.
@@ -82,6 +83,7 @@ class Options:
     plain: bool = False
     backup: Path | None = None
     write: bool = False
+    readonly: bool = False
     hosts: tuple[str, ...] = ()
     unix_mode: int = 0o600
     ship: str | None = None
@@ -102,9 +104,15 @@ def run(path: Path, options: Options, *, sync: Sync, create: bool = True) -> Non
         StoreError: the store cannot be opened, or a socket cannot be had.
     """
     check(options)
-    every = options.archive_every
+    opened = (
+        streamkeep.open(path, readonly=True)
+        if options.readonly
+        else streamkeep.open(
+            path, sync=sync, create=create, lease=False, archive_every=options.archive_every
+        )
+    )
     with (
-        streamkeep.open(path, sync=sync, create=create, lease=False, archive_every=every) as store,
+        opened as store,
         contextlib.nullcontext() if options.ship is None else shipping(store, options.ship),
     ):
         # No collection looks at what was imported: that takes 12 ms, in which no client is served.

@@ -331,7 +331,9 @@ class BlockedClients(Watcher):
                 if notes:
                     self._note(turn.write_txn(), blocked)
                 else:
-                    found = self._try(turn, turn.write_txn(), blocked)
+                    readonly = self._environment.readonly
+                    txn = turn.read_txn() if readonly else turn.write_txn()
+                    found = self._try(turn, txn, blocked)
                     blocked.wait.owes = blocked.client.served_here = False
                     if not found:
                         self._fresh.append(blocked)

@@ -16,7 +16,7 @@ from streamkeep.server.commands.words import (
 )
 from streamkeep.server.replication.primary import Replica
 from streamkeep.server.resp.encoder import encode, error_text
-from streamkeep.server.resp.info import client_line, is_replica
+from streamkeep.server.resp.info import client_line, followed_by, is_replica
 from streamkeep.server.resp.transactions import drop_transaction
 from streamkeep.server.resp.turn import ALREADY, REDIS_VERSION, Handler, Turn
 
@@ -300,6 +300,10 @@ def _psync(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 def _role(client: Connection, words: list[bytes], turn: Turn) -> object:
     primary = client.server.primary
+    followed = followed_by(client.server, turn) if client.server.settings.readonly else None
+    if followed is not None:
+        link = b"connected" if followed.linked else b"connect"
+        return [b"slave", followed.host.encode(), followed.port, link, followed.offset]
     online = [one for one in primary.replicas if one.online]
     rows = [[one.host.encode(), b"%d" % one.port, b"%d" % one.acked] for one in online]
     return [b"master", primary.end, rows]

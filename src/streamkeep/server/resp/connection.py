@@ -141,6 +141,7 @@ class Connection(ClientState, asyncio.Protocol):
             and self.mode == "on"
             and self.user.is_unrestricted()
             and not self.server.watches_commands
+            and not self.server.settings.readonly
         )
         self.parser.trusted = self.authenticated
 

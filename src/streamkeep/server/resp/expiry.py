@@ -47,6 +47,7 @@ class Expiry:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._readonly = server.settings.readonly  # then another server deletes them
         self._nobody = _Nobody(server.turns)
         self._by_name: dict[bytes, int] = {}
         self._by_number: dict[int, int] = {}  # streams only, which may have other names by now
@@ -95,7 +96,7 @@ class Expiry:
         if self._timer is not None:
             self._timer.cancel()
         wait_s = _PERIOD_S
-        if self._deadlines():
+        if self._deadlines() and not self._readonly:
             left_ms = min(self._deadlines()) - server.environment.context.clock.now_ms()
             wait_s = max(_LEAST_S, min(wait_s, left_ms / 1000))
         self._timer = server.loop.call_later(wait_s, self._on_timer)
@@ -114,7 +115,7 @@ class Expiry:
 
     def _on_timer(self) -> None:
         now_ms = self._server.environment.context.clock.now_ms()
-        if any(when <= now_ms for when in self._deadlines()):
+        if not self._readonly and any(when <= now_ms for when in self._deadlines()):
             self._due = True
             self._server.schedule()
         else:
@@ -141,7 +142,7 @@ class Expiry:
 
     def before(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
         """Delete the keys of a command whose deadline has passed."""
-        if self._by_name and spec.first:
+        if self._by_name and spec.first and not self._readonly:
             now_ms = self._server.environment.context.clock.now_ms()
             names = [
                 key for key in spec.keys(words) if self._by_name.get(key, now_ms + 1) <= now_ms

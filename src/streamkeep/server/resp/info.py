@@ -15,8 +15,14 @@ import time
 from bisect import bisect_left
 from collections import deque
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
 
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.slots import FOLLOWING, is_held
+from streamkeep.format.core.keys import META
+from streamkeep.format.rows.backup import META_STANDBY, decode_standby
+from streamkeep.format.rows.following import META_FOLLOWING, decode_following
 from streamkeep.metrics.prometheus import Labels, Metric, Value
 from streamkeep.server.commands.keys import count_keys
 from streamkeep.server.commands.words import text_of
@@ -336,8 +342,23 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         ]
     if name == "replication":
         primary, now = server.primary, time.time()
+        followed = None if not server.settings.readonly else followed_by(server, turn)
+        role: list[tuple[str, object]] = [("role", "master")]
+        if followed is not None:
+            role = [
+                ("role", "slave"),
+                ("master_host", followed.host),
+                ("master_port", followed.port),
+                ("master_link_status", "up" if followed.linked else "down"),
+                ("master_last_io_seconds_ago", max(0, int(now - followed.time_ms / 1000))),
+                ("master_sync_in_progress", 0),
+                ("slave_read_repl_offset", followed.offset),
+                ("slave_repl_offset", followed.offset),
+                ("slave_priority", 100),
+                ("slave_read_only", 1),
+            ]
         return [
-            ("role", "master"),
+            *role,
             ("connected_slaves", len(primary.replicas)),
             *(
                 (
@@ -384,6 +405,42 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         expires = f"expires={server.expiry.count},avg_ttl=0,subexpiry=0"
         return [("db0", f"keys={count},{expires}")] if count else []
     return []
+
+
+class Followed(NamedTuple):
+    """What the store of a replica follows, and how far it is.
+
+    Attributes:
+        host, port: of the Redis server; of a standby, the URI of the copy, and 0.
+        linked: a process follows it now.
+        offset: in the commands of the server; of a standby, the newest commit.
+        time_ms: Unix time at which what it has newest was made.
+    """
+
+    host: str
+    port: int
+    linked: bool
+    offset: int
+    time_ms: int
+
+
+def followed_by(server: Server, turn: Turn) -> Followed | None:
+    """Return what the store follows; None for a store of its own."""
+    folder = server.environment.folder.folder(JOURNAL_FOLDER)
+    txn = turn.read_txn()
+    body = txn.get_row(META, META_STANDBY, "meta")
+    if body is not None:
+        standby = decode_standby(body, "meta")
+        linked = is_held(folder, standby.source)
+        return Followed(standby.source, 0, linked, standby.commit_number, standby.time_ms)
+    body = txn.get_row(META, META_FOLLOWING, "meta")
+    if body is None:
+        return None
+    redis = decode_following(body, "meta")
+    address = urlsplit(redis.source)
+    linked = is_held(folder, FOLLOWING)
+    host = address.hostname or redis.source
+    return Followed(host, address.port or 6379, linked, redis.offset, redis.time_ms)
 
 
 def metrics_of(server: Server) -> list[Metric]:

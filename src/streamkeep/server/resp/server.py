@@ -50,7 +50,7 @@ class Server:
     """Serves one store to Redis clients; `server.serve` makes it reachable.
 
     Args:
-        store: open for writing, without decode_responses.
+        store: without decode_responses; open for reading only, it refuses what writes.
         access: users and passwords.
         stopped: is called when a client has sent SHUTDOWN.
     """

@@ -17,7 +17,8 @@ from streamkeep.format.core.errors import CommandError
 from streamkeep.format.rows import extension
 from streamkeep.format.rows.records import PAGE_FIT
 from streamkeep.server.commands.keys import run_flush
-from streamkeep.server.commands.table import Spec
+from streamkeep.server.commands.replies import CodedError
+from streamkeep.server.commands.table import READS, Spec
 from streamkeep.server.commands.words import integer, text_of
 from streamkeep.server.resp.info import SlowLog
 from streamkeep.server.resp.turns import Turns
@@ -38,6 +39,7 @@ _FIXED: Final = {
     "save": "",
     "tcp-keepalive": "300",
 }
+_NOT_READONLY: Final = ("bgsave", "psync", "sync")  # which change no key
 _NODE_NAMES: Final = ("stream-node-max-bytes", "stream-node-max-entries")
 # Whose attribute each is, the least value, and the first that is too much.
 _NUMBERS: Final[dict[str, tuple[str, str, int, int]]] = {
@@ -62,6 +64,7 @@ class Settings:
         self.max_clients = 10_000
         self.timeout_s = 0
         self.allow_flush = False
+        self.readonly = store._readonly
         self.sync = store.sync_mode
         self.slow = slow
         self._turns = turns
@@ -69,7 +72,11 @@ class Settings:
         self.shown: dict[str, str] = {"dir": str(store.path), "dbfilename": "data.mdb"}
 
     def check_allowed(self, spec: Spec) -> None:
-        """Raise for a command that deletes the store, unless that is allowed."""
+        """Raise for a command that this server does not run."""
+        if self.readonly and spec.kind != READS:
+            raise CodedError("READONLY You can't write against a read only replica.")
+        if self.readonly and spec.name in _NOT_READONLY:
+            raise CommandError("the store is open for reading only (--readonly)")
         if spec.run is run_flush and not self.allow_flush:
             raise CommandError(
                 f"{spec.name.upper()} deletes every stream of the store; start the server with "

@@ -1,0 +1,140 @@
+"""A server whose clients may only read: of a standby, and of what another server feeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from cli_runner import run
+from patience import wait_until
+from resp_peer import Peer, serving
+from stores import open_at
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.recovery import ship
+from streamkeep.recovery.copies.standby import Standby
+from streamkeep.recovery.fsck.store import check
+
+REFUSED = b"-READONLY You can't write against a read only replica.\r\n"
+
+
+def info(peer: Peer) -> dict[str, str]:
+    text = peer.ask("INFO", "replication").decode()
+    return dict(line.split(":", 1) for line in text.splitlines()[1:])
+
+
+def test_clients_of_a_standby_read_and_never_write(tmp_path: Path) -> None:
+    target, place = str(tmp_path / "target"), tmp_path / "standby"
+    with streamkeep.open(tmp_path / "store") as store:
+        first = store.xadd("s", {"n": "0"})
+        store.xgroup_create("s", "g", "0")
+        ship(store, target)
+        following = Standby(target, place)
+        try:
+            with (
+                streamkeep.open(place, readonly=True) as reader,
+                serving(reader, tmp_path / "socket") as running,
+                Peer(running.path) as peer,
+            ):
+                assert peer.ask("XRANGE", "s", "-", "+") == [[first, [b"n", b"0"]]]
+                assert peer.ask("XINFO", "GROUPS", "s")[0][1] == b"g"
+                for words in (
+                    ("XADD", "s", "*", "n", "1"),
+                    ("XADD", "new", "*", "n", "1"),
+                    ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">"),
+                    ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "9", "STREAMS", "s", ">"),
+                    ("XTRIM", "s", "MAXLEN", "0"),
+                    ("XGROUP", "CREATE", "s", "h", "0"),
+                    ("DEL", "s"),
+                    ("SET", "lock", "me"),
+                    ("EXPIRE", "s", "1"),
+                ):
+                    assert peer.call(*words) == REFUSED, words
+                assert peer.call("MULTI") == b"+OK\r\n"
+                assert peer.call("XADD", "s", "*", "n", "1") == REFUSED
+                assert peer.call("EXEC").startswith(b"-EXECABORT")
+                assert peer.call("MULTI") == b"+OK\r\n"
+                assert peer.call("XLEN", "s") == b"+QUEUED\r\n"
+                assert peer.ask("EXEC") == [1]
+                for name in ("PSYNC ? -1", "SYNC", "BGSAVE"):
+                    assert b"reading only" in peer.call(*name.split())
+                assert peer.ask("WAITAOF", "1", "0", "0") == [1, 1]  # the copy has it, too
+
+                found = info(peer)
+                assert found["role"] == "slave"
+                assert found["master_link_status"] == "up"
+                assert int(found["slave_repl_offset"]) == following.state.commit_number
+                assert peer.ask("ROLE")[::3] == [b"slave", b"connected"]
+
+                # A client that waits gets what the standby applies.
+                peer.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+                wait_until(lambda: running.ask(lambda server: server.blocked.blocked) == 1)
+                second = store.xadd("s", {"n": "1"})
+                ship(store, target)
+                following.run(once=True)
+                assert second in peer.read()
+        finally:
+            following.close()
+        with (
+            streamkeep.open(place, readonly=True) as reader,
+            serving(reader, tmp_path / "socket2") as running,
+            Peer(running.path) as peer,
+        ):
+            assert info(peer)["master_link_status"] == "down"
+    assert not list(check(place))
+
+
+def test_what_has_expired_stays_until_its_owner_deletes_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with (
+        open_at(tmp_path / "store", clock=clock) as store,
+        serving(store, tmp_path / "owner") as owner,
+        Peer(owner.path) as peer,
+    ):
+        peer.ask("XADD", "s", "1-1", "n", "0")
+        assert peer.ask("PEXPIRE", "s", "60000") == 1
+    clock.ms += 120_000
+    with (
+        open_at(tmp_path / "store", clock=clock, readonly=True) as reader,
+        serving(reader, tmp_path / "reader") as running,
+        Peer(running.path) as peer,
+    ):
+        assert peer.ask("XLEN", "s") == 1
+        assert peer.call("INFO", "errorstats").count(b"errorstat") == 0
+
+
+def test_a_standby_of_a_server_is_promoted(tmp_path: Path) -> None:
+    """STORE follows a running server; the same two commands as with a copy."""
+    place = tmp_path / "standby"
+    with (
+        streamkeep.open(tmp_path / "store") as store,
+        serving(store, tmp_path / "socket") as running,
+    ):
+        first = store.xadd("s", {"n": "0"})
+        store.xgroup_create("s", "g", "0")
+        store.xreadgroup("g", "c", {"s": ">"})
+        source = f"unix://{running.path}"
+        run("standby", source, place, "--once")
+        with (
+            streamkeep.open(place, readonly=True) as reader,
+            serving(reader, tmp_path / "socket2") as other,
+            Peer(other.path) as peer,
+        ):
+            found = info(peer)
+            assert (found["role"], found["master_link_status"]) == ("slave", "down")
+            assert peer.ask("XPENDING", "s", "g")[:2] == [1, first]
+            assert peer.call("XADD", "s", "*", "n", "1") == REFUSED
+    run("promote", place)
+    with streamkeep.open(place) as promoted:
+        promoted.xadd("s", {"n": "1"})
+        assert promoted.xack("s", "g", first) == 1
+    assert "no standby" in run("promote", place, status=3).stderr
+    assert not list(check(place))
+
+
+@pytest.mark.parametrize("option", [["--write", "--http", "127.0.0.1:0"], ["--allow-flush"]])
+def test_what_would_change_the_store_is_refused(tmp_path: Path, option: list[str]) -> None:
+    streamkeep.open(tmp_path / "store").close()
+    result = run("serve", tmp_path / "store", "--readonly", *option, status=2)
+    assert f"no {option[0]}" in result.stderr
