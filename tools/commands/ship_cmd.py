@@ -310,7 +310,6 @@ def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 
     Examples:
       streamkeep standby orders.copy standby.store --once
       streamkeep standby s3://bucket/orders standby.store
-      streamkeep standby redis://localhost standby.store --once
 
     Args:
         once: End when STORE has all that SOURCE has now.
