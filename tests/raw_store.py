@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -97,6 +97,19 @@ def raw_store(path: Path) -> Iterator[RawStore]:
                 meta_page=newest.data,
             )
         (path / CHECKPOINT_FILE).write_bytes(slot.encode().ljust(2 * SLOT_SIZE, b"\0"))
+
+
+Recipe = Callable[[Path], None]  # how a store is damaged
+
+
+def rows(change: Callable[[RawStore], None]) -> Recipe:
+    """Change rows of LMDB, with checksums that hold."""
+
+    def recipe(path: Path) -> None:
+        with raw_store(path) as raw:
+            change(raw)
+
+    return recipe
 
 
 def _checkpoint(path: Path) -> CheckpointSlot | None:

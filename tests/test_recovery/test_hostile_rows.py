@@ -9,8 +9,11 @@ from typing import Final
 import pytest
 
 from hostile import HUGE, NOW_MS, Change, add_rare_rows, build, hold, hostile
+from inside import run_write
 from raw_store import codes, raw_store
+from streamkeep import recovery
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands import keys as of_keys
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, META_UUID
 from streamkeep.engine.store.meta import META_CREATED
@@ -88,6 +91,54 @@ def test_every_change_of_every_row(specimen: Path, tmp_path: Path, table: int) -
     for row in changes(specimen, table):
         for change in row:
             hold_changed(specimen, tmp_path, change)
+
+
+SEALED: Final = (
+    *(keys.GROUPS, keys.CONSUMERS, keys.PEL, keys.CONSUMER_PEL, keys.PEL_ORDER),
+    *(keys.PRODUCERS, keys.IDEMPOTENCY, keys.IDEMPOTENCY_ORDER),
+)
+
+
+@pytest.mark.parametrize("table", SEALED, ids=[keys.TABLES[table].name for table in SEALED])
+def test_a_flipped_bit_is_reported_once_and_nothing_because_of_it(path: Path, table: int) -> None:
+    with raw_store(path) as raw:
+        rows = [(one, raw.value(table, one)) for one in raw.keys(table)]
+    before = {*map(str, recovery.check(path))}  # the rare rows of the specimen
+    for db_key, value in rows[:: daily_or_all(max(1, len(rows) // 3), 1)]:
+        with raw_store(path) as raw:
+            raw.flip_bit(table, db_key)
+        (found,) = (one for one in recovery.check(path) if str(one) not in before)
+        assert found.code == "SK001"
+        assert db_key.hex() in found.where
+        with raw_store(path) as raw:
+            raw.put_value(table, db_key, value)
+    for db_key in (b"x", GROUP, GROUP + b"\2abc", b"\xff" * 50):  # of no use in any table
+        with raw_store(path) as raw:
+            raw.put(table, db_key, b"")
+        new = {one.code for one in recovery.check(path) if str(one) not in before}
+        assert "SK001" in new
+        with raw_store(path) as raw:
+            raw.delete(table, db_key)
+
+
+def test_garbage_that_is_half_removed_is_nothing_wrong(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of groups, producers and nodes, as a crash leaves it; a few rows go at a time."""
+    monkeypatch.setattr(of_keys, "GARBAGE_STEP", 5)
+    monkeypatch.setattr(Store, "_collect_garbage", lambda store: None)
+    with raw_store(path) as raw:  # the rare rows of the specimen that nothing belongs to
+        for db_key in [*raw.keys(keys.GARBAGE), *raw.keys(keys.ERASURES)]:
+            raw.delete(keys.GARBAGE if len(db_key) == 8 else keys.ERASURES, db_key)
+    with Store(path, sync="none", clock=ManualClock(NOW_MS)) as store:
+        store.xgroup_destroy("orders", "mail")
+        store.xcfgset("orders", idmp_maxsize=7)
+        store.delete("mails")
+        steps = 0
+        while run_write(store, of_keys.collect_garbage):
+            assert codes(path) == []
+            steps += 1
+    assert steps > 5
 
 
 # --- those that once went wrong -----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Each kind of damage to what a stream remembers of its producers is found, by its own code."""
+"""Each kind of damage to what a stream remembers of its producers: recipes for the corpus."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import pytest
-
-from raw_store import RawStore, codes, raw_store
-from streamkeep import recovery
+from raw_store import RawStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.system.clock import ManualClock
@@ -33,14 +30,6 @@ def build(path: Path) -> None:
             for producer in ("ping", "pong"):
                 store.xadd("s", {"f": "v"}, idmp=(producer, f"{producer}-{index}"))
         store.xadd("t", {"f": "v"}, idmp=("ping", "only"))
-    assert codes(path) == []
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """The store that is damaged."""
-    build(tmp_path / "store")
-    return tmp_path / "store"
 
 
 # --- how rows are changed -----------------------------------------------------------------------
@@ -190,51 +179,3 @@ DAMAGES: Final[list[tuple[str, Damage]]] = [
     ("SK263", messages_are_garbage),
     ("SK264", stream_forgot_its_messages),
 ]
-
-
-def name_of(value: object) -> str:
-    """Name a case by its codes."""
-    return value if isinstance(value, str) else ""
-
-
-@pytest.mark.parametrize(("expected", "damage"), DAMAGES, ids=name_of)
-def test_damage_is_called_by_its_code(path: Path, expected: str, damage: Damage) -> None:
-    with raw_store(path) as raw:
-        damage(raw)
-    before = (path / "data.mdb").read_bytes()
-    assert codes(path) == expected.split()
-    assert (path / "data.mdb").read_bytes() == before
-
-
-@pytest.mark.parametrize("table", [tables.PRODUCERS, tables.IDEMPOTENCY, tables.IDEMPOTENCY_ORDER])
-def test_a_flipped_bit_is_reported_once_and_nothing_because_of_it(path: Path, table: int) -> None:
-    with raw_store(path) as raw:
-        keys = raw.keys(table)
-    for db_key in keys:
-        with raw_store(path) as raw:
-            value = raw.value(table, db_key)
-            raw.flip_bit(table, db_key)
-        findings = list(recovery.check(path))
-        assert [one.code for one in findings] == ["SK001"]
-        assert db_key.hex() in findings[0].where
-        with raw_store(path) as raw:
-            raw.put_value(table, db_key, value)
-    assert codes(path) == []
-
-
-@pytest.mark.parametrize("table", [tables.PRODUCERS, tables.IDEMPOTENCY, tables.IDEMPOTENCY_ORDER])
-@pytest.mark.parametrize("db_key", [b"x", MESSAGES, MESSAGES + b"\2abc", b"\xff" * 50])
-def test_a_key_of_no_use_is_reported(path: Path, table: int, db_key: bytes) -> None:
-    with raw_store(path) as raw:
-        raw.put(table, db_key, b"")
-    assert "SK001" in codes(path)
-
-
-def test_a_later_message_may_have_a_lower_id(path: Path) -> None:
-    """XIDMPRECORD names any entry, and XSETID may go back in a stream that was trimmed empty."""
-    with Store(path, sync="none", clock=ManualClock(1)) as store:
-        store.xidmprecord("s", "ping", "again", "1000-0")
-        store.xtrim("s", maxlen=0, approximate=False)
-        store.xsetid("s", "0-1")
-        assert store.xadd("s", {"f": "v"}, idmp=("ping", "new")) == b"1-0"
-    assert codes(path) == []

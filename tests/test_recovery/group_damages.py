@@ -1,16 +1,12 @@
-"""Each kind of damage to groups and pending entries is found, and called by its own code."""
+"""Each kind of damage to groups and pending entries: recipes for the corpus."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import pytest
-
-from raw_store import RawStore, codes, raw_store
-from streamkeep import recovery
+from raw_store import RawStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.group import NEXT_GROUP
@@ -40,7 +36,6 @@ from streamkeep.format.rows.group_records import (
 )
 from streamkeep.format.rows.nacks import NACK, NACK_SIZE
 from streamkeep.format.rows.records import GROUP_ROWS, encode_garbage, encode_number
-from streamkeep.recovery.fsck.findings import CATALOGUE
 
 NOW_MS: Final = 1000
 ENTRIES: Final = 100
@@ -61,14 +56,6 @@ def build(path: Path) -> None:
             store.xreadgroup(group, "bob", {"s": ">"}, count=first)
             store.xnack("s", group, "FAIL", "1-0")
         store.xgroup_create("s", "idle", 0)
-    assert codes(path) == []
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """The store that is damaged."""
-    build(tmp_path / "store")
-    return tmp_path / "store"
 
 
 # --- how rows are changed -----------------------------------------------------------------------
@@ -305,94 +292,3 @@ DAMAGES: Final[list[tuple[str, Damage]]] = [
     ("SK234", index_of_no_owner),
     ("SK234", index_of_no_page),
 ]
-
-
-def name_of(value: object) -> str:
-    """Name a case by its codes."""
-    return value if isinstance(value, str) else ""
-
-
-@pytest.mark.parametrize(("expected", "damage"), DAMAGES, ids=name_of)
-def test_damage_is_called_by_its_code(path: Path, expected: str, damage: Damage) -> None:
-    with raw_store(path) as raw:
-        damage(raw)
-    before = (path / "data.mdb").read_bytes()
-    assert codes(path) == expected.split()
-    assert (path / "data.mdb").read_bytes() == before
-
-
-@pytest.mark.parametrize("table", [GROUPS, CONSUMERS, PEL, CONSUMER_PEL, PEL_ORDER])
-def test_a_flipped_bit_is_reported_once_and_nothing_because_of_it(path: Path, table: int) -> None:
-    count = len(_rows_of(path, table))
-    for index in range(count):
-        with raw_store(path) as raw:
-            db_key = raw.keys(table)[index]
-            value = raw.value(table, db_key)
-            raw.flip_bit(table, db_key)
-        findings = list(recovery.check(path))
-        assert [one.code for one in findings] == ["SK001"]
-        assert db_key.hex() in findings[0].where
-        with raw_store(path) as raw:
-            raw.put_value(table, db_key, value)
-    assert codes(path) == []
-
-
-def _rows_of(path: Path, table: int) -> list[bytes]:
-    with raw_store(path) as raw:
-        return raw.keys(table)
-
-
-@pytest.mark.parametrize("table", [GROUPS, CONSUMERS, PEL, CONSUMER_PEL, PEL_ORDER, GARBAGE])
-@pytest.mark.parametrize("db_key", [b"x", STREAM, STREAM + b"\2abc", b"\xff" * 50])
-def test_a_key_of_no_use_is_reported(path: Path, table: int, db_key: bytes) -> None:
-    with raw_store(path) as raw:
-        raw.put(table, db_key, b"")
-    assert "SK001" in codes(path)
-
-
-def test_damage_to_one_group_hides_nothing_of_another(path: Path) -> None:
-    with raw_store(path) as raw:
-        torn_page(raw)
-        set_in_group(b"few", pending=99)(raw)
-        set_in_group(b"idle", entries_read=-2)(raw)
-    found = [(one.code, one.where) for one in recovery.check(path)]
-    assert found == [
-        ("SK207", "stream 's' group 'few'"),
-        ("SK216", "stream 's' group 'idle'"),
-        ("SK211", "stream 's' group 'many' NACK page 1-43"),
-    ]
-
-
-def test_a_finding_names_stream_group_and_entry(path: Path) -> None:
-    with raw_store(path) as raw:
-        owner_without_rows(raw)
-    lines = [str(one) for one in recovery.check(path)]
-    assert len(lines) == 7
-    assert lines[0] == (
-        "error SK201: stream 's' group 'few' pel 1-6: consumer number 2 does not exist"
-    )
-
-
-def test_a_pending_id_may_be_above_the_last_generated_one(path: Path) -> None:
-    """XSETID goes back in a stream that was trimmed empty, and Redis keeps what is pending."""
-    with Store(path, sync="none") as store:
-        store.xtrim("s", maxlen=0, approximate=False)
-        store.xsetid("s", "0-1")
-        assert store.xpending("s", "many")["max"] == b"1-99"
-    assert codes(path) == []
-
-
-def test_entries_read_may_be_above_entries_added(path: Path) -> None:
-    """As in a dump of Redis 7.0, which takes any ENTRIESREAD."""
-    with raw_store(path) as raw:
-        set_in_group(b"idle", entries_read=10**6)(raw)
-    assert codes(path) == []
-
-
-def test_the_checks_and_the_catalogue_know_the_same_codes() -> None:
-    folder = Path(recovery.__file__).parent
-    used = set()
-    for module in (*folder.rglob("*.py"), folder.parent / "format/node/stream_facts.py"):
-        if module.name != "findings.py":
-            used |= set(re.findall(r'"(SK\d{3})"', module.read_text(encoding="utf-8")))
-    assert used | {"SK001"} == set(CATALOGUE)

@@ -1,4 +1,4 @@
-"""The damage corpus of the archive: for every code of it a store that has this damage."""
+"""Each kind of damage to the archive: recipes for the corpus."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import pytest
-
-from raw_store import RawStore, codes, raw_store
+from raw_store import RawStore, Recipe, raw_store, rows
 from segments import archive, nodes_of, retire, some, write_file
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
@@ -17,16 +15,17 @@ from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.txn.txn import NEXT_GARBAGE
 from streamkeep.format.core import keys
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.node.tombstones import mark
 from streamkeep.format.rows.records import encode_file_garbage, encode_number
 from streamkeep.format.rows.retired import encode_former_name, former_name_key
-from streamkeep.format.segment.manifest import SegmentRecord, encode_erasure
-from test_recovery.test_archive import rows_of
-from test_recovery.test_corpus import check_case, rows
-from tiers import slow_but
+from streamkeep.format.segment.manifest import (
+    SegmentRecord,
+    decode_segment_record,
+    encode_erasure,
+)
 
 ORDERS: Final = 1
 FOLDER: Final = "archive"
-Recipe = Callable[[Path], None]
 
 
 def build(path: Path) -> None:
@@ -83,6 +82,13 @@ def copy_over(path: Path) -> None:
     shutil.copy(sorted(path.parent.glob("*.seg"))[0], path)
 
 
+def rows_of(raw: RawStore) -> list[SegmentRecord]:
+    return [
+        decode_segment_record(key, raw.body(keys.SEGMENTS, key), "row")
+        for key in raw.keys(keys.SEGMENTS)
+    ]
+
+
 def put(raw: RawStore, row: SegmentRecord) -> None:
     raw.put(keys.SEGMENTS, row.db_key(), row.encode())
 
@@ -119,6 +125,15 @@ def retired_elsewhere(raw: RawStore) -> None:
     raw.put_value(keys.RETIRED, key, other)
 
 
+def retired_and_deleted(raw: RawStore) -> None:
+    key = raw.keys(keys.RETIRED)[-1]
+    found = decode_envelope(raw.value(keys.RETIRED, key), "")
+    ids = [entry[:2] for entry in some(60, 5000)]
+    dead = mark(found.listpack, found.ms, found.seq, ids, 0).data
+    value = encode_envelope(ORDERS, found.ms, found.seq, 1, 1, b"", dead, b"")
+    raw.put_value(keys.RETIRED, key, value)
+
+
 def counts(raw: RawStore) -> None:
     put(raw, rows_of(raw)[0]._replace(entries=61, nodes=5))
 
@@ -128,7 +143,7 @@ def same_sequence(raw: RawStore) -> None:
 
 
 def erased(raw: RawStore) -> None:
-    for ms, seq in ((1000, 1), (1019, 2), (9000, 0)):  # the first two are there
+    for ms, seq in ((1000, 1), (1019, 2), (1019, 3), (3005, 0), (9000, 0)):  # three are there
         raw.put(keys.ERASURES, keys.node_key(ORDERS, ms, seq), encode_erasure(5))
 
 
@@ -138,12 +153,25 @@ def named_and_garbage(raw: RawStore) -> None:
     raw.put(keys.META, NEXT_GARBAGE, encode_number(2))
 
 
+def path_outside(raw: RawStore) -> None:
+    raw.put(keys.GARBAGE, keys.pack_number(1), encode_file_garbage("../data.mdb"))
+    raw.put(keys.META, NEXT_GARBAGE, encode_number(2))
+
+
 def other_name(raw: RawStore) -> None:
     name = encode_former_name(ORDERS + 1, b"orders")
     raw.put_value(keys.RETIRED, former_name_key(ORDERS), name)
 
 
 CASES: Final[dict[str, Recipe]] = {
+    "SK001-segment": rows(
+        lambda raw: raw.put(keys.SEGMENTS, keys.node_key(ORDERS, 1000, 0), b"short")
+    ),
+    "SK001-erasure": rows(
+        lambda raw: raw.put(keys.ERASURES, keys.node_key(ORDERS, 1000, 0), b"short")
+    ),
+    "SK001-garbage": rows(path_outside),
+    "SK014-sequence": rows(lambda raw: raw.put(keys.META, NEXT_SEQUENCE, encode_number(2))),
     "SK003-no-data-file": lambda path: (path / "data.mdb").unlink(),
     "SK301-missing": file(0, Path.unlink),
     "SK301-no-folder": lambda path: shutil.rmtree(path / FOLDER),
@@ -156,9 +184,12 @@ CASES: Final[dict[str, Recipe]] = {
     "SK304-overlap": one_more_segment(1010),
     "SK305-retired": one_more_segment(5010),
     "SK305-live": one_more_segment(7100),
+    "SK305-before-retired": one_more_segment(4995),
+    "SK305-before-live": one_more_segment(6995),
     "SK305-two-retired": rows(another_retired),
     "SK306-bytes": rows(flipped_retired),
     "SK306-elsewhere": rows(retired_elsewhere),
+    "SK306-deleted": rows(retired_and_deleted),
     "SK306-name": rows(other_name),
     "SK307-counts": rows(counts),
     "SK308-sequence": rows(same_sequence),
@@ -170,12 +201,3 @@ CASES: Final[dict[str, Recipe]] = {
     "SK312-unfinished": file(0, lambda path: path.with_name("1.seg.tmp").write_bytes(b"x")),
     "SK313-named": rows(named_and_garbage),
 }
-
-
-@pytest.mark.parametrize("name", slow_but(CASES, *list(CASES)[::3]))
-def test_a_damage_to_the_archive_is_found_and_repaired(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    build(path)
-    assert codes(path) == []
-    CASES[name](path)
-    check_case("archive", name, path)
