@@ -104,7 +104,7 @@ class GroupCommands(Keyspace):
         self,
         group: bytes,
         consumer: bytes,
-        streams: list[tuple[bytes, GroupFrom]],
+        streams: tuple[tuple[bytes, GroupFrom], ...],
         *,
         now_ms: int,
         count: int | None = None,
@@ -161,9 +161,7 @@ class GroupCommands(Keyspace):
             return 0
         return sum(self.streams[key].groups[group].forget(one) for one in ids)
 
-    def xackdel(
-        self, key: bytes, group: bytes, ids: list[Id], policy: str = "KEEPREF"
-    ) -> list[int]:
+    def xackdel(self, key: bytes, group: bytes, *ids: Id, policy: str = "KEEPREF") -> list[int]:
         """XACKDEL: for each ID 1 acknowledged and deleted, -1 not pending, 2 not deleted."""
         if not ids:
             raise ModelError("ERR Number of IDs must be a positive integer")
@@ -183,8 +181,7 @@ class GroupCommands(Keyspace):
         key: bytes,
         group: bytes,
         mode: str,
-        ids: list[Id],
-        *,
+        *ids: Id,
         retrycount: int | None = None,
         force: bool = False,
     ) -> int:
@@ -265,7 +262,7 @@ class GroupCommands(Keyspace):
         group: bytes,
         consumer: bytes,
         min_idle: int,
-        ids: list[Id],
+        ids: tuple[Id, ...],
         *,
         now_ms: int,
         idle: int | None = None,
@@ -319,10 +316,11 @@ class GroupCommands(Keyspace):
         start: Id,
         *,
         now_ms: int,
-        count: int = 100,
+        count: int | None = None,
         justid: bool = False,
     ) -> tuple[Id, list[Entry] | list[Id], list[Id]]:
         """XAUTOCLAIM: where to go on, what was claimed, what is gone from the stream."""
+        count = 100 if count is None else count
         if count <= 0:
             raise ModelError("ERR COUNT must be > 0")
         stream, found = self._group_or_key(key, group)

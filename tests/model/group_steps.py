@@ -1,4 +1,4 @@
-"""Groups, reading with them, and looking at them, as steps."""
+"""Commands on groups, on what is pending, and on what makes appending idempotent, as steps."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.group_commands import GroupFrom
-from model.steps import Bound, Step, read_from_text
+from model.steps import Bound, Step, as_written, friendly, read_from_text
 from model.streams import ModelStore
 from model.values import HIGHEST, ZERO, Id, id_text
-
-
-def last_id_text(last_id: Id | None) -> bytes:
-    """Return the ID argument of XGROUP as it is written."""
-    return b"$" if last_id is None else id_text(last_id)
 
 
 class GroupStep(Step):
@@ -25,86 +20,58 @@ class GroupStep(Step):
 
 @dataclass(frozen=True)
 class XGroupCreate(GroupStep):
-    """XGROUP CREATE."""
-
+    command = "xgroup_create"
     key: bytes
     group: bytes
     last_id: Id | None
     mkstream: bool = False
     entries_read: int | None = None
 
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xgroup_create(
-            self.key,
-            self.group,
-            self.last_id,
-            mkstream=self.mkstream,
-            entries_read=self.entries_read,
-        )
-
     def on_store(self, commands: Any) -> Any:
-        last_id = last_id_text(self.last_id)
-        return commands.xgroup_create(
-            self.key, self.group, last_id, mkstream=self.mkstream, entries_read=self.entries_read
-        )
+        (*where, last_id), options = self._arguments(as_written)
+        last_id = b"$" if last_id is None else last_id
+        return getattr(commands, self.command)(*where, last_id, **options)
 
 
 @dataclass(frozen=True)
 class XGroupSetId(GroupStep):
-    """XGROUP SETID."""
-
+    command = "xgroup_setid"
     key: bytes
     group: bytes
     last_id: Id | None
     entries_read: int | None = None
 
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xgroup_setid(
-            self.key, self.group, self.last_id, entries_read=self.entries_read
-        )
-
-    def on_store(self, commands: Any) -> Any:
-        last_id = last_id_text(self.last_id)
-        return commands.xgroup_setid(self.key, self.group, last_id, self.entries_read)
+    on_store = XGroupCreate.on_store
 
 
 @dataclass(frozen=True)
 class XGroupDestroy(GroupStep):
-    """XGROUP DESTROY."""
-
+    command = "xgroup_destroy"
     key: bytes
     group: bytes
-
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xgroup_destroy(self.key, self.group)
-
-    def on_store(self, commands: Any) -> Any:
-        return commands.xgroup_destroy(self.key, self.group)
 
 
 @dataclass(frozen=True)
-class XGroupConsumer(GroupStep):
-    """XGROUP CREATECONSUMER, or DELCONSUMER."""
-
+class XGroupCreateConsumer(GroupStep):
+    command, timed = "xgroup_createconsumer", True
     key: bytes
     group: bytes
     consumer: bytes
-    delete: bool = False
 
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        if self.delete:
-            return model.xgroup_delconsumer(self.key, self.group, self.consumer)
-        return model.xgroup_createconsumer(self.key, self.group, self.consumer, now_ms=now_ms)
 
-    def on_store(self, commands: Any) -> Any:
-        run = commands.xgroup_delconsumer if self.delete else commands.xgroup_createconsumer
-        return run(self.key, self.group, self.consumer)
+@dataclass(frozen=True)
+class XGroupDelConsumer(GroupStep):
+    command = "xgroup_delconsumer"
+    key: bytes
+    group: bytes
+    consumer: bytes
 
 
 @dataclass(frozen=True)
 class XReadGroup(GroupStep):
     """XREADGROUP without BLOCK."""
 
+    command, timed = "xreadgroup", True
     group: bytes
     consumer: bytes
     streams: tuple[tuple[bytes, GroupFrom], ...]
@@ -113,19 +80,6 @@ class XReadGroup(GroupStep):
     claim: int | None = None
     maxcount: int | None = None
     maxsize: int | None = None
-
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xreadgroup(
-            self.group,
-            self.consumer,
-            list(self.streams),
-            now_ms=now_ms,
-            count=self.count,
-            maxcount=self.maxcount,
-            maxsize=self.maxsize,
-            claim=self.claim,
-            noack=self.noack,
-        )
 
     def on_store(self, commands: Any) -> Any:
         # redis-py refuses a COUNT below 1, which is for everything, as none is.
@@ -152,14 +106,9 @@ class XReadGroup(GroupStep):
 class XPending(GroupStep):
     """XPENDING without a range."""
 
+    command = "xpending"
     key: bytes
     group: bytes
-
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xpending(self.key, self.group)
-
-    def on_store(self, commands: Any) -> Any:
-        return commands.xpending(self.key, self.group)
 
     def from_model(self, value: Any) -> Any:
         total, lowest, highest, consumers = value
@@ -218,26 +167,103 @@ class XPendingRange(GroupStep):
 
 @dataclass(frozen=True)
 class XInfoGroups(GroupStep):
-    """XINFO GROUPS."""
-
+    command = "xinfo_groups"
     key: bytes
-
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xinfo_groups(self.key)
-
-    def on_store(self, commands: Any) -> Any:
-        return commands.xinfo_groups(self.key)
 
 
 @dataclass(frozen=True)
 class XInfoConsumers(GroupStep):
-    """XINFO CONSUMERS."""
-
+    command, timed = "xinfo_consumers", True
     key: bytes
     group: bytes
 
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xinfo_consumers(self.key, self.group, now_ms=now_ms)
 
-    def on_store(self, commands: Any) -> Any:
-        return commands.xinfo_consumers(self.key, self.group)
+# --- pending entries ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class XAck(GroupStep):
+    command, spread = "xack", "ids"
+    key: bytes
+    group: bytes
+    ids: tuple[Id, ...]
+
+
+@dataclass(frozen=True)
+class XAckDel(GroupStep):
+    command, spread, names = "xackdel", "ids", {"policy": "ref_policy"}
+    key: bytes
+    group: bytes
+    ids: tuple[Id, ...]
+    policy: str = "KEEPREF"
+
+
+@dataclass(frozen=True)
+class XDelEx(GroupStep):
+    command, spread, names = "xdelex", "ids", {"policy": "ref_policy"}
+    key: bytes
+    ids: tuple[Id, ...]
+    policy: str = "KEEPREF"
+
+
+@dataclass(frozen=True)
+class XNack(GroupStep):
+    command, spread = "xnack", "ids"
+    key: bytes
+    group: bytes
+    mode: str
+    ids: tuple[Id, ...]
+    retrycount: int | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class XClaim(GroupStep):
+    command, timed, names = "xclaim", True, {"lastid": "last_id"}
+    key: bytes
+    group: bytes
+    consumer: bytes
+    min_idle: int
+    ids: tuple[Id, ...]
+    idle: int | None = None
+    time: int | None = None
+    retrycount: int | None = None
+    force: bool = False
+    justid: bool = False
+    lastid: Id | None = None
+
+
+@dataclass(frozen=True)
+class XAutoClaim(GroupStep):
+    command, timed = "xautoclaim", True
+    key: bytes
+    group: bytes
+    consumer: bytes
+    min_idle: int
+    start: Id
+    count: int | None = None
+    justid: bool = False
+
+    def from_model(self, value: Any) -> Any:
+        _, claimed, _ = value
+        return friendly(claimed if self.justid else value)  # redis-py hands out no more
+
+
+# --- idempotence --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class XCfgSet(GroupStep):
+    command, names = "xcfgset", {"duration": "idmp_duration", "maxsize": "idmp_maxsize"}
+    key: bytes
+    duration: int | None = None
+    maxsize: int | None = None
+
+
+@dataclass(frozen=True)
+class XIdmpRecord(GroupStep):
+    command = "xidmprecord"
+    key: bytes
+    producer: bytes
+    iid: bytes
+    entry_id: Id

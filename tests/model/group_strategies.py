@@ -8,12 +8,24 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from model import group_steps, pending_steps
+from model import group_steps
 from model.group_commands import GroupFrom
 from model.groups import MOST_DELIVERIES, Group
-from model.key_steps import Delete, Rename
 from model.nodes import Stream
-from model.steps import Bound, Step, Trim, XAdd, XDel, XInfoFull, XInfoStream, XSetId, XTrim
+from model.steps import (
+    Bound,
+    Delete,
+    Rename,
+    RenameNx,
+    Step,
+    Trim,
+    XAdd,
+    XDel,
+    XInfoFull,
+    XInfoStream,
+    XSetId,
+    XTrim,
+)
 from model.strategies import BOOLEANS, COUNTS, Repeated, bounds, ids, mostly, new_ids, some_ids
 from model.streams import ModelStore, NewId
 from model.values import ZERO, Id, Pairs
@@ -172,7 +184,7 @@ class GroupSteps(Places):
             doomed = st.one_of(some_ids(self.stream(key)), self.pending_ids(key, group))
             return st.one_of(
                 st.builds(XDel, st.just(key), doomed),
-                st.builds(pending_steps.XDelEx, st.just(key), doomed, POLICIES),
+                st.builds(group_steps.XDelEx, st.just(key), doomed, POLICIES),
                 st.builds(XTrim, st.just(key), self.trims(key)),
             )
 
@@ -191,10 +203,8 @@ class GroupSteps(Places):
             sizes = st.sampled_from([1, 2, 100, 10_000, 10_001])
             return st.one_of(
                 st.builds(XSetId, st.just(key), ids(stream), added, st.none()),
-                st.builds(pending_steps.XCfgSet, st.just(key), durations, sizes),
-                st.builds(
-                    pending_steps.XIdmpRecord, st.just(key), PRODUCERS, IIDS, some_id(stream)
-                ),
+                st.builds(group_steps.XCfgSet, st.just(key), durations, sizes),
+                st.builds(group_steps.XIdmpRecord, st.just(key), PRODUCERS, IIDS, some_id(stream)),
             )
 
         return self.keys.flatmap(build)
@@ -203,7 +213,8 @@ class GroupSteps(Places):
         """DEL and RENAME: groups go where their stream goes, and with it."""
         return st.one_of(
             st.builds(Delete, st.tuples(st.sampled_from([b"b", b"c"]))),
-            st.builds(Rename, self.keys, self.keys, BOOLEANS),
+            st.builds(Rename, self.keys, self.keys),
+            st.builds(RenameNx, self.keys, self.keys),
         )
 
     # --- groups and consumers ---------------------------------------------------------------
@@ -222,9 +233,10 @@ class GroupSteps(Places):
             read = maybe(st.integers(-2, 9))
             return st.one_of(
                 st.builds(group_steps.XGroupSetId, key, group, self.last_ids(place[0]), read),
-                st.builds(group_steps.XGroupConsumer, key, group, CONSUMERS, BOOLEANS),
+                st.builds(group_steps.XGroupCreateConsumer, key, group, CONSUMERS),
+                st.builds(group_steps.XGroupDelConsumer, key, group, CONSUMERS),
                 mostly(
-                    st.builds(group_steps.XGroupConsumer, key, group, CONSUMERS),
+                    st.builds(group_steps.XGroupCreateConsumer, key, group, CONSUMERS),
                     st.builds(group_steps.XGroupDestroy, key, group),
                 ),
             )
@@ -278,10 +290,10 @@ class GroupSteps(Places):
             force = mostly(st.just(False), st.just(True))
             live = some_ids(self.stream(place[0]))
             return st.one_of(
-                st.builds(pending_steps.XAck, *where, some),
-                st.builds(pending_steps.XAckDel, *where, some, POLICIES),
-                st.builds(pending_steps.XNack, *where, MODES, some, RETRY_COUNTS, force),
-                st.builds(pending_steps.XNack, *where, MODES, live, RETRY_COUNTS, st.just(True)),
+                st.builds(group_steps.XAck, *where, some),
+                st.builds(group_steps.XAckDel, *where, some, POLICIES),
+                st.builds(group_steps.XNack, *where, MODES, some, RETRY_COUNTS, force),
+                st.builds(group_steps.XNack, *where, MODES, live, RETRY_COUNTS, st.just(True)),
             )
 
         return self.places().flatmap(build)
@@ -301,10 +313,10 @@ class GroupSteps(Places):
             where = (st.just(key), st.just(group), CONSUMERS, IDLES, self.pending_ids(key, group))
             past = st.integers(-20, 200)
             return st.one_of(
-                st.builds(pending_steps.XClaim, *where, **plain),
-                st.builds(pending_steps.XClaim, *where, idle=past, **plain),
+                st.builds(group_steps.XClaim, *where, **plain),
+                st.builds(group_steps.XClaim, *where, idle=past, **plain),
                 st.builds(
-                    pending_steps.XClaim,
+                    group_steps.XClaim,
                     *where,
                     time=past.map(lambda ms: self.now_ms - ms),
                     **plain,
@@ -321,7 +333,7 @@ class GroupSteps(Places):
             start = st.one_of(st.just(ZERO), self.pending_id(key, group))
             count = st.one_of(st.none(), st.integers(0, 5))
             where = (st.just(key), st.just(group), CONSUMERS)
-            return st.builds(pending_steps.XAutoClaim, *where, IDLES, start, count, BOOLEANS)
+            return st.builds(group_steps.XAutoClaim, *where, IDLES, start, count, BOOLEANS)
 
         return self.places().flatmap(build)
 

@@ -10,8 +10,8 @@ Where a command fails, the answer is `Failed` with the whole error line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar
 
 from model.streams import ModelStore, NewId, ReadFrom
 from model.values import HIGHEST, ZERO, Id, ModelError, Pairs, id_text
@@ -76,16 +76,44 @@ def _is_pairs(value: Any) -> bool:
 # --- steps --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class Step:
-    """One command with its arguments."""
+    """One command; its fields are its arguments, in order and by the names of the model's method.
+
+    Fields with a default are options, which both take by name. `command` is the method's name, of
+    the model and of redis-py. Subclasses override what does not fit to that.
+    """
+
+    command: ClassVar[str]
+    spread: ClassVar[str] = ""  # a field whose values are arguments of their own
+    timed: ClassVar[bool] = False  # the model has to know the time
+    names: ClassVar[dict[str, str]] = {}  # of redis-py's options, where they are others
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         """Run on the model; return its answer."""
-        raise NotImplementedError
+        arguments, options = self._arguments(lambda value: value)
+        if self.timed:
+            options["now_ms"] = now_ms
+        return getattr(model, self.command)(*arguments, **options)
 
     def on_store(self, commands: Any) -> Any:
         """Run on anything with redis-py's methods; return its answer, or the queue of the call."""
-        raise NotImplementedError
+        arguments, options = self._arguments(as_written)
+        options = {self.names.get(name, name): value for name, value in options.items()}
+        return getattr(commands, self.command)(*arguments, **options)
+
+    def _arguments(self, convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
+        arguments: list[Any] = []
+        options: dict[str, Any] = {}
+        for one in fields(self):
+            value = convert(getattr(self, one.name))
+            if one.name == self.spread:
+                arguments += value
+            elif one.default is MISSING:
+                arguments.append(value)
+            else:
+                options[one.name] = value
+        return arguments, options
 
     def from_store(self, answer: Any) -> Any:
         """Return the answer of `on_store` without what may differ."""
@@ -94,6 +122,13 @@ class Step:
     def from_model(self, value: Any) -> Any:
         """Return the model's answer as `on_store` must give it."""
         return friendly(value)
+
+
+def as_written(value: Any) -> Any:
+    """Return an argument with its IDs as text."""
+    if is_id(value):
+        return id_text(value)
+    return [as_written(one) for one in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)
@@ -181,29 +216,15 @@ class XTrim(Step):
 
 @dataclass(frozen=True)
 class XDel(Step):
-    """XDEL."""
-
+    command, spread = "xdel", "ids"
     key: bytes
     ids: tuple[Id, ...]
-
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xdel(self.key, *self.ids)
-
-    def on_store(self, commands: Any) -> Any:
-        return commands.xdel(self.key, *map(id_text, self.ids))
 
 
 @dataclass(frozen=True)
 class XLen(Step):
-    """XLEN."""
-
+    command = "xlen"
     key: bytes
-
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xlen(self.key)
-
-    def on_store(self, commands: Any) -> Any:
-        return commands.xlen(self.key)
 
 
 @dataclass(frozen=True)
@@ -278,42 +299,17 @@ def read_from_text(position: ReadFrom) -> bytes:
 
 @dataclass(frozen=True)
 class XSetId(Step):
-    """XSETID."""
-
+    command = "xsetid"
     key: bytes
     last_id: Id
     entries_added: int | None = None
     max_deleted_id: Id | None = None
 
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xsetid(
-            self.key,
-            self.last_id,
-            entries_added=self.entries_added,
-            max_deleted_id=self.max_deleted_id,
-        )
-
-    def on_store(self, commands: Any) -> Any:
-        deleted = None if self.max_deleted_id is None else id_text(self.max_deleted_id)
-        return commands.xsetid(
-            self.key,
-            id_text(self.last_id),
-            entries_added=self.entries_added,
-            max_deleted_id=deleted,
-        )
-
 
 @dataclass(frozen=True)
 class XInfoStream(Step):
-    """XINFO STREAM."""
-
+    command, timed = "xinfo_stream", True
     key: bytes
-
-    def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xinfo_stream(self.key, now_ms)
-
-    def on_store(self, commands: Any) -> Any:
-        return commands.xinfo_stream(self.key)
 
     def from_store(self, answer: Any) -> Any:
         assert answer["radix-tree-nodes"] > 0  # any positive number is right
@@ -337,3 +333,41 @@ class XInfoFull(XInfoStream):
         answer = super().from_model(value)
         answer["entries"] = dict(answer["entries"])
         return answer
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Delete(Step):
+    command, spread = "delete", "keys"
+    keys: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Exists(Step):
+    command, spread = "exists", "keys"
+    keys: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Rename(Step):
+    command = "rename"
+    source: bytes
+    target: bytes
+
+
+@dataclass(frozen=True)
+class RenameNx(Rename):
+    command = "renamenx"
+
+
+@dataclass(frozen=True)
+class Keys(Step):
+    command = "keys"
+
+
+@dataclass(frozen=True)
+class Type(Step):
+    command = "type"
+    key: bytes

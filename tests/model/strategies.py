@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from model import steps
-from model.key_steps import Delete, Exists, Keys, Rename, Type
 from model.nodes import Stream
 from model.streams import ModelStore, NewId, ReadFrom
 from model.values import HIGHEST, MAX, ZERO, Id, Pairs, next_id, previous_id
@@ -229,10 +228,11 @@ class Steps:
         """What takes streams as a whole."""
         several = st.lists(self.keys, min_size=1, max_size=3).map(tuple)
         return st.one_of(
-            mostly(st.builds(Keys), st.builds(Delete, several)),
-            st.builds(Rename, self.keys, self.keys, st.booleans()),
-            st.builds(Exists, several),
-            st.builds(Type, self.keys),
+            mostly(st.builds(steps.Keys), st.builds(steps.Delete, several)),
+            st.builds(steps.Rename, self.keys, self.keys),
+            st.builds(steps.RenameNx, self.keys, self.keys),
+            st.builds(steps.Exists, several),
+            st.builds(steps.Type, self.keys),
         )
 
     def anything(self) -> SearchStrategy[steps.Step]:

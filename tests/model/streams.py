@@ -103,13 +103,13 @@ class ModelStore(GroupCommands, IdempotencyCommands):
     def xdel(self, key: bytes, *ids: values.Id) -> int:
         return self.streams[key].delete(list(ids)) if key in self.streams else 0
 
-    def xdelex(self, key: bytes, ids: list[values.Id], policy: str = "KEEPREF") -> list[int]:
+    def xdelex(self, key: bytes, *ids: values.Id, policy: str = "KEEPREF") -> list[int]:
         """XDELEX: for each ID 1 deleted, -1 not there, 2 kept because a group refers to it."""
         if not ids:
             raise values.ModelError("ERR Number of IDs must be a positive integer")
         if key not in self.streams:
             return [-1] * len(ids)
-        return self.streams[key].delete_by_policy(ids, policy)
+        return self.streams[key].delete_by_policy(list(ids), policy)
 
     def _check_trim(
         self,

@@ -22,8 +22,7 @@ from hypothesis.strategies import SearchStrategy
 
 from conftest import assert_sound
 from model import ModelStore
-from model.key_steps import Keys
-from model.steps import Failed, Step, attempt
+from model.steps import Failed, Keys, Step, attempt
 from refused import unchanged
 from stores import SYNC_MODES, open_at
 from streamkeep.engine.api.store import Store

@@ -69,7 +69,7 @@ def test_a_node_is_rewritten_once_for_all_that_a_command_deletes(
     store.xdel("s", "0-6")  # the newest node goes, the rewritten one is open again
     for seq in range(1, 7):
         model.xadd(b"s", ((b"f", b"v"),), (0, seq), now_ms=5)
-    assert model.xdelex(b"s", [(0, seq) for seq in (1, 2, 3, 4, 4, 9)]) == [1, 1, 1, 1, -1, -1]
+    assert model.xdelex(b"s", *[(0, seq) for seq in (1, 2, 3, 4, 4, 9)]) == [1, 1, 1, 1, -1, -1]
     model.xdel(b"s", (0, 6))
     for seq in range(7, 11):
         store.xadd("s", FIELDS, id=f"0-{seq}")
