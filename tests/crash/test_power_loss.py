@@ -8,26 +8,15 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 import streamkeep
-from crash import losses as losses_module
-from crash.losses import (
-    MODES,
-    Losses,
-    Mode,
-    in_child,
-    killed_after,
-    run_losses,
-    small_journal,
-    state_of,
-    watching,
-)
-from crash.power import another_boot, copy_store, watched
+from crash.losses import killed_after, small_journal, state_of, watching
+from crash.power import after_a_loss, another_boot, copy_store, watched
 from inside import checkpoint_now, environment_of, flush_each_commit, journal_of
 from stopped import child_of, status_of
 from streamkeep import recovery
@@ -36,22 +25,6 @@ from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.errors import RecoveryNeededError
-from tiers import daily_or_all, slow_but
-
-
-@pytest.mark.parametrize("modes", [("commit",), MODES], ids="+".join)
-def test_a_store_opens_whole_after_a_power_loss(tmp_path: Path, modes: tuple[Mode, ...]) -> None:
-    losses = run_losses(tmp_path, 1, modes, steps=60, every=6)
-    assert losses.count >= 10
-
-
-@pytest.mark.parametrize("seed", slow_but(range(2, 40), 2))
-def test_a_recovery_that_is_killed_begins_again(tmp_path: Path, seed: int) -> None:
-    every = daily_or_all(8, 4)
-    losses = run_losses(tmp_path, seed, MODES, steps=50, every=every, kill_recovery=True)
-    assert losses.killed_recoveries > 0
-    assert losses.replayed > 0
 
 
 def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
@@ -101,34 +74,32 @@ def test_a_power_loss_finds_a_journal_file_that_was_begun_twice(tmp_path: Path) 
 
 def test_a_checkpoint_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
     """Killed between writing the point and its sync: the next process must not rely on it."""
-    for seed in range(daily_or_all(3, 12)):
-        path = tmp_path / f"store-{seed}"
-        losses = Losses(tmp_path, seed)
-        states = []
-        with small_journal(), watched(path) as disk:
-            store = streamkeep.open(path, sync="commit")
-            for number in range(40):
-                store.xadd("s", {"n": number, "pad": "x" * 300})
-                states.append(state_of(store))
-            assert killed_after(3, partial(checkpoint_now, store))
-            die(store)
-            store = streamkeep.open(path, sync="commit")
-            for number in range(40):
-                store.xadd("s", {"n": number, "pad": "x" * 300})
-                if number % 3:
-                    store.xtrim("s", maxlen=20, approximate=False)
-                states.append(state_of(store))
-                if number % 8 == 0:
-                    losses.take(disk, len(states) - 1)
+    path = tmp_path / "store"
+    lost: dict[Path, int] = {}
+    with small_journal(), watched(path) as disk:
+        store = streamkeep.open(path)
+        for number in range(40):
+            store.xadd("s", {"n": number, "pad": "x" * 300})
+        assert killed_after(3, partial(checkpoint_now, store))
+        die(store)
+        store = streamkeep.open(path)
 
-            def hit(name: str, seen: Losses = losses, newest: int = len(states) - 1) -> None:
-                if name == "checkpoint:slot-written":
-                    seen.take(disk, newest)
+        def lose_power(name: str) -> None:
+            if name in ("commit:made", "checkpoint:slot-written"):
+                lost[tmp_path / f"lost-{len(lost)}"] = store.xlen("s")
+                disk.lose_power([*lost][-1], NothingKept(0))
 
-            with watching(hit):
-                checkpoint_now(store)
-            die(store)
-        losses.check_all(states, kill_recovery=False)
+        for number in range(10):
+            store.xadd("s", {"n": number, "pad": "x" * 300})
+            lose_power("commit:made")
+        with watching(lose_power):
+            checkpoint_now(store)
+        die(store)
+    assert len(lost) > 10
+    for number, (left, entries) in enumerate(lost.items()):
+        with after_a_loss(number), streamkeep.open(left) as store:
+            assert store.xlen("s") == entries
+        assert [str(finding) for finding in recovery.check(left)] == []
 
 
 @pytest.mark.parametrize("name", ["recover:meta-written", "recover:batch", "recover:epoch-raised"])
@@ -253,41 +224,3 @@ def die(store: Store[bytes]) -> None:
     registry.environments.pop(one.identity, None)
     one.close_files()
     store._closed = True
-
-
-# --- the harness itself -------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_harness_sees_a_missing_pin(tmp_path: Path) -> None:
-    def run() -> None:
-        for seed in range(20):
-            run_losses(tmp_path, seed, ("none",), steps=60, every=3, pinned=False)
-
-    assert not in_child(run)
-
-
-@pytest.mark.slow
-def test_a_loss_that_no_boot_or_mount_shows_is_recovered_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As when a disk refuses pages after all processes have died, and stays mounted.
-
-    The control file then shows commits that no power loss explains, so the caller has to choose.
-    Without flushes: no sign tells pages of a flush that were refused (`crash_recovery.state`).
-    """
-    refused: list[str] = []
-
-    def opened(path: Path) -> Store[bytes]:
-        try:
-            return open_store(path)
-        except RecoveryNeededError as error:
-            refused.append(str(error))
-            return open_store(path, force_recovery="checkpoint")
-
-    open_store = streamkeep.open
-    monkeypatch.setattr(streamkeep, "open", opened)
-    monkeypatch.setattr(losses_module, "after_a_loss", lambda number: nullcontext())
-    for seed in range(daily_or_all(1, 20)):
-        run_losses(tmp_path, seed, ("none",), steps=60, every=6, flushes=False)
-    assert refused

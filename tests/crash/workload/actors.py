@@ -135,8 +135,8 @@ class Actor:
         home = self.style.syncs[0]
         free = how == "transaction" or operations[0][0] != "put"
         sync = home if how == "pipeline" or not free else self.random.choice(self.style.syncs)
-        if operations[0][0] in ALONE:  # only "sync" promises something
-            sync = "commit" if operations[0][0] == "sync" else "none"
+        if operations[0][0] in ALONE:  # only these two promise something
+            sync = "commit" if operations[0][0] in ("sync", "checkpoint") else "none"
         step = Step(self.number - 1, sync, operations, how)
         if (
             how == "transaction"

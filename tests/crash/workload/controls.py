@@ -148,6 +148,36 @@ CONTROLS: Final = {
 """,
         ("kills",),
     ),
+    # A power loss leaves the checkpoint with pages that later flushes have used again.
+    "a pin that does not protect the newest checkpoint": Control(
+        "engine/txn/flush.py",
+        """\
+    failpoints.hit("flush:ended")
+""",
+        """\
+    if context.pin is not None:
+        context.pin.abort()
+        context.pin = None
+        context.pin = context.raw.begin()
+    failpoints.hit("flush:ended")
+""",
+        ("losses",),
+    ),
+    "a checkpoint whose pages are not synced": Control(
+        "engine/checkpoint/checkpoint.py",
+        "                sync_lmdb(context.raw)\n",
+        "                pass\n",
+        ("losses",),
+    ),
+    "a commit that does not wait for the disk": Control(
+        "engine/journal/syncs.py",
+        """\
+        with self._lock:
+            return self._sync(commit_number, True)
+""",
+        "        return True\n",
+        ("losses",),
+    ),
     # Recovery goes back to the checkpoint and replays what it can read, whatever it loses.
     "a recovery that throws data away": Control(
         "engine/crash_recovery/state.py",

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import lmdb
 import pytest
@@ -30,6 +30,8 @@ from stopped import die_at
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.system import failpoints, files
 from streamkeep.format.core.errors import StoreError
+
+_LOSS_AT_FAILPOINT: Final = 0.003
 
 
 class Injected(Exception):
@@ -54,7 +56,8 @@ class Faults:
         full: the disk is full now and then.
         others_fail: another process of the round may have all processes need a recovery.
         served: it has clients of a server in which calls may fail.
-        losses: a folder for what a disk may hold of `store` if the power is lost at some moments.
+        losses: a folder for what a disk may hold of `store` if the power is lost at some moments,
+            half of them at failpoints.
     """
 
     seed: int = 0
@@ -130,6 +133,8 @@ def inside(one: Faults) -> Iterator[None]:
             return random_.random() < share
 
     def passed(name: str) -> None:
+        if lose is not None and happens(_LOSS_AT_FAILPOINT):
+            lose()
         if name.startswith(one.at) and happens(one.dies):
             os.kill(os.getpid(), signal.SIGKILL)
         if happens(one.waits * (20 if name == "commit:failed" else 1)):  # that one is rare
@@ -139,6 +144,7 @@ def inside(one: Faults) -> Iterator[None]:
         if name == "flush:ending" and happens(one.flush_fails):
             raise lmdb.DiskError("simulated: the disk refuses")
 
+    lose: Callable[[], None] | None = None
     if one.passages:
         die_at(one.at, one.passages)
     with ExitStack() as stack:
@@ -146,7 +152,7 @@ def inside(one: Faults) -> Iterator[None]:
             stack.enter_context(small_journal(threads=True))
             for name in ("CHECKPOINT_EVERY_S", "IDLE_S", "_TICK_S"):
                 setattr(checkpointer, name, 0.05)
-        if one.dies or one.waits or one.raises or one.flush_fails:
+        if one.dies or one.waits or one.raises or one.flush_fails or one.losses:
             failpoints.watch(passed)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name, share in (
@@ -163,7 +169,7 @@ def inside(one: Faults) -> Iterator[None]:
             for name in ("file_synced", "data_synced", "folder_synced"):
                 setattr(disk, name, _one_by_one(getattr(disk, name), gate))
             lose = partial(_lose_power, disk, gate, one.losses, random_)
-            threading.Thread(target=lose, daemon=True).start()
+            threading.Thread(target=_lose_power_often, args=(lose, random_), daemon=True).start()
         if one.file_limit:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             threading.Thread(target=_limit_files, args=(random_,), daemon=True).start()
@@ -213,18 +219,22 @@ def _one_by_one(call: Callable[..., None], gate: threading.Lock) -> Callable[...
 
 
 def _lose_power(disk: Disk, gate: threading.Lock, folder: Path, random_: random.Random) -> None:
-    """Write what the disk may hold, again and again; the name of each folder is the time."""
+    """Write what the disk may hold; the name of the folder is the time."""
+    with gate:
+        target = folder / "unfinished"
+        at = time.monotonic()
+        try:
+            disk.lose_power(target, random_)
+        except FileNotFoundError:
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            target.rename(folder / f"{at}")
+
+
+def _lose_power_often(lose: Callable[[], None], random_: random.Random) -> None:
     while True:
         time.sleep(random_.choice([0.01, 0.1, 0.3]))
-        target = folder / "unfinished"
-        with gate:
-            at = time.monotonic()
-            try:
-                disk.lose_power(target, random_)
-            except FileNotFoundError:
-                shutil.rmtree(target, ignore_errors=True)
-                continue
-        target.rename(folder / f"{at}")
+        lose()
 
 
 def _limit_files(random_: random.Random) -> None:

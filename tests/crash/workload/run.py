@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import streamkeep
 from crash.losses import small_journal
-from crash.power import another_boot, copy_store
+from crash.power import after_a_loss, another_boot, copy_store, watched
 from crash.workload import oracle
 from crash.workload.actors import Actor, Style
 from crash.workload.faults import Faults
@@ -31,6 +31,7 @@ from stopped import die_at
 from streamkeep import recovery
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.crash_recovery.state import WAYS
+from streamkeep.engine.system import failpoints as at_failpoints
 from streamkeep.engine.txn import begin
 from streamkeep.recovery.fsck.findings import Severity
 
@@ -364,6 +365,34 @@ class Run:
             raise Failure(f"a recovery failed: {errors.read_text()[-3000:]}")
         return status != 0
 
+    def lose_power_in_recovery(self, image: Path) -> Path:
+        """Recover what a loss has left, and lose the power again on the way; return what is left.
+
+        A recovery may be over before: then its store is left.
+        """
+        target = image.with_name(f"{image.name}-again")
+        left = self.random.randrange(1, 14)
+
+        def recover() -> None:
+            with small_journal(), another_boot(66), watched(image, safe=True) as disk:
+
+                def passed(name: str) -> None:
+                    nonlocal left
+                    left -= 1
+                    if not left:
+                        disk.lose_power(target, self.random)
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+                at_failpoints.watch(passed)
+                streamkeep.open(image).close()
+
+        errors = self.folder / "recover.err"
+        status = os.waitstatus_to_exitcode(os.waitpid(fork(recover, errors), 0)[1])
+        if status not in (0, -signal.SIGKILL):
+            raise Failure(f"a recovery failed: {errors.read_text()[-3000:]}")
+        self.figures.losses += status != 0
+        return target if status else image
+
     # --- comparing --------------------------------------------------------------------------
 
     def notes(self) -> dict[str, dict[int, oracle.Transaction]]:
@@ -401,7 +430,7 @@ class Run:
         """Check a store, open it, read all of it, close it, check it; in a process of its own.
 
         Args:
-            boot: it is opened in another boot of the machine.
+            boot: it is opened after a loss of what was not on disk, with the boot or the mount.
             options: of the opening; such a store is damaged.
         """
         damaged = options.pop("damaged", False) or bool(options)
@@ -410,7 +439,7 @@ class Run:
 
         def look() -> str:
             if boot:
-                with another_boot(boot), small_journal():
+                with after_a_loss(boot), small_journal():
                     return look_here()
             with small_journal():
                 return look_here()
@@ -592,6 +621,8 @@ def losses(run: Run) -> None:
     images = sorted(folder.iterdir(), key=lambda path: float(path.name))
     for number, image in enumerate(run.random.sample(images, min(3, len(images)))):
         promise = oracle.Promise(float(image.name))
+        for _ in range(run.random.choice([0, 0, 1, 2])):
+            image = run.lose_power_in_recovery(image)
         found = run.compare(image, promise, boot=10_000 * (number + 1) + run.round)
         run.figures.losses += 1
         if run.random.random() < 0.3:
