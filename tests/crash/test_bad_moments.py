@@ -18,15 +18,16 @@ import pytest
 
 import streamkeep
 from crash.losses import in_child, state_of
-from inside import checkpoint_now, environment_of, wait_table_of
+from inside import checkpoint_now, environment_of, flush_each_commit, wait_table_of
 from patience import PATIENCE_S
-from stopped import child_of, status_of
+from stopped import child_of, killed, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.lock import ArchiveLock
+from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.txn import begin as transactions
-from tiers import daily_or_all, slow_but
+from tiers import daily_or_all, pairs_of, slow_but
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 
@@ -121,6 +122,102 @@ def interrupts(path: Path, sync: Any) -> None:
     lost = mine.union(*returned) - {entry.id for entry in store.xrange("s")}
     assert not lost, f"{len(lost)} entries are gone"
     store.close()
+
+
+def fail() -> None:
+    """Fail halfway."""
+    raise RuntimeError("halfway")
+
+
+class Interrupted:
+    """A program that gets interrupts at a failpoint, and is then killed."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = streamkeep.open(path, sync="none")
+        flush_each_commit(self.store)
+        self.acknowledged: list[int] = []
+        self.tried = 0
+        self.interrupts = 0
+
+    def interrupt(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)  # so that it comes while the caller waits
+
+    def add(self) -> None:
+        """Add one entry, which is big now and then; note it if that was acknowledged."""
+        self.tried += 1
+        pad = bytes(200_000 if self.tried % 7 == 0 else 20)
+        self.store.xadd("s", {"n": self.tried, "pad": pad})
+        self.acknowledged.append(self.tried)
+
+    def round(self, place: str) -> None:
+        """Get one interrupt at a place."""
+        for _ in range(5):
+            self.add()
+        failpoints.arm(place, self.interrupt)
+        try:
+            if place == "commit:failed":
+                failpoints.arm("commit:journaled", fail)
+            self.add()
+        except KeyboardInterrupt:
+            self.interrupts += 1
+        finally:
+            failpoints.disarm()
+
+
+@pytest.mark.parametrize(
+    ("place", "contended"),
+    pairs_of(
+        (
+            "commit:journaled",
+            "commit:failed",
+            "commit:published",
+            "commit:made",
+            "flush:ending",
+            "flush:ended",
+        ),
+        (False, True),
+    ),
+)
+def test_an_interrupt_in_a_commit_or_a_flush_loses_and_doubles_nothing(
+    tmp_path: Path, place: str, contended: bool
+) -> None:
+    """Also while another process has the lock, or waits for it."""
+    path, told = tmp_path / "store", tmp_path / "told"
+
+    def disturb() -> None:
+        store = streamkeep.open(path, sync="none")
+        while True:
+            with store.transaction() as txn:
+                txn.xadd("other", {"f": "v"})
+                time.sleep(0.002)
+            time.sleep(0.002)
+
+    def work() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        program = Interrupted(path)
+        for _ in range(6):
+            program.round(place)
+        assert program.interrupts == 6
+        for _ in range(100):
+            program.add()
+        told.write_text(" ".join(map(str, program.acknowledged)))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    streamkeep.open(path).close()
+    other = child_of(disturb) if contended else 0
+    try:
+        assert not in_child(work)
+        acknowledged = [int(one) for one in told.read_text().split()]
+    finally:
+        if contended:
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
+    with streamkeep.open(path) as store:
+        found = [int(entry.fields[b"n"]) for entry in store.xrange("s")]
+    assert len(found) == len(set(found))
+    assert set(acknowledged) <= set(found)
+    assert list(recovery.check(path)) == []
 
 
 @pytest.mark.skipif(
@@ -368,3 +465,21 @@ def test_process_numbers_that_clash_are_named(tmp_path: Path) -> None:
     os.close(lock)
     assert f"process number {child}" in text
     assert "containers" in text
+
+
+def test_the_last_process_covers_what_killed_ones_have_left(tmp_path: Path) -> None:
+    """It has not written, and closes the store as if it had."""
+    path = tmp_path / "store"
+
+    def append() -> None:
+        store = streamkeep.open(path, sync="none")
+        for number in range(50):
+            store.xadd("s", {"n": number})
+
+    streamkeep.open(path).close()
+    with streamkeep.open(path):
+        killed(append)
+    assert list(recovery.check(path)) == []
+    with streamkeep.open(path) as store:
+        assert store.xlen("s") == 50
+        assert store.durability().last_recovery is None

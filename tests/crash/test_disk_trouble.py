@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -126,10 +125,9 @@ def test_deleting_works_on_a_full_disk(tmp_path: Path) -> None:
             assert store.delete("s") == 1
         assert_sound(path)
         with Store(path, sync="commit") as store:
-            fill(store)
-            expected = state_of(store)
+            added = fill(store)
         with another_boot(), Store(path) as store:
-            assert state_of(store) == expected
+            assert len(store.xrange("s")) == added
 
 
 def fill(store: Store[bytes]) -> int:
@@ -137,8 +135,8 @@ def fill(store: Store[bytes]) -> int:
     added = 0
     with pytest.raises(streamkeep.StoreFullError):
         while True:
-            store.xadd_many("s", [FIELDS] * 50)
-            added += 50
+            store.xadd_many("s", [{"pad": "x" * 3000}] * 20)
+            added += 20
     return added
 
 
@@ -184,58 +182,6 @@ def test_without_room_for_a_flush_only_what_makes_room_is_committed(tmp_path: Pa
         copy_store(store.path, tmp_path / "copy")
     with another_boot(), Store(tmp_path / "copy") as store:
         assert state_of(store) == expected
-
-
-def test_a_flush_that_fails_leaves_its_commits_to_the_next_one(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise lmdb.DiskError("simulated")
-
-    with Store(tmp_path / "store", sync="none") as store:
-        context = context_of(store)
-        flush_each_commit(store)
-        store.xadd("s", {"n": 0})
-        failpoints.arm("flush:ending", fail)
-        store.xadd("s", {"n": 1})  # is made whatever happens to the flush
-        assert context.memtable.commits == 1
-        assert store.xlen("s") == 2
-        store.xadd("s", {"n": 2})
-        assert context.memtable.commits == 0
-        copy_store(store.path, tmp_path / "copy")
-    with another_boot(), Store(tmp_path / "copy") as store:
-        assert store.xlen("s") == 3
-
-
-def test_a_commit_that_lmdb_cannot_write_is_undone(tmp_path: Path) -> None:
-    """The limit on file sizes stops LMDB's own write, in a child that sets it for itself."""
-    path = tmp_path / "store"
-
-    def run() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        with Store(path, sync="none") as store:
-            ids = [store.xadd("s", {"n": n}) for n in range(20)]
-            store.xgroup_create("s", "g", id="0")
-            size = store.used_bytes  # the file is longer: room is reserved at its end
-            for more in (4096, 3 * 4096, 3 * 4096 + 100, 20 * 4096):
-                resource.setrlimit(resource.RLIMIT_FSIZE, (size + more, hard))
-                with pytest.raises(streamkeep.StoreFullError):
-                    store.xadd_many("s", [{"pad": "x" * 3000}] * 100)
-                with pytest.raises(streamkeep.StoreFullError), store.transaction() as txn:
-                    txn.xreadgroup("g", "c", {"s": ">"})
-                    txn.xadd("t", {"pad": "x" * 300_000})
-                assert [entry.id for entry in store.xrange("s")] == ids
-                assert store.xpending("s", "g")["pending"] == 0
-                assert store.keys() == [b"s"]
-                resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-                ids.append(store.xadd("s", {"n": "again"}))
-            expected = state_of(store)
-            shutil.copytree(path, tmp_path / "copy", ignore=shutil.ignore_patterns("lock.mdb"))
-        with another_boot(), Store(tmp_path / "copy") as store:
-            assert state_of(store) == expected
-
-    assert in_child(run)
-    assert_sound(path)
-    assert_sound(tmp_path / "copy")
 
 
 def test_a_store_at_its_size_limit_can_be_recovered(tmp_path: Path) -> None:
@@ -469,26 +415,6 @@ def test_a_store_on_a_file_system_that_became_read_only_opens_as_a_copy(tmp_path
     assert_sound(tmp_path / "copy")
 
 
-def test_a_store_that_may_not_be_written_opens_for_reading(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    with Store(path) as store:
-        store.xadd("s", {"f": "v"}, id="1-1")
-    real = os.open
-
-    def refuse(name: Any, flags: int, *args: Any, **options: Any) -> int:
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-        return real(name, flags, *args, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", refuse)
-        patch.setattr(os, "access", lambda name, mode: mode != os.W_OK)
-        with Store(path, readonly=True) as store:
-            assert store.xlen("s") == 1
-        with pytest.raises(streamkeep.StoreError, match="open it with readonly=True"):
-            Store(path)
-
-
 # --- no room for a segment ----------------------------------------------------------------------
 
 
@@ -519,7 +445,7 @@ def test_a_disk_that_fails_anywhere_in_a_segment_loses_nothing(
     expected = streamkeep.StoreFullError if code in FULL else streamkeep.StoreError
     with Store(tmp_path / "store", sync="none") as store:
         store.set_retention("s", archive=True)
-        for number in range(400):
+        for number in range(120):
             store.xadd("s", {"n": number, "pad": os.urandom(400).hex()})
         store.xtrim("s", maxlen=10, approximate=False)
         before = state_of(store)
@@ -527,7 +453,7 @@ def test_a_disk_that_fails_anywhere_in_a_segment_loses_nothing(
         while True:
             with segments_failing(name, code, failed + 1):
                 try:
-                    store.archive(options=ArchiveOptions(block_bytes=20_000))
+                    store.archive(options=ArchiveOptions(block_bytes=6_000))
                     break
                 except expected:
                     failed += 1
@@ -550,31 +476,3 @@ def test_the_lock_of_an_archive_that_cannot_be_made_is_an_error_of_the_store(
         with failing(name, errno.EIO), pytest.raises(streamkeep.StoreError, match="the system"):
             store.archive()
         store.archive()
-
-
-def test_archiving_on_a_full_disk_waits_for_room(tmp_path: Path) -> None:
-    """A file system of 64 MiB, full in the middle of a segment."""
-    with small_disk(tmp_path / "disk", 64) as disk, small_journal():  # no thread makes room
-        path = disk / "store"
-        with Store(path, sync="commit") as store:
-            store.set_retention("s", archive=True)
-            for _ in range(14):
-                store.xadd_many("s", [{"pad": os.urandom(400).hex()} for _ in range(500)])
-            store.xtrim("s", maxlen=100, approximate=False)
-            before = state_of(store)
-            filler = disk / "filler"
-            unbuffered = filler.open("wb", buffering=0)  # or closing it would write the rest
-            with unbuffered as file, pytest.raises(OSError, match="No space left"):
-                while True:
-                    file.write(bytes(1 << 16))
-            os.truncate(filler, max(0, filler.stat().st_size - (1 << 20)))  # for half a segment
-            with pytest.raises(streamkeep.StoreFullError):
-                store.archive()
-            assert state_of(store) == before
-            assert list(path.glob("archive/*/*")) == []
-            filler.unlink()
-            assert store.archive().entries > 6000
-            assert state_of(store) == before
-        assert_sound(path)
-        with another_boot(), Store(path) as store:
-            assert state_of(store) == before

@@ -24,7 +24,7 @@ from tiers import slow_but
 Open = Callable[..., Store[Any]]
 
 
-@pytest.mark.parametrize("seed", slow_but(range(40), 0, 1))
+@pytest.mark.parametrize("seed", slow_but(range(40), 0))
 def test_a_copy_has_the_changes_of_its_store(
     open_store: Open, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

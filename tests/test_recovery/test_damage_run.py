@@ -12,35 +12,25 @@ import pytest
 
 from mutations import Figures, run
 from specimens import Specimen
-from tiers import daily_or_all
 
-SHORT = daily_or_all(8, 40)
 LONG = int(os.environ.get("STREAMKEEP_DAMAGES", "2000"))
-SPECIMENS = daily_or_all(2, 4)
+SPECIMENS = 4
 
 
-def damages(work: Path, count: int, first_seed: int) -> Figures:
-    """Run damages on several specimens."""
-    figures = Figures()
-    for number in range(SPECIMENS):
-        specimen = Specimen.make(work, number)
-        for seed in range(number, count, SPECIMENS):
-            run(specimen, first_seed + seed, work, figures)
-    return figures
-
-
-@pytest.mark.slow
-def test_random_damages_are_reported_and_repaired(tmp_path: Path) -> None:
-    figures = damages(tmp_path, SHORT, 1_000_000)
-    assert figures.failures == []
-    assert figures.damages == SHORT
-    assert figures.changed > 0
+@pytest.fixture(scope="module")
+def specimens() -> dict[int, Specimen]:
+    """Those that were made, by their seeds."""
+    return {}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_thousands_of_random_damages(tmp_path: Path) -> None:
-    figures = damages(tmp_path, LONG, 0)
+    figures = Figures()
+    for number in range(SPECIMENS):
+        specimen = Specimen.make(tmp_path, number)
+        for seed in range(number, LONG, SPECIMENS):
+            run(specimen, seed, tmp_path, figures)
     print("\n" + "\n".join(figures.lines()))
     assert figures.failures == []
     assert figures.damages == LONG
@@ -65,8 +55,16 @@ def test_thousands_of_random_damages(tmp_path: Path) -> None:
         (3, 300_175),
     ],
 )
-def test_damages_that_were_once_not_held(tmp_path: Path, specimen: int, seed: int) -> None:
+def test_damages_that_were_once_not_held(
+    specimens: dict[int, Specimen],
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+    specimen: int,
+    seed: int,
+) -> None:
+    if specimen not in specimens:
+        specimens[specimen] = Specimen.make(tmp_path_factory.mktemp("specimens"), specimen)
     figures = Figures()
-    run(Specimen.make(tmp_path, specimen), seed, tmp_path, figures)
+    run(specimens[specimen], seed, tmp_path, figures)
     assert figures.failures == []
     assert figures.untouched > 0
