@@ -21,17 +21,27 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import streamkeep
 from crash.disks.history import History
 from crash.disks.mounts import make_image, mounted, run, settle
 from crash.disks.recorder import PAGE, page_sums, read_events
-from crash.disks.work import ALL, MODES, Notes, Worker, in_child, leave_out, wrong
+from crash.workload import oracle
+from crash.workload.actors import Actor, Style
+from crash.workload.faults import Faults
+from crash.workload.run import MODES, findings_of, in_child
+from crash.workload.worker import Work, fork
+from crash.workload.worker import run as work_on
 from patience import PATIENCE_S, wait_until
+from streamkeep.engine.checkpoint import checkpoint
+from streamkeep.engine.system import files
 from streamkeep.format.core.errors import RecoveryNeededError
 
+RECOVERED: Final = "recovered"
+COMMON: Final = (f"{oracle.COMMON}:0", f"{oracle.ARCHIVED}:0")
 SCRATCH: Final = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -49,7 +59,7 @@ class Plan:
         broken: the disk fails after all processes have died: "disk" wholly, and is mounted again;
             "data" for the pages of the data file, and stays mounted; "early" wholly, while the
             processes are at work. The power is not lost then.
-        without: what workers leave out, see `work.leave_out`; "flushes": the disk lies.
+        without: what workers leave out, see `leave_out`; "flushes": the disk lies.
     """
 
     kind: str
@@ -75,6 +85,13 @@ class Report:
     unreadable: bool = False  # the file system has given up the broken disk, and shows no files
     failures: list[str] = field(default_factory=list)
 
+    def add(self, problem: str, where: str = "") -> None:
+        """Count what came of a loss."""
+        if problem == RECOVERED:
+            self.recovered += 1
+        elif problem:
+            self.failures.append(where + problem)
+
 
 class Disk:
     """A recorded disk with a file system, and processes that use a store on it."""
@@ -85,14 +102,14 @@ class Disk:
         self.scratch = scratch
         self.image = scratch / "image"
         self.events = scratch / "events"
-        self.notes = scratch / "notes"
         self.at = scratch / "disk"
         self.store = self.at / "store"
         self.boot = scratch / "boot"
         self.recorded = scratch / "recorder" / "image"
         self.failing = scratch / "image.fail"
-        self._workers = 0
-        self.notes.touch()
+        self.actors: list[str] = []
+        self.oracle = oracle.Oracle()
+        self.oracle.base = oracle.Dump({key: oracle.Found() for key in COMMON})
         self.boot.write_text(_BOOT_ID.read_text())
         self.here = self.boot.read_text()
         run("mount", "--bind", self.boot, _BOOT_ID)
@@ -105,7 +122,7 @@ class Disk:
         mount = self.recorded.parent
         mount.mkdir()
         program = [sys.executable, "-m", "crash.disks.recorder"]
-        arguments = [mount, self.image, self.events, self.notes]
+        arguments = [mount, self.image, self.events]
         recorder = subprocess.Popen([*program, *map(str, arguments)])
         try:
             wait_until(lambda: self.recorded.exists() or recorder.poll() is not None)
@@ -117,30 +134,40 @@ class Disk:
             recorder.wait(PATIENCE_S)
 
     def fork_worker(self) -> int:
-        """Start a worker; return its process number."""
-        self._workers += 1
-        name, seed = f"w{self._workers}", self.random.randrange(1 << 30)
-        mode = MODES[(self._workers + self.plan.seed) % len(MODES)]
+        """Start a worker with an actor of its own; return its process number."""
+        name, seed = f"w{len(self.actors)}", self.random.randrange(1 << 30)
+        mode = MODES[(len(self.actors) + self.plan.seed) % len(MODES)]
+        style = Style(streams=3, syncs=(mode, "commit"), several=0.5, big=0.02, archived=True)
+        notes = self.scratch / f"{name}.notes"
+        actor = Actor(name, 0, {}, style, [*COMMON], notes, seed)
+        work = Work("threads", self.store, mode, [actor], self.scratch / f"{name}.err")
+        work.faults = Faults(small=seed % 4 == 0)
+        work.flushes = self.random.choice([1, 3, 30, 1000])
+        self.actors.append(name)
 
-        def work() -> str:
+        def be_worker() -> None:
             leave_out(self.plan.without)
-            Worker(self.store, self.notes, name, seed, mode).run(1 << 30)
-            return ""
+            work_on(work)
 
-        child = os.fork()
-        if child == 0:
-            with open(self.scratch / f"{name}.err", "w") as errors:
-                os.dup2(errors.fileno(), 2)
-                try:
-                    work()
-                except BaseException as error:
-                    errors.write(f"{type(error).__name__}: {error}")
-            os._exit(1)
-        return child
+        return fork(be_worker, work.errors)
+
+    def set_up(self) -> None:
+        """Create the store, in a process that is killed when it has."""
+
+        def create() -> None:
+            leave_out(self.plan.without)
+            store = streamkeep.open(self.store)
+            for key in COMMON:
+                store.xgroup_create(key, oracle.GROUP, id="0", mkstream=True)
+            store.set_retention(COMMON[1], archive=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert os.waitpid(fork(create, self.scratch / "create.err"), 0)[1] == signal.SIGKILL
 
     def work(self) -> None:
         """Have workers make commits, and kill some of them; in the end all are killed."""
         plan = self.plan
+        self.set_up()
         alive = [self.fork_worker() for _ in range(plan.workers)]
         kills = sorted(self.random.randrange(plan.commits) for _ in range(plan.kills))
         for goal in [*kills, plan.commits]:
@@ -182,28 +209,48 @@ class Disk:
                     return "a worker hangs"
                 time.sleep(0.01)
             ends.append(found[1])
-        said = self.errors()
-        expected = said.count("RecoveryNeededError: ") + said.count("StoreError: ")
-        if set(ends) == {1 << 8} and expected == len(ends):
+        texts = [path.read_text() for path in self.scratch.glob("w*.err")]
+        ours = [text for text in texts if "RecoveryNeededError: " in text or "StoreError: " in text]
+        if set(ends) == {1 << 8} and len(ours) == len(ends):
             return ""
-        return f"workers end with {ends}: {said}"
+        return f"workers end with {ends}: {self.errors()}"
 
     def kill(self, child: int) -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 
     def returned(self) -> int:
-        """Return how many commits have returned."""
-        data = self.notes.read_bytes()
-        return data.count(b'["!"') + data.count(b'["."')
+        """Return how many transactions have returned."""
+        return sum(path.read_bytes().count(b'["!"') for path in self.scratch.glob("*.notes"))
 
     def errors(self) -> str:
         return "".join(one.read_text() for one in self.scratch.glob("*.err"))[-2000:]
 
-    def order(self) -> list[str]:
-        """Return the entries of ALL as a process sees them that opens the store now."""
-        said = in_child(lambda: " ".join(read_all(self.store)))
-        return said.split()
+    def checked(self, at: float) -> str:
+        """Open the store after a loss at a time; return what is wrong, or how it was recovered."""
+        return in_child(partial(self._look, at), self.scratch / "look.err")
+
+    def _look(self, at: float) -> str:
+        recovered = ""
+        if self.store.exists():
+            try:
+                with streamkeep.open(self.store, readonly=True):
+                    pass
+            except RecoveryNeededError:
+                recovered = RECOVERED
+            except streamkeep.NotAStoreError:
+                pass  # its creation had not begun
+        notes = {one: oracle.read_notes(self.scratch / f"{one}.notes") for one in self.actors}
+        with streamkeep.open(self.store, decode_responses=True) as store:
+            problems = self.oracle.problems(oracle.dump(store), notes, oracle.Promise(at))
+            store.xadd("after", {"f": "v"})
+        return "; ".join([*problems, *findings_of(self.store)]) or recovered
+
+    def read_files(self) -> None:
+        """Read the store as the kernel holds it; a broken disk may show no files any more."""
+        for path in self.store.rglob("*"):
+            if path.is_file():
+                path.read_bytes()
 
     def set_boot(self, another: bool) -> None:
         """Have the system show this boot, or another one."""
@@ -211,45 +258,38 @@ class Disk:
         self.boot.write_text(f"{other}\n" if another else self.here)
 
 
-def read_all(path: Path) -> list[str]:
-    with streamkeep.open(path, decode_responses=True) as store:
-        return [entry.fields["t"] for entry in store.xrange(ALL)]
+def leave_out(what: str) -> None:
+    """Have this process leave out something that the harness must miss."""
+    if what == "every sync":
+        files.sync_data = lambda handle: None
+    if what in ("every sync", "the sync of checkpoints"):
+        checkpoint.sync_lmdb = lambda raw: None
 
 
 def power_losses(disk: Disk, report: Report) -> None:
     """Record, then look at what a loss of power may leave at many moments."""
     with disk.recording():
         disk.work()
-        order = disk.order()
-    notes = Notes(disk.notes, order)
-    report.commits = notes.commits()
+    report.commits = disk.returned()
     history = History(disk.scratch / "safe", disk.plan.kind, flushes=disk.plan.without != "flushes")
     events = list(read_events(disk.events))
     report.events = len(events)
-    report.flushes = sum(event.data is None for event in events)
-    for number in cuts(disk, [event.data is None for event in events], history, events):
-        noted = events[number].noted if number < len(events) else disk.notes.stat().st_size
-        look(disk, report, history, notes, noted, number)
-    history.close()
-
-
-def cuts(disk: Disk, flushes: list[bool], history: History, events: list[Any]) -> Iterator[int]:
-    """Follow the record; yield at some places: anywhere, and where most is not flushed."""
-    before_flush = [number for number, flush in enumerate(flushes) if flush]
-    half = disk.plan.images // 2
-    chosen = set(disk.random.sample(before_flush, min(half, len(before_flush))))
+    flushes = [number for number, event in enumerate(events) if event.data is None]
+    report.flushes = len(flushes)
+    # Anywhere, and where most is not flushed.
+    chosen = set(disk.random.sample(flushes, min(disk.plan.images // 2, len(flushes))))
     rest = min(disk.plan.images - len(chosen), len(events))
     chosen |= set(disk.random.sample(range(1, len(events) + 1), rest))
     for number in range(len(events) + 1):
         if number in chosen:
-            yield number
+            at = events[number].at if number < len(events) else float("inf")
+            look(disk, report, history, at, number)
         if number < len(events):
             history.follow(events[number])
+    history.close()
 
 
-def look(
-    disk: Disk, report: Report, history: History, notes: Notes, noted: int, number: int
-) -> None:
+def look(disk: Disk, report: Report, history: History, at: float, number: int) -> None:
     """Mount what the disk may hold now, open the store in this boot or another, and check it."""
     lost = disk.scratch / "lost"
     report.unsafe += history.lose_power(disk.random, lost)
@@ -258,30 +298,13 @@ def look(
     disk.set_boot(another)
     try:
         with mounted(lost, disk.plan.kind, disk.at):
-            problem = in_child(lambda: checked(disk.store, notes, noted))
+            problem = disk.checked(at)
     except RuntimeError as error:
         problem = f"the file system: {error}"
     finally:
         disk.set_boot(False)
-    if problem == "recovered":
-        report.recovered += 1
-    elif problem:
-        boot = "another boot" if another else "the same boot"
-        report.failures.append(f"before event {number}, {boot}: {problem}")
-
-
-def checked(path: Path, notes: Notes, noted: int) -> str:
-    """Return what is wrong with a store, "recovered" if that repaired it."""
-    reason = ""
-    if path.exists():
-        try:
-            with streamkeep.open(path, readonly=True):
-                pass
-        except RecoveryNeededError as error:
-            reason = str(error)
-        except streamkeep.NotAStoreError:
-            pass  # its creation had not begun
-    return wrong(path, notes, noted) or ("recovered" if reason else "")
+    boot = "another boot" if another else "the same boot"
+    report.add(problem, f"before event {number}, {boot}: ")
 
 
 def broken_disk(disk: Disk, report: Report) -> None:
@@ -291,16 +314,11 @@ def broken_disk(disk: Disk, report: Report) -> None:
         disk.work()
         if disk.plan.broken == "early":
             report.failures += filter(None, [disk.wait_for_ends()])
-        copy = disk.scratch / "copy"  # of what the kernel holds
-        try:
-            shutil.copytree(
-                disk.store, copy, ignore=shutil.ignore_patterns("waiters", "leases", "lock.mdb")
-            )
-        except (OSError, shutil.Error):
-            report.unreadable = disk.plan.broken == "early"
-            if not report.unreadable:
-                raise
-            return
+            try:
+                disk.read_files()
+            except OSError:
+                report.unreadable = True
+                return
         before = data.read_bytes()
         disk.fail(page_sums(before) if disk.plan.broken == "data" else b"")
         settle(disk.at)
@@ -313,14 +331,9 @@ def broken_disk(disk: Disk, report: Report) -> None:
         after = data.read_bytes().ljust(len(before), b"\0")
         pages = range(0, len(before), PAGE)
         report.unsafe = sum(before[at : at + PAGE] != after[at : at + PAGE] for at in pages)
-        notes = Notes(disk.notes, in_child(lambda: " ".join(read_all(copy))).split())
-        report.commits = notes.commits()
+        report.commits = disk.returned()
         report.images = 1
-        problem = in_child(lambda: checked(disk.store, notes, disk.notes.stat().st_size))
-        if problem == "recovered":
-            report.recovered = 1
-        elif problem:
-            report.failures.append(problem)
+        report.add(disk.checked(float("inf")))
 
 
 def evict(folder: Path) -> None:

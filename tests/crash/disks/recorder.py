@@ -1,10 +1,10 @@
 """A file system (FUSE) of one file, the image of a disk, which records each write and each flush.
 
-    python -m crash.disks.recorder MOUNTPOINT IMAGE EVENTS NOTES
+    python -m crash.disks.recorder MOUNTPOINT IMAGE EVENTS
 
 What is written goes to the file IMAGE, and as an event to the file EVENTS; a flush is an event as
-well. Each event holds the length of the file NOTES at the moment when it arrived. Processes that
-use the disk append to NOTES, so it is known what they had been promised before the event.
+well. Each event holds the time when it arrived, by the clock by which processes note what they were
+promised.
 
 While a file `IMAGE.fail` exists, the disk is broken: flushes and writes return EIO. If the file
 holds checksums of pages (`page_sums`), only writes of these pages do.
@@ -18,11 +18,12 @@ import os
 import stat
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-EVENT: Final = struct.Struct("<QQQ")  # length of NOTES, offset, size; then the data
+EVENT: Final = struct.Struct("<dQQ")  # time, offset, size; then the data
 FLUSH: Final = (1 << 64) - 1  # in place of the offset
 
 
@@ -33,7 +34,7 @@ SUM: Final = 16
 class Event(NamedTuple):
     """A write, or a flush if the data is None."""
 
-    noted: int
+    at: float
     offset: int
     data: bytes | None
 
@@ -42,8 +43,8 @@ def read_events(path: Path) -> Iterator[Event]:
     """Yield what a disk was told, in order."""
     with path.open("rb") as file:
         while len(head := file.read(EVENT.size)) == EVENT.size:
-            noted, offset, size = EVENT.unpack(head)
-            yield Event(noted, offset, None if offset == FLUSH else file.read(size))
+            at, offset, size = EVENT.unpack(head)
+            yield Event(at, offset, None if offset == FLUSH else file.read(size))
 
 
 def page_sums(data: bytes) -> bytes:
@@ -56,7 +57,7 @@ def _pieces(data: bytes, size: int) -> Iterator[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
-def main(mountpoint: str, image: str, events: str, notes: str) -> None:
+def main(mountpoint: str, image: str, events: str) -> None:
     """Be the file system, in the foreground."""
     import mfusepy  # optional: see `mounts.why_not`
 
@@ -66,7 +67,6 @@ def main(mountpoint: str, image: str, events: str, notes: str) -> None:
         def __init__(self) -> None:
             self.image = os.open(image, os.O_RDWR)
             self.events = Path(events).open("wb", buffering=1 << 20)  # noqa: SIM115  # until destroy
-            self.notes = os.open(notes, os.O_RDONLY)
             self.size = os.fstat(self.image).st_size
 
         def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
@@ -86,18 +86,18 @@ def main(mountpoint: str, image: str, events: str, notes: str) -> None:
             return os.pread(self.image, size, offset)
 
         def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
-            noted = os.fstat(self.notes).st_size
+            at = time.monotonic()
             if fails(data):
                 raise mfusepy.FuseOSError(errno.EIO)
-            self.events.write(EVENT.pack(noted, offset, len(data)) + data)
+            self.events.write(EVENT.pack(at, offset, len(data)) + data)
             os.pwrite(self.image, data, offset)
             return len(data)
 
         def fsync(self, path: str, datasync: int, fh: int) -> int:
-            noted = os.fstat(self.notes).st_size
+            at = time.monotonic()
             if fails(None):
                 raise mfusepy.FuseOSError(errno.EIO)
-            self.events.write(EVENT.pack(noted, FLUSH, 0))
+            self.events.write(EVENT.pack(at, FLUSH, 0))
             return 0
 
         def destroy(self, path: str) -> None:

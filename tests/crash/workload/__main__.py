@@ -31,6 +31,7 @@ def main() -> int:
         choices=sorted(ROUNDS),
         help="a kind of rounds; may be given several times",
     )
+    parser.add_argument("--disk", default="tmpfs", help="the file system that is full; ext4")
     parser.add_argument("--folder", type=Path, help="where to work; kept after a failure")
     options = parser.parse_args()
     os.environ.setdefault("STREAMKEEP_PURE", "1")  # no warning of an interpreted install
@@ -45,7 +46,7 @@ def main() -> int:
         place.mkdir(parents=True)
         played = 0
         try:
-            run = Run(place, seed + number, figures, options.only)
+            run = Run(place, seed + number, figures, options.only, options.disk)
             while played < options.rounds and time.monotonic() < deadline:
                 played += 1
                 run.play()

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -20,6 +20,7 @@ from types import FunctionType
 from typing import Any, Final
 
 import streamkeep
+from crash.disks.mounts import make_image, mounted, settle
 from crash.losses import small_journal
 from crash.power import after_a_loss, another_boot, copy_store, watched
 from crash.workload import oracle
@@ -36,7 +37,7 @@ from streamkeep.engine.txn import begin
 from streamkeep.recovery.fsck.findings import Severity
 
 MODES: Final[tuple[Sync, ...]] = ("commit", "interval", "none")
-_ONLY_ROOM: Final = ("SK311", "SK312")  # files that a killed archiver has left
+_ONLY_ROOM: Final = ("SK311", "SK312")
 
 
 class Failure(Exception):
@@ -79,14 +80,18 @@ class Run:
     Args:
         folder: for the store and the notes; what a failure leaves stays there.
         only: kinds of rounds; all by default.
+        disk: the kind of the file system that is full in some rounds.
     """
 
-    def __init__(self, folder: Path, seed: int, figures: Figures, only: list[str]) -> None:
+    def __init__(
+        self, folder: Path, seed: int, figures: Figures, only: list[str], disk: str = "tmpfs"
+    ) -> None:
         self.folder = folder
         self.seed = seed
         self.random = random.Random(seed)
         self.figures = figures
         self.only = only or list(ROUNDS)
+        self.disk = disk
         self.path = folder / "store"
         self.oracle = oracle.Oracle()
         self.round = 0
@@ -445,7 +450,7 @@ class Run:
                 return look_here()
 
         def look_here() -> str:
-            findings = _findings(path) if (path / "steady").exists() else []
+            findings = findings_of(path) if (path / "steady").exists() else []
             if findings and not boot and not damaged:
                 return f"before it is opened: {findings[:3]}"
             with streamkeep.open(path, decode_responses=True, **options) as store:
@@ -455,7 +460,7 @@ class Run:
                     after = oracle.dump(store)
                     if (after.streams, after.problems) != (found.streams, found.problems):
                         return "the archiver has changed what the store shows"
-            findings = _findings(path) if closely else []
+            findings = findings_of(path) if closely else []
             if findings:
                 return f"after it was closed: {findings[:3]}"
             answer.write_bytes(pickle.dumps(found))
@@ -469,7 +474,8 @@ class Run:
         return pickle.loads(answer.read_bytes())  # type: ignore[no-any-return]
 
 
-def _findings(path: Path) -> list[str]:
+def findings_of(path: Path) -> list[str]:
+    """Return what is wrong with a store; files that a killed archiver has left only take room."""
     return [
         str(one)
         for one in recovery.check(path)
@@ -578,13 +584,7 @@ def interrupts(run: Run) -> None:
 
 def full_disk(run: Run) -> None:
     """The disk of all processes is full, and has room again, several times."""
-    mount = run.folder / "disk"
-    mount.mkdir()
-    used = sum(path.stat().st_size for path in run.path.rglob("*"))
-    size = used + run.random.choice([2, 8, 32]) * (1 << 20)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(mount)]
-    subprocess.run(command, check=True)
-    try:
+    with small_disk(run) as mount:
         copy_store(run.path, mount / "store")
         shutil.rmtree(run.path)
         run.path = mount / "store"
@@ -594,18 +594,41 @@ def full_disk(run: Run) -> None:
             with open(mount / "ballast", "wb", buffering=0) as file, suppress(OSError):
                 while True:
                     file.write(bytes(4096))
+            settle(mount)  # written pages are clean; to change one may need a new block
             time.sleep(run.random.choice([0.01, 0.1, 0.5]))
             (mount / "ballast").unlink()
         run.end_by_kills()
-        more = ["mount", "-o", f"remount,size={size + (64 << 20)}", str(mount)]
-        subprocess.run(more, check=True)  # a recovery needs room
+        if run.disk == "tmpfs":
+            more = ["mount", "-o", "remount,size=1g", str(mount)]
+            subprocess.run(more, check=True)  # a recovery needs room
         run.verify()
         kept = run.folder / f"store-{run.round}"
         if run.path != kept:
             copy_store(run.path, kept)
             run.path = kept
-    finally:
-        subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+@contextmanager
+def small_disk(run: Run) -> Iterator[Path]:
+    """Mount a file system with little room for a store."""
+    mount = run.folder / "disk"
+    if run.disk == "tmpfs":
+        used = sum(path.stat().st_size for path in run.path.rglob("*"))
+        size = used + run.random.choice([2, 8, 32]) * (1 << 20)
+        mount.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(mount)]
+        subprocess.run(command, check=True)
+        try:
+            yield mount
+        finally:
+            subprocess.run(["umount", "-l", str(mount)], check=True)
+    else:
+        image = run.folder / "image"
+        make_image(image, run.disk)
+        with mounted(image, run.disk, mount):
+            yield mount
+            run.stop_all()
+        image.unlink()
     mount.rmdir()
 
 
