@@ -96,7 +96,7 @@ def _unix_ms(moment: datetime, shown: str) -> int:
     return ms
 
 
-def id_bound(text: bytes, bound: Bound, now_ms: Callable[[], int] | None = None) -> bytes:
+def id_bound(text: bytes, bound: Bound, now_ms: Callable[[], int]) -> bytes:
     """Return the ID for a date or a time in ISO 8601, or for an age; other text unchanged.
 
     A date means its first millisecond; `(` excludes that whole millisecond.
@@ -104,7 +104,7 @@ def id_bound(text: bytes, bound: Bound, now_ms: Callable[[], int] | None = None)
     Args:
         bound: "from" and "to": the first or the last ID of a range, both included; "after": the ID
             before the first ID of a range.
-        now_ms: the present, for ages; None where ages are not taken.
+        now_ms: the present, for ages.
 
     Raises:
         ValueError: the text looks like a time but is not one, or is out of the range of IDs.
@@ -112,7 +112,7 @@ def id_bound(text: bytes, bound: Bound, now_ms: Callable[[], int] | None = None)
     moment = text.removeprefix(b"(")
     if _DATE.match(moment):
         ms = parse_iso(moment.decode("utf-8", "replace"))
-    elif now_ms is not None and _AGE.match(moment):
+    elif _AGE.match(moment):
         ms = max(0, now_ms() - parse_duration(moment[1:].decode("utf-8", "replace")))
     else:
         return text
