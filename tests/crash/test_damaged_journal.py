@@ -250,6 +250,20 @@ def test_a_flipped_bit_loses_nothing_or_is_an_error_that_fsck_announces(store: P
     assert refused == set(range(len(bodies))[SHOWN - ALL :])
 
 
+def test_the_header_of_a_file_is_not_needed_after_a_checkpoint_in_it(tmp_path: Path) -> None:
+    with streamkeep.open(tmp_path / "open") as store:
+        store.xadd("s", {"n": 0})
+        checkpoint_now(store)
+        store.xadd("s", {"n": 1})
+        shutil.copytree(tmp_path / "open", tmp_path / "store")
+    (file,) = (tmp_path / "store" / "journal").glob("*.skj")
+    data = file.read_bytes()
+    file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    (file.parent / "head").unlink()
+    with another_boot():
+        assert entries(tmp_path / "store") == [0, 1]
+
+
 # --- records that do not fit ----------------------------------------------------------------------
 
 

@@ -30,13 +30,6 @@ def control(tmp_path: Path) -> Iterator[ControlFile]:
     one.close()
 
 
-def test_a_new_file_knows_nothing(control: ControlFile) -> None:
-    assert control.file_number() == 0
-    assert control.to_sync(5) is None
-    assert control.durable() == control.durable_file() == control.newest() == 0
-    assert not control.poisoned()
-
-
 def test_a_sync_covers_what_was_made_and_no_commit_that_is_being_made(
     control: ControlFile, tmp_path: Path
 ) -> None:
@@ -54,19 +47,6 @@ def test_a_sync_covers_what_was_made_and_no_commit_that_is_being_made(
     assert state.made == 9
 
 
-def test_who_is_alone_finds_out_that_the_others_were_killed(
-    control: ControlFile, tmp_path: Path
-) -> None:
-    killed, other = ControlFile(Folder(tmp_path)), ControlFile(Folder(tmp_path))
-    killed.abandon()  # as the system does for a process that was killed
-    control.forget_killed()
-    assert control.openings() == 3
-    other.close()
-    assert control.is_shared()
-    control.forget_killed()
-    assert control.openings() == 1
-
-
 def test_a_process_that_was_killed_does_not_slow_the_others_down_for_ever(tmp_path: Path) -> None:
     with streamkeep.open(tmp_path / "store") as store:
 
@@ -79,33 +59,6 @@ def test_a_process_that_was_killed_does_not_slow_the_others_down_for_ever(tmp_pa
         assert control.is_shared()
         store.xadd("s", {"n": 1})  # wakes the checkpointer
         wait_until(lambda: not control.is_shared())
-
-
-def test_a_failed_sync_is_seen_through_every_opening(control: ControlFile, tmp_path: Path) -> None:
-    other = ControlFile(Folder(tmp_path))
-    control.poison()
-    assert other.poisoned()
-    other.close()
-
-
-def test_the_file_of_living_processes_is_not_set_up_by_another_boot(
-    control: ControlFile, tmp_path: Path
-) -> None:
-    """It would lose which commits were made, and that a sync has failed."""
-    control.publish(9)
-    with another_boot(), pytest.raises(StoreLockedError, match="another machine"):
-        ControlFile(Folder(tmp_path))
-    assert control.newest() == 9
-
-
-def test_the_file_of_a_former_boot_is_set_up(tmp_path: Path) -> None:
-    former = ControlFile(Folder(tmp_path))
-    former.publish(9)
-    former.close()
-    with another_boot():
-        alone = ControlFile(Folder(tmp_path), only=True)
-        assert alone.newest() == 0
-        alone.close()
 
 
 def test_a_store_in_use_is_refused_to_a_process_of_another_boot(tmp_path: Path) -> None:

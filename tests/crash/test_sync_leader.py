@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import streamkeep
-from inside import journal_of
 from patience import PATIENCE_S, locks_awaited, wait_until
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.syncs import SyncLeader
@@ -64,14 +62,6 @@ def process(tmp_path: Path) -> Iterator[Process]:
     one.close()
 
 
-def test_a_caller_whose_commit_is_on_disk_does_not_lead(process: Process) -> None:
-    assert process.sync_leader.lead(7)
-    process.end(7)
-    assert not process.sync_leader.lead(7)
-    assert process.sync_leader.lead(8)
-    process.end(8)
-
-
 def test_one_sync_serves_all_that_wait(tmp_path: Path, process: Process) -> None:
     assert process.sync_leader.lead(5)
     waiting = [Waiting(tmp_path, 6) for _ in range(3)]
@@ -82,36 +72,6 @@ def test_one_sync_serves_all_that_wait(tmp_path: Path, process: Process) -> None
         one.process.close()
     assert process.sync_leader.lead(7)  # none of them has kept the lock
     process.end(7)
-
-
-def test_the_next_sync_begins_when_the_running_one_is_over(
-    tmp_path: Path, process: Process
-) -> None:
-    """Of the callers that came too late for a sync, one leads the next for all."""
-    assert process.sync_leader.lead(5)
-    waiting = [Waiting(tmp_path, 6) for _ in range(3)]
-    process.end(5)
-    wait_until(lambda: any(one.led for one in waiting))
-    (leader,) = (one for one in waiting if one.led)
-    assert leader.leads()
-    wait_until(lambda: locks_awaited(tmp_path) == 2)
-    leader.process.end(6)
-    for one in waiting:
-        assert one.leads() == (one is leader)
-        one.process.close()
-
-
-def test_a_caller_that_came_too_late_for_a_sync_leads_the_next(
-    tmp_path: Path, process: Process
-) -> None:
-    assert process.sync_leader.lead(5)
-    served, late = Waiting(tmp_path, 6), Waiting(tmp_path, 7)
-    process.end(6)
-    assert late.leads()
-    late.process.end(7)
-    assert not served.leads()
-    served.process.close()
-    late.process.close()
 
 
 @pytest.mark.parametrize("leads", [False, True], ids=["waiting", "syncing"])
@@ -145,35 +105,6 @@ def test_a_process_that_is_killed_leaves_the_lead_to_the_next(
     follower.process.close()
     for number in ready:
         os.close(number)
-
-
-def test_a_forked_child_does_not_keep_the_lead_of_a_parent_that_was_killed(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    streamkeep.open(path).close()
-    ready = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            store = streamkeep.open(path)
-            journal = journal_of(store)
-            journal.syncs.leader.lead()
-            grandchild = os.fork()
-            if grandchild:
-                os.write(ready[1], str(grandchild).encode())
-            signal.pause()
-        finally:
-            os._exit(1)
-    grandchild = int(os.read(ready[0], 20))
-    try:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        with streamkeep.open(path, sync="commit") as store:
-            store.xadd("s", {"f": "v"})
-            assert store.durability().durable_commit == store.durability().last_commit
-    finally:
-        os.kill(grandchild, signal.SIGKILL)
-        for number in ready:
-            os.close(number)
 
 
 def test_many_processes_are_all_served(tmp_path: Path, process: Process) -> None:

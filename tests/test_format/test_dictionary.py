@@ -40,17 +40,17 @@ def test_a_dictionary_is_chosen_where_blocks_repeat_each_other() -> None:
 
 def test_no_dictionary_is_chosen_where_it_does_not_pay() -> None:
     rng = random.Random(1)
-    assert choose(nodes_of([rng.randbytes(100) for _ in range(10_000)]), 64 << 20) is None
-    assert choose(nodes_of([b"%d" % n for n in range(100_000)]), 64 << 20) is None
+    assert choose(nodes_of([rng.randbytes(100) for _ in range(3_000)]), 64 << 20) is None
+    assert choose(nodes_of([b"%d" % n for n in range(20_000)]), 64 << 20) is None
     assert choose(nodes_of([b"x"] * 100), 64 << 20) is None
     assert choose([], 64 << 20) is None
 
 
 def test_what_was_deleted_is_in_no_dictionary() -> None:
     secret = b"the secret of the deleted entries"
-    bodies = [b"%s %s" % (secret, body) for body in requests(12_000, 1)]
+    bodies = [b"%s %s" % (secret, body) for body in requests(5_000, 1)]
     nodes = []
-    for number, body in enumerate(requests(12_000, 1)):
+    for number, body in enumerate(requests(5_000, 1)):
         builder = NodeBuilder(1 + number, 0, [b"body"])
         builder.append(1 + number, 0, [b"body", bodies[number]])
         builder.append(1 + number, 1, [b"body", body])

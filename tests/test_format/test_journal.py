@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from crash.losses import small_journal, state_of
-from crash.power import another_boot
-from inside import checkpoint_now
-from streamkeep.engine.api.store import Store
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal import journal
-from streamkeep.format.journal.checkpoint import SLOT, decode_slot
+from streamkeep.format.journal.checkpoint import decode_slot
 from streamkeep.format.lmdb_file.meta_page import META_SIZE, decode_meta_page
 from test_format.made_journal import flipped, sixteen, u32, u64
-from tiers import daily_or_all
 
 TABLES = range(12)
 headers = st.builds(journal.FileHeader, u32, u64, u64, u64, sixteen)
@@ -199,80 +191,3 @@ def test_no_bit_of_a_record_may_flip(
     record = journal.encode_record(noted.body(), journal.record_checksum(noted.body(), 1))
     bit = data.draw(st.integers(0, 8 * len(record) - 1))
     assert journal.read_record(flipped(record, bit), 0, 1) is None
-
-
-# --- whole stores -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def torn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[object]]:
-    """A store that needs its journal, and its states after each commit."""
-    folder = tmp_path_factory.mktemp("torn")
-    with small_journal(), Store(folder / "open") as store:
-        states: list[object] = [state_of(store)]
-        for number in range(6):
-            store.xadd("s", {"n": number})
-            states.append(state_of(store))
-        shutil.copytree(folder / "open", folder / "store", ignore=shutil.ignore_patterns("*.mdb"))
-        shutil.copy(folder / "open" / "data.mdb", folder / "store")
-    return folder / "store", states
-
-
-@pytest.mark.slow
-def test_every_flipped_bit_of_the_journal_only_shortens_it(
-    torn: tuple[Path, list[object]], tmp_path: Path
-) -> None:
-    """Recovery stops in front of a damaged record; what it brings back was there once.
-
-    The control file, which would say that later commits were on disk, is lost: so this is what a
-    power loss leaves. tests/crash/test_damaged_journal.py has the others.
-    """
-    path, states = torn
-    (file,) = (path / "journal").glob("*.skj")
-    data = file.read_bytes()
-    end = data.index(bytes(64), journal.FILE_HEADER.size)
-    header = journal.decode_file_header(data)
-    assert header is not None
-    assert journal.first_chain(data) == int.from_bytes(
-        data[journal.FILE_HEADER.size - 8 : journal.FILE_HEADER.size], "big"
-    )
-    lengths = []
-    for number, bit in enumerate(range(0, 8 * end, daily_or_all(123, 41))):
-        copy = tmp_path / f"copy-{number}"
-        shutil.copytree(path, copy)
-        (copy / "journal" / file.name).write_bytes(flipped(data, bit))
-        (copy / "journal" / "head").unlink()
-        with another_boot(number + 1), Store(copy) as store:
-            lengths.append(states.index(state_of(store)))
-        shutil.rmtree(copy)
-    assert lengths[0] == 0  # nothing but its header names the first file
-    assert set(lengths) == set(range(len(states) - 1))  # each bit counts
-
-
-def test_the_header_of_a_file_is_not_needed_after_a_checkpoint_in_it(tmp_path: Path) -> None:
-    with Store(tmp_path / "open") as store:
-        store.xadd("s", {"n": 0})
-        checkpoint_now(store)
-        store.xadd("s", {"n": 1})
-        expected = state_of(store)
-        shutil.copytree(tmp_path / "open", tmp_path / "store")
-    (file,) = (tmp_path / "store" / "journal").glob("*.skj")
-    file.write_bytes(flipped(file.read_bytes(), 0))
-    (file.parent / "head").unlink()
-    with another_boot(), Store(tmp_path / "store") as store:
-        assert state_of(store) == expected
-
-
-def test_every_flipped_bit_of_a_steady_slot_is_reported_or_goes_back_to_the_other(
-    torn: tuple[Path, list[object]], tmp_path: Path
-) -> None:
-    path, _ = torn
-    data = (path / "steady").read_bytes()
-    place = next(at for at in (0, 4096) if decode_slot(data[at:]) is not None)
-    for number, bit in enumerate(range(8 * place, 8 * (place + SLOT.size), 37)):
-        copy = tmp_path / f"copy-{number}"
-        shutil.copytree(path, copy)
-        (copy / "steady").write_bytes(flipped(data, bit).replace(b"SKP: being created", bytes(18)))
-        with another_boot(number + 1), pytest.raises(CorruptionError, match="steady"):
-            Store(copy)
-        shutil.rmtree(copy)

@@ -183,3 +183,13 @@ def test_decimal_text_of_every_integer(number: int) -> None:
     writer = BytesWriter()
     listpack.put_decimal(writer, number)
     assert writer.getvalue() == b"%d" % number
+
+
+def test_backlens_are_converted_between_both_generations() -> None:
+    for size in (16378, 16377, 16379, 2097146):
+        older = listpack.encode([b"a", b"x" * size, b"7", b"y" * size, b"z"])
+        newer = listpack_check.convert_backlens(older, True)
+        assert listpack_check.validate(newer) == listpack_check.validate(older) == 5
+        assert len(older) - len(newer) == (2 if size in (16378, 2097146) else 0)
+        assert listpack_check.convert_backlens(newer, False) == older
+        assert listpack_check.convert_backlens(newer, True) is newer

@@ -66,3 +66,8 @@ def test_a_length_that_promises_too_much_takes_no_memory() -> None:
         source.string()
     with pytest.raises(CorruptionError, match="a string of 2147483649 bytes"):
         Source.of(b"\x81" + struct.pack(">Q", (1 << 31) + 1), "test").string()
+
+
+def test_crc_of_redis() -> None:
+    assert crc64(b"123456789") == 0xE9C6D914C4B8D9CA
+    assert crc64(b"56789", crc64(b"1234")) == 0xE9C6D914C4B8D9CA
