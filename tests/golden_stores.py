@@ -27,6 +27,22 @@ def unpack(name: str, target: Path) -> Path:
     return target / "store"
 
 
+def pack(folder: Path, target: Path) -> None:
+    """Write a store's folder into a compressed archive that tells nothing of this machine."""
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if info.isfifo():
+            return None
+        info.uid = info.gid = info.mtime = 0
+        info.uname = info.gname = ""
+        return info
+
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        tar.add(folder, "store", filter=plain)
+    target.write_bytes(zstandard.compress(packed.getvalue(), 19))
+
+
 def describe(store: Store[bytes]) -> dict[str, Any]:
     """Return what a store holds, for JSON: bytes as latin-1 text, IDs and names included.
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from crash.losses import in_child, state_of
+from crash.losses import in_child
 from inside import checkpoint_now, environment_of, flush_each_commit, wait_table_of
 from patience import PATIENCE_S
 from stopped import child_of, killed, status_of
@@ -25,7 +25,6 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.txn import begin as transactions
 from tiers import daily_or_all, pairs_of, slow_but
 
@@ -349,24 +348,6 @@ def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
             assert store.xlen("s") == 1
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-def test_a_clock_that_goes_back_does_no_harm(tmp_path: Path) -> None:
-    clock = ManualClock(1_000_000)
-    with Store(tmp_path / "store", clock=clock) as store:
-        ids = [store.xadd("s", {"n": 0})]
-        store.xgroup_create("s", "g", id="0")
-        store.xreadgroup("g", "c", {"s": ">"})
-        clock.ms = 5
-        ids += [store.xadd("s", {"n": n}) for n in range(5)]
-        assert ids == sorted(ids, key=lambda one: [int(part) for part in one.split(b"-")])
-        assert store.xpending_range("s", "g", "-", "+", 9)[0]["time_since_delivered"] <= 0
-        assert store.xclaim("s", "g", "d", 0, ids[:1], justid=True) == ids[:1]
-        expected = state_of(store)
-    clock.ms = 0
-    with Store(tmp_path / "store", clock=clock) as store:
-        assert state_of(store) == expected
-        assert store.xadd("s", {"n": "last"}) > ids[-1]
 
 
 def test_too_many_readers_are_named_by_writes_too(tmp_path: Path) -> None:

@@ -13,12 +13,11 @@ from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import (
     CommandError,
-    IdTooSmallError,
     InvalidIdError,
 )
 from test_properties.test_stream import stored_nodes
 
-pytestmark = pytest.mark.both_modes(daily=True)
+pytestmark = pytest.mark.both_modes
 
 
 @pytest.fixture
@@ -88,36 +87,6 @@ def test_a_node_goes_with_its_last_live_entry_also_when_trimming(store: Store) -
     info = store.xinfo_stream("s")
     assert info["radix-tree-keys"] == 1
     assert info["recorded-first-entry-id"] == b"0-4"
-
-
-@pytest.mark.parametrize("ids", [["5-1", "3-1"], ["5-1", "0-0"]])
-def test_a_batch_that_fails_in_a_pipeline_adds_nothing(store: Store, ids: list[str]) -> None:
-    pipeline = store.pipeline()
-    pipeline.xadd("s", FIELDS, id="1-1")
-    pipeline.xadd_many("s", [FIELDS, FIELDS], ids=ids)
-    pipeline.xadd_many("new", [FIELDS, FIELDS], ids=ids)
-    pipeline.xadd("s", FIELDS, id="2-1")
-    answers = pipeline.execute(raise_on_error=False)
-    assert [isinstance(answer, CommandError) for answer in answers] == [False, True, True, False]
-    assert [entry.id for entry in store.xrange("s")] == [b"1-1", b"2-1"]
-    assert store.keys() == [b"s"]
-
-
-def test_a_batch_that_fails_in_a_transaction_adds_nothing(store: Store) -> None:
-    with store.transaction() as txn:
-        txn.xadd("s", FIELDS, id="1-1")
-        with pytest.raises(IdTooSmallError):
-            txn.xadd_many("s", [FIELDS, FIELDS], ids=["5-1", "3-1"])
-        txn.xadd("s", FIELDS, id="2-1")
-    assert [entry.id for entry in store.xrange("s")] == [b"1-1", b"2-1"]
-
-
-def test_the_start_of_a_range_is_checked_before_its_end(store: Store) -> None:
-    after_all, before_all = f"({BEYOND - 1}-{BEYOND - 1}", "(0-0"
-    with pytest.raises(InvalidIdError, match="invalid start ID for the interval"):
-        store.xrange("s", min=after_all, max=before_all)
-    with pytest.raises(InvalidIdError, match="invalid start ID for the interval"):
-        store.xrevrange("s", min=after_all, max=before_all)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,7 @@ import os
 import shutil
 import signal
 import sys
-import tarfile
 from pathlib import Path
-
-import zstandard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -143,24 +140,6 @@ def fill_all(store: Store[bytes], clock: ManualClock) -> None:
     fill_rows(store)
 
 
-def pack(folder: Path, target: Path) -> None:
-    """Write a store directory into a compressed archive that tells nothing of this machine."""
-
-    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        if info.isfifo():
-            return None
-        info.uid = info.gid = 0
-        info.uname = info.gname = ""
-        info.mtime = NOW_MS // 1000
-        return info
-
-    plain_tar = target.with_suffix("")
-    with tarfile.open(plain_tar, "w", format=tarfile.PAX_FORMAT) as tar:
-        tar.add(folder, "store", filter=plain)
-    target.write_bytes(zstandard.compress(plain_tar.read_bytes(), 19))
-    plain_tar.unlink()
-
-
 def fill_and_die(path: Path, deferred: bool, work: Path) -> None:
     """Fill a store, keep its data file of the last checkpoint, and end as if killed."""
     clock = ManualClock(NOW_MS)
@@ -199,7 +178,7 @@ def main(folder: Path) -> None:
             assert b"value 299" in data
             shutil.copyfile(work / "data.old", work / name / "data.mdb")
     for name in golden_stores.NAMES:
-        pack(work / name, folder / f"{name}.tar.zst")
+        golden_stores.pack(work / name, folder / f"{name}.tar.zst")
     shutil.rmtree(work)
 
 

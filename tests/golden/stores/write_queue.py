@@ -9,13 +9,11 @@ import os
 import shutil
 import signal
 import sys
-import tarfile
 from pathlib import Path
-
-import zstandard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import golden_stores  # noqa: E402
 import stores  # noqa: E402
 from streamkeep.engine.system.clock import ManualClock  # noqa: E402
 from streamkeep.jobs import Queue, known_tasks, take  # noqa: E402
@@ -80,12 +78,7 @@ def main(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     (path / "lock.mdb").unlink()
-    packed = folder / "queue.tar"
-    with tarfile.open(packed, "w") as tar:
-        tar.add(path, "store")
-    compressed = zstandard.ZstdCompressor(level=19).compress(packed.read_bytes())
-    packed.with_suffix(".tar.zst").write_bytes(compressed)
-    packed.unlink()
+    golden_stores.pack(path, folder / "queue.tar.zst")
     shutil.rmtree(path)
 
 
