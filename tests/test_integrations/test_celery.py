@@ -100,21 +100,6 @@ def test_what_was_not_acknowledged_goes_back_when_the_channel_is_closed(
     assert jobs_of(url).stats().done == 2
 
 
-def test_a_rejected_message_goes_back_or_becomes_a_dead_letter(
-    connection: Connection, url: str
-) -> None:
-    publish(connection, 1)
-    inbox = Inbox(connection)
-    inbox.wait(1)
-    inbox.messages[0].requeue()
-    inbox.wait(2)
-    inbox.messages[1].reject()
-    inbox.close()
-    [letter] = jobs_of(url).dead_letters()
-    assert letter.reason == "the worker rejected it"
-    assert jobs_of(url).stats().running == 0
-
-
 def test_a_message_whose_worker_died_is_marked_as_redelivered(url: str) -> None:
     with Connection(url) as connection:
         publish(connection, 1)
@@ -129,7 +114,7 @@ def test_a_message_whose_worker_died_is_marked_as_redelivered(url: str) -> None:
         inbox.close()
 
 
-def test_a_message_that_was_returned_is_marked_as_redelivered(
+def test_a_returned_message_is_redelivered_and_a_rejected_one_a_dead_letter(
     connection: Connection, url: str
 ) -> None:
     publish(connection, 1)
@@ -142,10 +127,12 @@ def test_a_message_that_was_returned_is_marked_as_redelivered(
     again = Inbox(connection)
     again.wait(1)
     assert again.messages[0].delivery_info["redelivered"] is True
-    again.messages[0].ack()
+    assert jobs_of(url).stats().failed_attempts == 0
+    again.messages[0].reject()
     again.close()
-    stats = jobs_of(url).stats()
-    assert (stats.done, stats.failed_attempts) == (1, 0)
+    [letter] = jobs_of(url).dead_letters()
+    assert letter.reason == "the worker rejected it"
+    assert jobs_of(url).stats().running == 0
 
 
 def test_one_message_is_taken_without_a_consumer(connection: Connection, url: str) -> None:

@@ -19,6 +19,7 @@ from dramatiq.errors import QueueNotFound
 from dramatiq.results import ResultMissing, Results, ResultTimeout
 
 from patience import PATIENCE_S, wait_until
+from stopped import child_of, status_of
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
 from streamkeep.jobs.putting import put_all
@@ -212,6 +213,16 @@ def test_what_dramatiq_cannot_read_becomes_a_dead_letter(broker: StreamkeepBroke
     assert broker.queue().stats().failed == 1
     assert broker.queue().stats().parked == 1  # it has no actor
     consumer.close()
+
+
+def test_a_forked_child_sends_with_the_broker_that_its_parent_has_used(
+    broker: StreamkeepBroker,
+) -> None:
+    work = actor_of(broker, print)
+    work.send(1)
+    assert status_of(child_of(lambda: work.send(2))) == 0
+    work.send(3)
+    assert broker.queue().stats().waiting == 3
 
 
 def test_results_are_missing_late_and_expire(broker: StreamkeepBroker, worker: Worker) -> None:

@@ -10,20 +10,16 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import httpx
 import pytest
 
 import streamkeep
-from addresses import is_served
 from conftest import ROOT
 from patience import PATIENCE_S, wait_until
 from streamkeep import recovery
@@ -241,56 +237,6 @@ def test_orders_are_shipped_once_though_workers_of_two_versions_are_killed_for_a
         print(f"{shipped} orders, {crew.kills} kills, {len(attempts) - shipped} tasks ran again")
     streamkeep.open(newer / "orders.store").close()  # recovers what the killed ones have left
     assert [str(finding) for finding in recovery.check(newer / "orders.store")] == []
-
-
-WEB: Final = """
-import asyncio
-import {name}_orders as orders
-
-def send(order):
-    {send}
-
-def application(environ, start):
-    send(environ["PATH_INFO"])
-    start("200 OK", [("Content-Type", "text/plain")])
-    return [environ["PATH_INFO"].encode()]
-
-send("/before")  # so that the store is open when the web server forks
-"""
-SENDS: Final = {
-    "celery": "orders.ship.delay(order, 0.0)",
-    "django": "orders.ship.enqueue(order, 0.0)",
-    "dramatiq": "orders.ship.send(order, 0.0)",
-    "taskiq": "asyncio.run(orders.ship.kiq(order, 0.0))",
-}
-
-
-@pytest.mark.slow
-@pytest.mark.crash
-@pytest.mark.parametrize("name", SENDS)
-def test_web_workers_that_were_forked_from_an_open_store_send_and_are_killed(
-    name: str, tmp_path: Path
-) -> None:
-    pytest.importorskip("gunicorn")
-    folder, _ = copies(name, tmp_path)
-    (folder / "web.py").write_text(WEB.format(name=name, send=SENDS[name]))
-    socket = tmp_path / "web"
-    with Crew(folder) as crew:
-        served = ("--preload", "--workers", "3", "--bind", f"unix:{socket}")
-        server = crew.start("python", "-m", "gunicorn", *served, "web:application")
-        wait_until(lambda: is_served(str(socket)))
-        answered = {"/before"}
-        over = httpx.HTTPTransport(uds=str(socket))
-        with httpx.Client(transport=over, base_url="http://shop", timeout=PATIENCE_S) as client:
-            for number in range(60):
-                with suppress(httpx.TransportError):
-                    answered.add(client.get(f"/{number}").text)
-                if number % 20 == 10:
-                    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
-                    os.kill(int(random.choice(children.split())), signal.SIGKILL)
-        assert len(answered) > 40
-        crew.start(*(word.format(name="w") for word in RUNS[name].worker))
-        wait_until(lambda: answered <= {key.removeprefix("parcel:") for key in keys_of(folder)})
 
 
 def copies(name: str, folder: Path) -> tuple[Path, Path]:

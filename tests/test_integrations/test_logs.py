@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import pytest
-
 from streamkeep.integrations.logs import JobFilter, add_job
 from streamkeep.jobs import Queue
 
@@ -40,19 +38,3 @@ def test_lines_of_a_handler_name_its_job(tmp_path: Path) -> None:
         ]
     assert dict(add_job(None, "info", {"event": "outside"})) == {"event": "outside"}
     logger.removeHandler(handler)
-
-
-def test_structlog_runs_the_processor(tmp_path: Path) -> None:
-    structlog = pytest.importorskip("structlog")
-    testing = structlog.testing.LogCapture()
-    logger = structlog.wrap_logger(None, processors=[add_job, testing])
-    with Queue(tmp_path / "s") as queue:
-
-        @queue.task
-        def send() -> None:
-            logger.info("sending")
-
-        job = send.delay()
-        queue.run_until_idle()
-        [event] = testing.entries
-        assert (event["event"], event["job"], event["task"]) == ("sending", job.id, "send")

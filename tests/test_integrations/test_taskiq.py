@@ -20,7 +20,7 @@ from taskiq.api import run_receiver_task
 from taskiq.depends.progress_tracker import TaskProgress, TaskState
 
 import streamkeep
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import ArgumentError, CorruptionError, StoreFullError
 from streamkeep.integrations.taskiq import (
@@ -30,7 +30,6 @@ from streamkeep.integrations.taskiq import (
     StreamkeepScheduleSource,
 )
 from streamkeep.jobs.async_queue import AsyncQueue
-from test_integrations.crew import Crew, lines
 
 
 @pytest.fixture(autouse=True)
@@ -354,58 +353,3 @@ def test_a_wrong_url_is_refused_and_the_error_shows_a_right_one(path: str, probl
     for kind in (StreamkeepBroker, StreamkeepResultBackend, StreamkeepScheduleSource):
         with pytest.raises(ArgumentError, match=problem):
             kind(path)
-
-
-APPLICATION = """
-import asyncio, os
-from streamkeep.integrations.taskiq import StreamkeepBroker, StreamkeepResultBackend
-from streamkeep.integrations.taskiq import StreamkeepScheduleSource
-from taskiq import TaskiqScheduler
-
-broker = StreamkeepBroker("tasks.store").with_result_backend(StreamkeepResultBackend("tasks.store"))
-source = StreamkeepScheduleSource("tasks.store")
-scheduler = TaskiqScheduler(broker, sources=[source])
-
-def note(name, number):
-    with open(name, "a") as log:
-        log.write(f"{number}\\n")
-
-@broker.task
-async def work(number: int, seconds: float) -> int:
-    note("started", f"{number} {os.getpid()}")
-    await asyncio.sleep(seconds)
-    note("ended", number)
-    return number
-"""
-
-
-@pytest.mark.slow
-def test_the_scheduler_sends_and_a_worker_of_an_older_version_leaves_its_unknown_tasks(
-    tmp_path: Path,
-) -> None:
-    async def prepare() -> None:
-        source = StreamkeepScheduleSource(tmp_path / "tasks.store")
-        await source.startup()
-        common: dict[str, Any] = {"labels": {}, "kwargs": {}, "cron": None}
-        past = datetime.datetime(2020, 1, 1)
-        for number, name in enumerate(["app:work", "app:later"]):
-            schedule = ScheduledTask(
-                **common, task_name=name, args=[number, 0.0], time=past, schedule_id=name
-            )
-            await source.add_schedule(schedule)
-        await source.shutdown()
-
-    asyncio.run(prepare())
-    newer = APPLICATION + (
-        '\n@broker.task(task_name="app:later")\n'
-        "async def later(number: int, seconds: float) -> None:\n"
-        '    note("ended", "later")\n'
-    )
-    (tmp_path / "app.py").write_text(APPLICATION)
-    with Crew(tmp_path) as crew:
-        crew.start("taskiq", "worker", "app:broker", "--workers", "1")
-        crew.start("taskiq", "scheduler", "app:scheduler", "--update-interval", "1")
-        wait_until(lambda: "0" in lines(tmp_path / "ended"))
-        (tmp_path / "newer.py").write_text(newer)
-        crew.start("taskiq", "worker", "newer:broker", "--workers", "1")
-        wait_until(lambda: "later" in lines(tmp_path / "ended"))

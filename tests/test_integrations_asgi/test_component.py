@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -45,48 +44,14 @@ def read(app: Any, count: int, path: str = "/", **headers: str) -> list[str]:
     return run(call)
 
 
-def test_a_reader_resumes_in_another_process_without_gap_or_repeat(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    with streamkeep.open(path) as store:
-        store.set_retention("k", archive=True)
-        for number in range(1, 61):
-            store.xadd("k", {"n": number}, id=f"{number}-0")
-        store.xtrim("k", maxlen=5, approximate=False)
-        store.archive()
-    wanted = [f"{number}-0" for number in range(1, 61)]
-    seen: list[str] = []
-    for turn in range(3):  # each opens the store again, as a process does that starts
-        app = EventStream(path, "k", start="0")
-        headers = {"last_event_id": seen[-1]} if seen else {}
-
-        async def part(
-            app: EventStream = app, headers: dict[str, str] = headers, turn: int = turn
-        ) -> None:
-            async with EventClient(app, "/", **headers) as reader:
-                reader.take(2 + turn)
-                await reader.until(lambda: len(reader.sent) == 2 + turn)
-                seen.extend(reader.ids)
-
-        run(part)
-        app.close()
-    app = EventStream(path, "k", start="0")
-    seen += read(app, len(wanted) - len(seen), last_event_id=seen[-1])
-    app.close()
-    assert seen == wanted
-
-
 def test_a_request_can_say_where_to_begin(store: Store) -> None:
     for number in (1, 2, 3):
         store.xadd("k", {"n": number}, id=f"{number}-0")
     app = EventStream(store, "k")
     assert read(app, 2, "/?after=1-0") == ["2-0", "3-0"]
     assert read(app, 1, "/?after=1-0", last_event_id="2-0") == ["3-0"]
-    for path, headers in (
-        ("/?after=x", {}),
-        ("/?after=1-0&x=1", {}),
-        ("/", {"last-event-id": "x"}),
-    ):
-        assert send(app, "GET", path, headers=headers).status_code == 400
+    assert send(app, "GET", "/?after=1-0&x=1").status_code == 400
+    assert send(app, "GET", headers={"last-event-id": "x"}).status_code == 400
 
 
 def test_it_is_mounted_with_a_stream_per_path(store: Store) -> None:
@@ -101,15 +66,6 @@ def test_it_is_mounted_with_a_stream_per_path(store: Store) -> None:
     assert store.xrange("answer:7")[0].fields == {b"text": b"hello"}
     assert read(app, 1, "/a/7") == read(app, 1, "/b/7/") == [reply.json()["id"]]
     assert send(app, "GET", "/a/secret").status_code == 404
-
-
-@pytest.mark.slow  # to import it takes longer than all other tests here
-def test_fastapi_mounts_it(store: Store) -> None:
-    fastapi = pytest.importorskip("fastapi")
-    app = fastapi.FastAPI()
-    app.mount("/events", EventStream(store, "k", start="0", append=True))
-    reply = send(app, "POST", "/events/", json={"n": 1})
-    assert read(app, 1, "/events/") == [reply.json()["id"]]
 
 
 def test_a_post_appends_once_for_each_idempotency_key(store: Store) -> None:
@@ -130,21 +86,14 @@ def test_a_post_appends_once_for_each_idempotency_key(store: Store) -> None:
     ("options", "status"),
     [
         ({"content": b"{", "headers": {"content-type": "application/json"}}, 400),
-        ({"json": {}}, 400),
-        ({"json": []}, 413),
-        ({"json": [{"n": 1}, 7]}, 400),
         ({"json": [{"n": 1}, {"n": 2}], "headers": {"idempotency-key": "x"}}, 400),
-        ({"content": b"text"}, 415),
+        ({"json": {"n": 1}, "params": {"id": "1-0"}}, 400),
         ({"json": {"n": "x" * 2000}}, 413),
         ({"json": {"n": 1}, "headers": {"origin": "https://evil.example"}}, 403),
-        ({"json": {"n": 1}, "headers": {"origin": "http://[::1"}}, 403),
-        ({"json": {"n": 1}, "headers": {"sec-fetch-site": "cross-site"}}, 403),
-        ({"json": {"n": 1}, "params": {"id": "1-0"}}, 400),
     ],
 )
 def test_a_wrong_post_changes_nothing(store: Store, options: dict[str, Any], status: int) -> None:
-    app = EventStream(store, "k", append=True, max_body=1000)
-    reply = send(app, "POST", **options)
+    reply = send(EventStream(store, "k", append=True, max_body=1000), "POST", **options)
     assert reply.status_code == status
     assert reply.json()["message"]
     assert not store.exists("k")
@@ -222,16 +171,3 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
         arguments: Any = {"store": tmp_path / "s", "key": "k", **wrong}
         with pytest.raises((streamkeep.StreamkeepError, TypeError)):
             EventStream(**arguments)
-
-
-def test_events_are_json(store: Store) -> None:
-    store.xadd("k", {"n": "1"}, id="1-0")
-
-    async def scenario() -> None:
-        async with EventClient(EventStream(store, "k", start="0", as_pairs=True), "/") as reader:
-            reader.take()
-            await reader.until(lambda: reader.ids)
-            assert reader.entries == [{"id": "1-0", "pairs": [["n", "1"]]}]
-            assert json.loads(reader.sent[1].split(b"data: ")[1]) == reader.entries[0]
-
-    run(scenario)

@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.test import override_settings
 
+from stopped import child_of, status_of
 from streamkeep.integrations.django import interface
 from streamkeep.jobs import QueueFullError
 from test_integrations_django import shop_tasks
@@ -32,13 +33,13 @@ def test_a_task_is_ready_then_successful(backend: Any) -> None:
     assert (again.args, again.kwargs, again.return_value) == ([1], {"other": 2}, 3)
 
 
-def test_coroutines_enqueue_and_run(backend: Any) -> None:
-    async def enqueue() -> Any:
-        return await shop_tasks.add_later.aenqueue(1, 2)
-
-    result = asyncio.run(enqueue())
+def test_coroutines_enqueue_and_run_and_a_task_may_take_its_context(backend: Any) -> None:
+    result = asyncio.run(shop_tasks.add_later.aenqueue(1, 2))
+    looked = shop_tasks.look.enqueue("hello")
     backend.queue("default").run_until_idle()
     assert asyncio.run(backend.aget_result(result.id)).return_value == 3
+    looked.refresh()
+    assert looked.return_value == [looked.id, "RUNNING", 1, ["hello"], "hello"]
 
 
 def test_a_task_of_a_transaction_is_enqueued_with_its_commit(backend: Any, database: None) -> None:
@@ -82,6 +83,13 @@ def test_a_task_waits_for_its_time(backend: Any) -> None:
     found = backend.get_result(result.id)
     assert found == result
     assert (found.task.run_after, found.task.priority) == (later, 7)
+
+
+def test_a_forked_child_enqueues_where_its_parent_has_enqueued(backend: Any) -> None:
+    shop_tasks.add.enqueue(1)
+    assert status_of(child_of(lambda: shop_tasks.add.enqueue(2))) == 0
+    shop_tasks.add.enqueue(3)
+    assert backend.queue("default").stats().waiting == 3
 
 
 def test_tasks_of_a_higher_priority_run_first(backend: Any) -> None:
@@ -144,13 +152,6 @@ def test_a_task_that_waits_for_its_retry_is_ready(configure: Configure) -> None:
         result.refresh()
         assert (result.status, result.attempts, len(result.errors)) == ("READY", 1, 1)
         queue.close()
-
-
-def test_a_task_may_take_its_context(backend: Any) -> None:
-    result = shop_tasks.look.enqueue("hello")
-    backend.queue("default").run_until_idle()
-    result.refresh()
-    assert result.return_value == [result.id, "RUNNING", 1, ["hello"], "hello"]
 
 
 def test_a_running_task_says_so(backend: Any) -> None:
