@@ -34,6 +34,16 @@ def below(command: click.Command) -> dict[str, click.Command]:
     return {name: one for name, one in found.items() if one is not None}
 
 
+def leaves(
+    command: click.Command = main, words: tuple[str, ...] = ()
+) -> list[tuple[tuple[str, ...], click.Command]]:
+    """Return the words of every command that is no group, but those of `APART`, and the command."""
+    if not isinstance(command, click.Group):
+        return [(words, command)]
+    found = [(name, one) for name, one in below(command).items() if words or name not in APART]
+    return [each for name, one in found for each in leaves(one, (*words, name))]
+
+
 def run(*args: str | bytes | Path, input: str | bytes | None = None, status: int = 0) -> Result:
     """Run a command; it must end with `status`."""
     texts = [os.fsdecode(arg) for arg in args]

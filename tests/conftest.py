@@ -6,7 +6,9 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -143,6 +145,16 @@ def open_store(
 def store(open_store: Callable[..., Store]) -> Store:
     """An empty store."""
     return open_store()
+
+
+def module_at(path: Path) -> ModuleType:
+    """Load a module that is in no package."""
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def assert_sound(path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import flight_data
 import group_steps
 import streamkeep
 from streamkeep import recovery
@@ -52,15 +51,6 @@ def test_a_worker_leaves_alone_what_another_one_claimed() -> None:
         assert [entry.fields["of"] for entry in store.scan(group_steps.RESULTS)] == ["1-0", "3-0"]
         assert group_steps.pending_of(store, "flights", "bob") == 1
         assert store.xpending("flights", group_steps.GROUP)["pending"] == 1
-
-
-def test_a_flight_keeps_its_scheduled_departure_and_the_fields_that_are_not_empty() -> None:
-    row = dict.fromkeys(flight_data.FIELDS, "NA")
-    row |= {"carrier": "UA", "tailnum": "", "time_hour": "2013-01-01T10:00:00Z", "minute": "15"}
-    flight = flight_data._flight(row)
-    assert flight == (1_357_035_300_000, {"carrier": "UA"})
-    assert flight.cancelled
-    assert flight_data.day_ms("2013-01-01") == flight.ms - 615 * 60_000
 
 
 def test_no_module_of_an_example_hides_a_package() -> None:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 from pathlib import Path
 from types import ModuleType
 
 import streamkeep
-from conftest import ROOT
+from conftest import ROOT, module_at
 from streamkeep import replication
 
 PAGES = ROOT / "docs" / "reference"
 
 
 def generator() -> ModuleType:
-    """Load docs/generate.py."""
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(ROOT / "docs" / "generate.py")
 
 
 def test_every_error_is_explained_and_no_other() -> None:

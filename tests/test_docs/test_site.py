@@ -8,7 +8,7 @@ import runpy
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +16,7 @@ import check_site
 import pytest
 
 from browser import Browser
-from conftest import ROOT
+from conftest import ROOT, module_at
 from patience import PATIENCE_S
 from streamkeep.recovery.fsck.findings import CATALOGUE
 
@@ -24,13 +24,7 @@ DOCS = ROOT / "docs"
 
 
 def hooks() -> ModuleType:
-    """Load docs/site/hooks.py, as mkdocs does."""
-    spec = spec_from_file_location("site_hooks", DOCS / "site" / "hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(DOCS / "site" / "hooks.py")
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

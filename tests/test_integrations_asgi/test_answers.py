@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import socket
 import threading
 import urllib.request
@@ -19,20 +18,8 @@ import uvicorn
 
 import streamkeep.aio
 from browser import Browser
-from conftest import ROOT, assert_sound
+from conftest import ROOT, assert_sound, module_at
 from patience import wait_until
-
-
-def load() -> ModuleType:
-    """Return the example as a module."""
-    spec = importlib.util.spec_from_file_location(
-        "answers", ROOT / "examples/integrations/answers.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Serving:
@@ -68,7 +55,7 @@ class Serving:
 
 @pytest.mark.slow
 def test_an_answer_is_whole_in_a_browser_that_reloads_in_the_middle(tmp_path: Path) -> None:
-    example = load()
+    example = module_at(ROOT / "examples/integrations/answers.py")
     text = " ".join((example.TEXT * 3).split())
     with Serving(tmp_path / "s", example, 0.05) as serving, Browser() as browser:
         request = urllib.request.Request(f"{serving.url}/answers/one", method="POST")

@@ -51,22 +51,6 @@ def test_a_python_that_is_too_old_learns_which_one_is_needed() -> None:
         ast.parse((SOURCE / one).read_text(), feature_version=(3, 7))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("version", ["3.6", "3.7", "3.8", "3.9", "3.10"])
-def test_old_pythons_of_this_machine_print_one_sentence(version: str) -> None:
-    found = [*(Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python")]
-    if not found:
-        pytest.skip(f"there is no Python {version} here")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    for words in (["-m", "streamkeep"], [str(ROOT / "setup.py"), "--version"]):
-        done = subprocess.run(
-            [found[0], *words], capture_output=True, text=True, env=environment, check=False
-        )
-        assert done.returncode == 1
-        [line] = done.stderr.splitlines()
-        assert line.startswith("Streamkeep needs Python 3.11 or newer")
-
-
 def test_an_interpreted_installation_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

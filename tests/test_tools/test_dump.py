@@ -31,18 +31,18 @@ pytestmark = pytest.mark.usefixtures("sound_folder")
 @pytest.mark.parametrize("kind", LOSSLESS)
 def test_a_lossless_format_gives_an_equal_store(kind: str) -> None:
     fill()
-    result = run("dump", "s", "--format", kind, "--output", "out", "--overwrite", "--redis", "8.10")
-    assert result.stdout == ""
-    assert "4 streams, " in result.stderr
-    assert "dropped" not in result.stderr
-    result = run("load", "copy", "out", "--format", kind)
-    assert "out: 4 streams, " in result.stderr
-    assert differences("s", "copy") == []
-    assert run("diff", "s", "copy").stdout == ""
+    told = run("dump", "s", "--format", kind, "--redis", "8.10", "--output", "out").stderr
+    assert "4 streams, " in told
+    assert "dropped" not in told
+    assert "out: 4 streams, " in run("load", "copy", "out", "--format", kind).stderr
+    data = run("dump", "s", "--format", kind, "--redis", "8.10").stdout_bytes
+    run("load", "piped", "-", "--format", kind, input=data)
+    for copy in ("copy", "piped"):
+        assert run("diff", "s", copy).stdout == ""
 
 
 @given(st.dictionaries(st.binary(max_size=3), stream_parts(), max_size=3))
-@configured(40)
+@configured(25)
 def test_any_store_comes_back_from_every_lossless_format(streams: dict[bytes, list[Part]]) -> None:
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         first = Path(folder, "s")
@@ -89,7 +89,7 @@ def test_a_table_has_a_column_for_each_field_or_those_that_were_asked_for() -> N
 
 @given(st.lists(st.lists(st.binary(min_size=1, max_size=4), min_size=2, max_size=3), min_size=1))
 @example(rows=[[b"\\\\", b"a"], [b"\\x41", b"\0"]])  # keys that lakes show in another form
-@configured(60)
+@configured(25)
 def test_any_bytes_come_back_from_csv_and_commands(rows: list[list[bytes]]) -> None:
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         path, out = Path(folder, "s"), Path(folder, "out")
@@ -191,14 +191,6 @@ def test_text_is_for_people() -> None:
     assert "    nobody" in found
 
 
-def test_standard_output_and_input() -> None:
-    fill()
-    for kind in (*LOSSLESS, "resp"):
-        data = run("dump", "s", "--format", kind, "--redis", "8.10").stdout_bytes
-        run("load", kind, "-", "--format", kind, input=data)
-    assert differences("s", "rdb") == differences("s", "jsonl") == []
-
-
 def test_a_payload_of_one_stream_is_what_redis_returns() -> None:
     fill()
     data = run("dump", "s", "k", "--format", "dump", "--redis", "8.8").stdout_bytes
@@ -218,9 +210,6 @@ def test_compressed_files_are_read_too() -> None:
         Path(f"a.{kind}.gz").write_bytes(gzip.compress(Path(f"a.{kind}").read_bytes()))
         run("load", kind, f"a.{kind}.gz")
         assert differences("s", kind) == []
-        Path(f"cut.{kind}.gz").write_bytes(Path(f"a.{kind}.gz").read_bytes()[:-50])
-        result = run("load", "cut", f"cut.{kind}.gz", status=1)
-        assert "nothing was loaded" in result.stderr
 
 
 def test_an_output_file_appears_only_when_it_is_whole() -> None:
@@ -234,37 +223,23 @@ def test_an_output_file_appears_only_when_it_is_whole() -> None:
     assert sorted(one.name for one in Path().iterdir()) == ["a.csv", "s"]
 
 
-def test_an_output_file_is_not_replaced_unasked() -> None:
-    fill()
-    Path("a.jsonl").write_text("former")
-    assert "the file exists" in run("dump", "s", "--output", "a.jsonl", status=3).stderr
-    assert Path("a.jsonl").read_text() == "former"
-    run("dump", "s", "--output", "a.jsonl", "--overwrite")
-    assert Path("a.jsonl").read_text() != "former"
-
-
 def test_wrong_command_lines() -> None:
     fill()
-    for args, message in (
-        (["dump", "s", "--format", "rdb", "--start", "1"], "are not for rdb"),
-        (["dump", "s", "--field", "a"], "--field is for csv"),
-        (["dump", "s", "--json"], "needs --output"),
-        (["load", "s", "k", "x.resp", "--format", "resp"], "does not exist"),
-        (["load", "s", "a", "b", "c"], "at most KEY and FILE"),
-        (["load", "s"], "Missing argument"),
-    ):
-        assert message in run(*args, status=2).stderr
-    assert "no such key" in run("dump", "s", "nix", status=6).stderr
-    assert "no such store" in run("dump", "nix", status=6).stderr
     Path("rows.jsonl").write_text('{"a":1}\n')
-    told = run("load", "s", "rows.jsonl", status=1).stderr
-    assert "name the stream that these rows go to" in told
-
-
-def test_a_file_name_of_an_unknown_format_is_refused(tmp_path: Path) -> None:
-    path, target = tmp_path / "s", tmp_path / "x.xml"
-    run("add", path, "k", "a", "1")
-    error = run("dump", path, "k", "--output", target, status=2).stderr
-    assert "the name does not give the format; choose one of text, jsonl" in error
-    assert not target.exists()
-    run("dump", path, "k", "--output", target, "--format", "csv")
+    for args, status, message in (
+        ("dump s --format rdb --start 1", 2, "are not for rdb"),
+        ("dump s --field a", 2, "--field is for csv"),
+        ("dump s --json", 2, "needs --output"),
+        (
+            "dump s --output x.xml",
+            2,
+            "the name does not give the format; choose one of text, jsonl",
+        ),
+        ("load s k x.resp --format resp", 2, "does not exist"),
+        ("load s a b c", 2, "at most KEY and FILE"),
+        ("load s", 2, "Missing argument"),
+        ("dump s nix", 6, "no such key"),
+        ("dump nix", 6, "no such store"),
+        ("load s rows.jsonl", 1, "name the stream that these rows go to"),
+    ):
+        assert message in run(*args.split(), status=status).stderr

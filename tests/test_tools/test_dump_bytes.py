@@ -82,10 +82,10 @@ def test_files_of_a_store_and_of_the_archive() -> None:
 def test_wrong_command_lines_of_bytes() -> None:
     fill()
     for args in (
-        ["dump"],
-        ["dump", "s", "--bytes"],
-        ["dump", "s", "--node", "1-0"],
-        ["dump", "s", "k", "--node", "1-0", "--group", "g"],
-        ["dump", "s", "k", "--node", "1-0", "--output", "x"],
+        "",
+        "s --bytes",
+        "s --node 1-0",
+        "s k --node 1-0 --group g",
+        "s k --node 1-0 --output x",
     ):
-        run(*args, status=2)
+        run("dump", *args.split(), status=2)

@@ -10,10 +10,6 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, reply, run
 
-BINARY = b'\xff\x00\n"'
-MAX = (1 << 64) - 1
-
-
 pytestmark = pytest.mark.usefixtures("sound_folder")
 
 
@@ -37,11 +33,6 @@ def test_add_takes_ids_from_the_clock_or_numbers_them_within_a_millisecond() -> 
     assert lines("add", "s", "k", "f", "v", "--id", "5-*") == ["5-1"]
     [new_id] = lines("add", "s", "k", "f", "v")
     assert int(new_id.split("-")[0]) > 1_700_000_000_000
-
-
-def test_add_keeps_duplicate_fields_in_order() -> None:
-    run("add", "s", "k", "a", "1", "b", "2", "a", "3", "--id", "1-0")
-    assert lines("range", "s", "k") == ["1-0  a=1 b=2 a=3"]
 
 
 @pytest.mark.parametrize("pairs", [("a", "1"), ("a", "1", "a", "2")])
@@ -126,14 +117,6 @@ def test_a_message_that_is_sent_again_is_not_added_again() -> None:
     assert (counters["pids_tracked"], counters["iids_duplicates"]) == (1, 2)
 
 
-def test_options_of_producers_that_do_not_go_together() -> None:
-    add = ("add", "s", "k", "f", "v")
-    both = ("--idmp", "p", "i", "--idmpauto", "p")
-    assert "cannot be used together" in run(*add, *both, status=2).stderr
-    assert "cannot be used with --id" in run(*add, *both[:3], "--id", "9-0", status=2).stderr
-    assert "requires 2 arguments" in run(*add, "--idmp", "p", status=2).stderr
-
-
 # --- read ---------------------------------------------------------------------------------------
 
 
@@ -145,17 +128,6 @@ def test_a_missing_store_is_status_6_and_is_not_created() -> None:
         assert "next: correct the path; `streamkeep create s` makes a store" in result.stderr
     run("trim", "s", "k", "--maxlen", "1", status=6)
     assert not Path("s").exists()
-
-
-def test_what_is_no_store_is_status_3_and_untouched() -> None:
-    Path("file").write_text("text")
-    Path("folder").mkdir()
-    Path("folder/data.mdb").write_bytes(b"x" * 8192)
-    for path in ("file", "folder"):
-        assert "store" in run("range", path, "k", status=3).stderr
-        run("add", path, "k", "f", "v", status=3)
-    assert Path("folder/data.mdb").read_bytes() == b"x" * 8192
-    Path("folder/data.mdb").unlink()
 
 
 def test_a_missing_stream_answers_like_an_empty_one_but_is_named() -> None:
@@ -214,30 +186,11 @@ def test_json_prints_one_object_per_line_and_a_summary() -> None:
 # --- bytes --------------------------------------------------------------------------------------
 
 
-def test_the_empty_key_is_a_key() -> None:
-    run("add", "s", "", "f", "", "--id", "1-0")
-    assert reply("s", "XLEN", "") == 1
-    assert lines("range", "s", "") == ['1-0  f=""']
-
-
 def test_binary_arguments_are_taken_as_they_are_and_shown_escaped() -> None:
     run("add", "s", b"\xff\xfe", b"\x80f", "a\nb", "ü", "Grüße", "sp", "two words", "--id", "1-0")
     [text] = lines("range", "s", b"\xff\xfe")
     assert text == r'1-0  "\x80f"="a\nb" ü=Grüße sp="two words"'
     assert r'no stream "\xff" in s' in run("range", "s", b"\xff", status=6).stderr
-
-
-def test_json_loses_no_byte() -> None:
-    with streamkeep.open("s", sync="none") as store:
-        pairs = [(BINARY, b"v"), (b"f", BINARY), (b"f", b""), ("ü".encode(), b"\x7f\x80")]
-        store.xadd(b"k", pairs, id="1-0")
-    [entry, _] = objects("range", "s", "k")
-    assert entry["fields"] == [
-        [{"base64": "/wAKIg=="}, "v"],
-        ["f", {"base64": "/wAKIg=="}],
-        ["f", ""],
-        ["ü", {"base64": "f4A="}],
-    ]
 
 
 def test_quoted_input_is_what_text_shows() -> None:
@@ -253,10 +206,10 @@ def test_quoted_input_is_what_text_shows() -> None:
 
 def test_a_huge_value_is_printed_whole() -> None:
     with streamkeep.open("s", sync="none") as store:
-        store.xadd("k", {"f": b"x" * 10_000_000, "g": b"\xff" * 1000}, id="1-0")
+        store.xadd("k", {"f": b"x" * 2_000_000, "g": b"\xff" * 1000}, id="1-0")
     [text] = lines("range", "s", "k")
-    assert text == f'1-0  f={"x" * 10_000_000} g="{chr(92)}xff' + r"\xff" * 999 + '"'
-    assert len(objects("range", "s", "k")[0]["fields"][0][1]) == 10_000_000
+    assert text == f'1-0  f={"x" * 2_000_000} g="{chr(92)}xff' + r"\xff" * 999 + '"'
+    assert len(objects("range", "s", "k")[0]["fields"][0][1]) == 2_000_000
 
 
 # --- trim ---------------------------------------------------------------------------------------

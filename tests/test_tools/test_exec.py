@@ -99,46 +99,6 @@ def test_replies_are_json_on_request() -> None:
     assert error["message"] == "ERR wrong number of arguments for 'xinfo|consumers' command"
 
 
-def test_what_7_0_does_not_know() -> None:
-    text = """
-        XADD k IDMP p m * f v
-        XADD k IDMP p m * f v
-        XLEN k
-        XADD k 9999999999999-1 f v
-        XADD k 9999999999999-2 f v
-        XGROUP CREATE k g 0
-        XREADGROUP GROUP g ann MAXCOUNT 2 STREAMS k >
-        XNACK k g FAIL IDS 1 9999999999999-1 RETRYCOUNT 4
-        XREADGROUP GROUP g bob CLAIM 100000 COUNT 1 STREAMS k >
-        XACKDEL k g ACKED IDS 1 9999999999999-1
-        XDELEX k DELREF IDS 2 9999999999999-2 1-1
-        XCFGSET k IDMP-DURATION 60
-        XIDMPRECORD k p m2 9999999999999-2
-    """
-    result = run("exec", "s", input=text, status=1)
-    shown = result.stdout.splitlines()
-    assert shown[0] == shown[1]
-    assert shown[2:6] == ["(integer) 1", '"9999999999999-1"', '"9999999999999-2"', "OK"]
-    nacked = shown.index("(integer) 1", 6)
-    assert shown[nacked + 1] == '1) 1) "k"'
-    assert shown[-5].strip() == "4) (integer) 4"  # what XNACK set, as CLAIM shows it
-    assert shown[-4:] == ["1) (integer) 1", "1) (integer) 1", "2) (integer) -1", "OK"]
-    assert result.stderr.startswith("(error) ERR No such message")
-
-
-def test_xinfo_stream_shows_entries_whole() -> None:
-    told("XADD", "k", "1-0", "a", "1", "b", "2", "a", "3")
-    told("XADD", "k", "2-0", "c", "4")
-    [found] = [json.loads(one)["reply"] for one in told("XINFO", "STREAM", "k", "--json")[:1]]
-    assert (found["length"], found["first-entry"]) == (2, ["1-0", list("a1b2a3")])
-    assert found["last-entry"] == ["2-0", ["c", "4"]]
-    [full] = [
-        json.loads(one)["reply"] for one in told("XINFO", "STREAM", "k", "FULL", "--json")[:1]
-    ]
-    assert full["entries"] == [["1-0", list("a1b2a3")], ["2-0", ["c", "4"]]]
-    assert '"first-entry"' in " ".join(told("XINFO", "STREAM", "k"))
-
-
 def test_the_help_text_says_what_every_command_does() -> None:
     named = {spec.name for spec in SPECS if not spec.container and not spec.name.endswith("|help")}
     assert set(SUMMARIES) == named

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import shlex
@@ -16,6 +15,7 @@ import click
 import pytest
 
 from cli_runner import APART, below, run
+from conftest import module_at
 from streamkeep.tools.cli import COMMANDS, main
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -24,13 +24,7 @@ NEW_CLICK = "deprecated" in inspect.signature(click.Option.__init__).parameters
 
 
 def generator() -> ModuleType:
-    """Load docs/generate.py."""
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(DOCS / "generate.py")
 
 
 def all_commands(

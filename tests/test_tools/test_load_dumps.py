@@ -70,18 +70,16 @@ def test_streams_that_exist_are_kept_skipped_or_replaced() -> None:
     assert differences("s", "t") == []
 
 
-def damaged_lines() -> list[tuple[str, str]]:
-    """Return what a test does to a dump, as (line to change, problem)."""
-    return [
+@pytest.mark.parametrize(
+    ("last", "problem"),
+    [
         ("", "cut off: a summary line is expected"),
         ('{"type":"summary","command":"dump","streams":9,"entries":9}', "the summary counts 9"),
         ("not json", "not JSON"),
         ('{"type":"pending"}', "a pending line, where a summary line is expected"),
         ("[]", "an object with a 'type' is expected"),
-    ]
-
-
-@pytest.mark.parametrize(("last", "problem"), damaged_lines())
+    ],
+)
 def test_a_dump_that_is_damaged_or_cut_off_loads_nothing(last: str, problem: str) -> None:
     fill()
     found = lines("dump", "s")
@@ -116,27 +114,6 @@ def test_a_dump_that_contradicts_itself_loads_nothing(old: str, new: str, proble
     assert problem in result.stderr
     assert "nothing was loaded" in result.stderr
     assert keys_of("t") == []
-
-
-def test_a_damaged_rdb_file_loads_nothing() -> None:
-    fill()
-    run("dump", "s", "--output", "a.rdb", "--redis", "8.10")
-    data = bytearray(Path("a.rdb").read_bytes())
-    for at in (3, 40, len(data) // 2, len(data) - 3):
-        bad = data[:]
-        bad[at] ^= 4
-        Path("bad.rdb").write_bytes(bad)
-        result = run("load", "t", "bad.rdb", status=1)
-        assert "streamkeep load: bad.rdb: " in result.stderr
-        assert "nothing was loaded" in result.stderr
-    assert keys_of("t") == []
-
-
-def test_a_file_that_is_none_leaves_no_store_behind() -> None:
-    for name, data in (("a.rdb", b"REDIX"), ("a.jsonl", b"{}"), ("a.csv", b"x"), ("a.resp", b"*x")):
-        Path(name).write_bytes(data)
-        run("load", "t", name, status=1)
-    assert not Path("t").exists()
 
 
 def test_what_is_dropped_is_listed() -> None:

@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+
+import pyarrow as pa
+from pyarrow import parquet
+
 import streamkeep
 from cli_runner import lines, run
 from dumped_stores import differences
@@ -15,8 +20,6 @@ pytestmark = pytest.mark.usefixtures("sound_folder")
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_one_stream_of_a_table_can_be_appended(kind: str) -> None:
-    if kind == "parquet":
-        pytest.importorskip("pyarrow")
     for number, key in enumerate(("a", "b", "a", "b\xff")):
         run("add", "s", key, f"n{key}", str(number), "--id", f"{number}-1")
     table = f"all.{kind}"
@@ -85,8 +88,6 @@ def test_a_table_that_is_none(text: str, problem: str) -> None:
     ],
 )
 def test_parquet_columns_that_are_no_ids(column: str, values: list[object], problem: str) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     pairs = pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))
     columns = {"stream": ["k", "k"], "ms": [1, 2], "seq": [0, 0], "fields": pairs, column: values}
     parquet.write_table(pa.table(columns), "a.parquet")
@@ -95,8 +96,6 @@ def test_parquet_columns_that_are_no_ids(column: str, values: list[object], prob
 
 @pytest.mark.parametrize("column", ["stream", "id", "fields"])
 def test_parquet_with_two_columns_of_one_name(column: str) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     columns = {
         "stream": pa.array(["k"]),
         "id": pa.array(["1-1"]),
@@ -108,8 +107,6 @@ def test_parquet_with_two_columns_of_one_name(column: str) -> None:
 
 
 def test_parquet_of_large_lists_is_read() -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     pair = pa.struct([("field", pa.large_string()), ("value", pa.large_string())])
     columns = {"id": ["1-1"], "fields": pa.array([[("a", "b")]], pa.large_list(pair))}
     parquet.write_table(pa.table(columns), "a.parquet")
@@ -118,16 +115,7 @@ def test_parquet_of_large_lists_is_read() -> None:
         assert store.xrange("k") == [(b"1-1", {b"a": b"b"})]
 
 
-def test_a_csv_column_that_is_named_twice_comes_once() -> None:
-    with streamkeep.open("s") as store:
-        store.xadd("k", {"a": "1"}, "1-0")
-    shown = run("dump", "s", "--format", "csv", "--field", "a", "--field", "a").stdout
-    assert shown == "stream,id,a\nk,1-0,1\n"
-
-
 def test_parquet_of_others_goes_into_a_stream() -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     maps = pa.array([[("a", "1")], [("b", "2"), ("c", "3")]], pa.map_(pa.string(), pa.string()))
     table = pa.table({"ms": [5, 6], "seq": [0, 1], "fields": maps})
     parquet.write_table(table, "a.parquet")

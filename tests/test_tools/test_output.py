@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from rich.cells import cell_len
 
 from streamkeep.format.humanize import size_text, time_text
 from streamkeep.tools.base import output
+from streamkeep.tools.commands.top_cmd import fitting
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,22 @@ def test_a_table_that_is_too_wide_becomes_blocks_that_lose_nothing() -> None:
 def test_the_width_of_a_column_is_that_of_its_characters() -> None:
     lines = output.table_lines(("S", "n"), [("日本", "1"), ("a", "2")], left=(0,), width=7)
     assert lines == ["S     n", "日本  1", "a     2"]
+
+
+# --- top ---------------------------------------------------------------------------------------
+
+
+def test_a_screen_that_is_high_and_wide_enough_shows_all() -> None:
+    lines = ["one", "", "three"]
+    assert fitting(lines, columns=5, height=3) == lines
+
+
+def test_the_last_line_counts_what_does_not_fit() -> None:
+    lines = [str(number) for number in range(10)]
+    assert fitting(lines, columns=80, height=4) == ["0", "1", "2", "… 7 lines more"]
+
+
+def test_long_lines_are_cut_to_the_width_of_the_screen() -> None:
+    shown = fitting(["x" * 30, "日本" * 10, "a\x1b[31mb"], columns=9, height=9)
+    assert shown == ["x" * 9, "日本日本", "a\\x1b[31m"]
+    assert max(map(cell_len, shown)) <= 9

