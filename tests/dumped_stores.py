@@ -14,8 +14,8 @@ LOSSLESS: Final = ("jsonl", "dump", "rdb")
 def fill(path: str = "s") -> None:
     """Make a store with all that a store may hold."""
     with streamkeep.open(path, sync="none") as store:
-        for number in range(1, 300):
-            store.xadd("k", {"n": number, "pad": "x" * (number % 60)}, id=f"{number}-0")
+        entries = [{"n": number, "pad": "x" * (number % 60)} for number in range(1, 300)]
+        store.xadd_many("k", entries, [f"{number}-0" for number in range(1, 300)])
         odd: list[tuple[str, str | bytes]] = [
             ("a", "1"),
             ("a", b"\xfe"),

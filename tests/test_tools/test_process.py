@@ -93,7 +93,7 @@ def test_a_batch_of_one_stores_each_line_as_it_arrives() -> None:
 
 @pytest.mark.parametrize("more", slow_but([[], ["--json"]], []))
 def test_a_closed_pipe_ends_quietly(more: list[str]) -> None:
-    fill(50_000)
+    fill(10_000)
     with start("range", "s", "k", *more) as child:
         assert child.stdout is not None
         assert child.stderr is not None

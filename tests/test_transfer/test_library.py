@@ -40,8 +40,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def fill(path: str = "s", entries: int = 40) -> None:
     """Make a store of two streams, with a group, bytes of any kind and deleted entries."""
     with streamkeep.open(path, sync="none") as store:
-        for number in range(1, entries + 1):
-            store.xadd("k", {"n": number, "é": "x" * (number % 7)}, id=f"{number}-0")
+        numbers = range(1, entries + 1)
+        made = [{"n": number, "é": "x" * (number % 7)} for number in numbers]
+        store.xadd_many("k", made, [f"{number}-0" for number in numbers])
         store.xdel("k", "3-0")
         store.xgroup_create("k", "g", 0)
         store.xreadgroup("g", "c", {"k": ">"}, count=5)
