@@ -33,20 +33,6 @@ def read(peer: Peer) -> object:
     return decode(peer.read())
 
 
-def test_consumers_are_served_in_the_order_of_their_arrival(
-    running: Running, connect: Connect, peer: Peer
-) -> None:
-    peer.call("XGROUP", "CREATE", "k", "g", 0, "MKSTREAM")
-    waiting = [
-        block(running, connect, *XREADGROUP, name, "COUNT", 1, "BLOCK", 0, "STREAMS", "k", ">")
-        for name in ("ann", "bob", "eve")
-    ]
-    for number, one in enumerate(waiting, 1):
-        peer.call("XADD", "k", f"{number}-0", "f", "v")
-        assert read(one) == entry("k", f"{number}-0")
-    assert running.ask(lambda server: server.blocked.count) == 0
-
-
 def test_a_blocked_client_is_served_before_the_next_command_of_a_pipeline(
     running: Running, connect: Connect, peer: Peer
 ) -> None:
@@ -67,23 +53,6 @@ def test_every_reader_gets_the_entries_after_the_last_at_its_call(
     peer.send("XADD", "k", "2-0", "f", "v")
     peer.send("XADD", "k", "3-0", "f", "v")
     assert [read(one) for one in readers] == [entry("k", "2-0")] * 3
-
-
-def test_entries_of_one_transaction_are_seen_together(
-    running: Running, connect: Connect, peer: Peer
-) -> None:
-    reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$")
-    peer.call("MULTI")
-    for number in (1, 2):
-        peer.call("XADD", "k", f"{number}-0", "f", "v")
-    assert peer.ask("EXEC") == [b"1-0", b"2-0"]
-    assert [one[0] for one in read(reader)[0][1]] == [b"1-0", b"2-0"]  # type: ignore[index]
-
-
-def test_a_caller_of_the_library_wakes_a_client(running: Running, connect: Connect) -> None:
-    reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$")
-    running.server.store.xadd("k", {"f": "v"}, id="5-0")
-    assert read(reader) == entry("k", "5-0")
 
 
 def test_entries_are_shared_by_groups_claimers_and_readers(
@@ -140,13 +109,6 @@ def test_a_wait_after_one_that_was_served_here_ends_in_time(
         assert reader.call("XREAD", "BLOCK", block_ms, "STREAMS", "k", "$") == NIL
 
 
-@pytest.mark.parametrize(("hello", "nil"), [(2, NIL), (3, b"_\r\n")])
-def test_a_wait_ends_with_null(connect: Connect, hello: int, nil: bytes) -> None:
-    peer = connect()
-    peer.call("HELLO", hello)
-    assert peer.call("XREAD", "BLOCK", 1, "STREAMS", "k", "$") == nil
-
-
 def test_a_client_that_waits_runs_its_next_commands_afterwards(
     running: Running, connect: Connect, peer: Peer
 ) -> None:
@@ -183,29 +145,6 @@ def test_a_client_that_disconnects_takes_no_entry(
     wait_until(lambda: running.ask(lambda server: server.blocked.count) == 1)
     peer.call("XADD", "k", "1-0", "f", "v")
     assert read(stays) == entry("k", "1-0")
-
-
-@pytest.mark.parametrize(
-    "command", [("XGROUP", "DESTROY", "k", "g"), ("DEL", "k"), ("RENAME", "k", "other")]
-)
-def test_a_consumer_whose_group_goes_gets_the_error_of_its_command(
-    running: Running, connect: Connect, peer: Peer, command: tuple[str, ...]
-) -> None:
-    peer.call("XGROUP", "CREATE", "k", "g", 0, "MKSTREAM")
-    waiting = block(running, connect, *XREADGROUP, "ann", "BLOCK", 0, "STREAMS", "k", ">")
-    peer.call(*command)
-    assert waiting.read() == (
-        b"-NOGROUP No such key 'k' or consumer group 'g' in XREADGROUP with GROUP option\r\n"
-    )
-
-
-def test_a_stream_that_comes_by_rename_serves_its_readers(
-    running: Running, connect: Connect, peer: Peer
-) -> None:
-    peer.call("XADD", "other", "1-0", "f", "v")
-    reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "0")
-    peer.call("RENAME", "other", "k")
-    assert read(reader) == entry("k", "1-0")
 
 
 def test_a_claim_waits_until_an_entry_has_been_pending_long_enough(

@@ -42,17 +42,6 @@ def test_commands_of_one_turn_share_a_commit(running: Running, peer: Peer) -> No
     assert durable.durable_commit == durable.last_commit
 
 
-def test_a_command_that_breaks_a_rule_fails_alone(peer: Peer) -> None:
-    for words in (
-        ("XADD", "k", "5-0", "f", "v"),
-        ("XADD", "k", "4-0", "f", "v"),
-        ("XADD", "k", "6-0", "f", "v"),
-    ):
-        peer.send(*words)
-    assert [peer.read()[:4] for _ in range(3)] == [b"$3\r\n", b"-ERR", b"$3\r\n"]
-    assert peer.call("XLEN", "k") == b":2\r\n"
-
-
 @pytest.mark.skipif(
     not str(turn.__file__).endswith(".py"),
     reason="the modules are compiled",

@@ -88,21 +88,11 @@ def test_hello_switches_the_protocol(peer: Peer) -> None:
     assert peer.call("XREAD", "STREAMS", "k", "0") == (
         b"%1\r\n$1\r\nk\r\n*1\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"
     )
-    assert peer.call("XREAD", "STREAMS", "k", "$") == b"_\r\n"
+    for wait in ((), ("BLOCK", 1)):
+        assert peer.call("XREAD", *wait, "STREAMS", "k", "$") == b"_\r\n"
     assert peer.ask("HELLO", 2)[0] == b"server"
-    assert peer.call("XREAD", "STREAMS", "k", "$") == b"*-1\r\n"
-
-
-def test_a_watched_key_that_another_client_changes_ends_the_transaction(
-    connect: Connect, peer: Peer
-) -> None:
-    peer.call("XADD", "k", "1-0", "f", "v")
-    peer.call("WATCH", "k")
-    connect().call("XADD", "k", "2-0", "f", "v")
-    peer.call("MULTI")
-    peer.call("DEL", "k")
-    assert peer.call("EXEC") == b"*-1\r\n"
-    assert peer.call("XLEN", "k") == b":2\r\n"
+    for wait in ((), ("BLOCK", 1)):
+        assert peer.call("XREAD", *wait, "STREAMS", "k", "$") == b"*-1\r\n"
 
 
 def test_settings_have_an_effect(running: Running, peer: Peer) -> None:
