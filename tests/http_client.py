@@ -35,18 +35,22 @@ class Client:
         **options: Any,
     ) -> httpx.Response:
         """Send a request; the reply must have the status."""
+        reply = self.send(method, path, headers=headers, **options)
+        wanted = status or (201 if method == "PUT" else 200)
+        assert reply.status_code == wanted, reply.text
+        return reply
+
+    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a request; return the reply, whatever its status is."""
 
         async def run() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(
                 transport=transport, base_url="http://localhost", headers=self.headers
             ) as client:
-                return await client.request(method, path, headers=headers, **options)
+                return await client.request(method, path, **options)
 
-        reply = asyncio.run(run())
-        wanted = status or (201 if method == "PUT" else 200)
-        assert reply.status_code == wanted, reply.text
-        return reply
+        return asyncio.run(run())
 
     def get(self, path: str, **options: Any) -> Any:
         """GET; return the JSON."""

@@ -122,16 +122,6 @@ def test_jobs_of_a_key_run_in_order_one_at_a_time(queue: Queue, clock: ManualClo
     assert queue.get_many(9) == []
 
 
-def test_a_cancelled_job_of_a_key_lets_the_next_one_in(queue: Queue) -> None:
-    jobs = [queue.put(number, key="k") for number in range(4)]
-    assert jobs[2].cancel()
-    assert jobs[0].cancel()
-    (job,) = queue.get_many(9)
-    assert job.payload == 1
-    job.done()
-    assert payloads(queue) == [3]
-
-
 @pytest.mark.slow
 def test_a_hundred_thousand_jobs_of_one_key_do_not_slow_the_others(queue: Queue) -> None:
     for _ in range(100):

@@ -83,17 +83,21 @@ def test_a_late_retry_is_no_stray(queue: Queue, clock: ManualClock) -> None:
 
 
 def test_a_purge_removes_jobs_that_one_that_runs_holds(queue: Queue, clock: ManualClock) -> None:
+    queue.put("dead")
+    queue.get(0).fail("no paper")
     queue.put_many(range(250), key="one")
     (running,) = queue.get_many(1)
     queue.put_many(range(3), key="one", delay="1h")
     queue.put_many(range(2100), retries=9)
     for job in queue.get_many(2100):
         job.retry(after=1)
+    queue.put("low", priority="low")
     queue.put("delayed", delay="2h")
-    assert queue.purge() == 253
+    assert queue.purge() == 254
     stats = queue.stats()
-    assert (stats.waiting, stats.held, stats.running, stats.cancelled) == (0, 0, 1, 253)
+    assert (stats.waiting, stats.held, stats.running, stats.cancelled) == (0, 0, 1, 254)
     assert stats.delayed == stats.retrying == 2100
+    assert stats.failed == 1
     running.done()
     queue.put("again", key="one")
     assert "again" in [job.payload for job in queue.get_many(1)]
@@ -143,11 +147,12 @@ def test_jobs_that_wait_are_counted_after_one_was_cancelled(queue: Queue) -> Non
 
 
 def test_letters_are_named_by_themselves_or_by_their_ids(queue: Queue) -> None:
-    queue.put_many(range(3))
-    for job in queue.get_many(3):
+    queue.put_many(range(5))
+    for job in queue.get_many(5):
         job.fail("no paper")
-    first, second, third = queue.dead_letters()
+    first, second, third, *_ = queue.dead_letters()
     assert queue.requeue(first, second.job, third.id, task="another") == 0
     assert queue.requeue(first, second.job) == 2
     assert queue.drop_dead(third.id, first) == 1
+    assert queue.drop_dead() == 2
     assert queue.stats().failed == 0

@@ -55,14 +55,6 @@ def test_a_letter_stays_while_its_unique_name_is_taken(queue: Queue) -> None:
     assert (queue.requeue(), queue.stats().failed) == (1, 0)
 
 
-def test_letters_are_dropped_by_job(queue: Queue) -> None:
-    jobs = [bury(queue, str(number)) for number in range(3)]
-    assert queue.drop_dead(jobs[1]) == 1
-    assert [one.job for one in queue.dead_letters()] == [jobs[0], jobs[2]]
-    assert queue.drop_dead() == 2
-    assert queue.stats().failed == 0
-
-
 def test_an_id_of_two_letters_is_refused(queue: Queue, clock: ManualClock) -> None:
     """A letter may have the ID of another letter's job, since both are IDs of entries."""
     for payload in ("a", "b"):
@@ -92,22 +84,6 @@ def test_delayed_jobs_and_retries_run_now(queue: Queue) -> None:
     assert sorted(str(job.payload) for job in queue.get_many(5)) == ["a", "b"]
     assert not queue.run_now(delayed.id)
     assert not queue.run_now("job-99")
-
-
-def test_a_purge_leaves_what_runs_and_what_is_dead(queue: Queue) -> None:
-    bury(queue, "dead")
-    queue.put("running")
-    (running,) = queue.get_many(1)
-    queue.put_many(range(20), key="one")
-    queue.put_many(range(250))
-    queue.put_many(range(3), priority="low", delay="1h")
-    assert queue.purge() == 273
-    stats = queue.stats()
-    assert (stats.waiting, stats.running, stats.delayed, stats.failed) == (0, 1, 0, 1)
-    assert (stats.cancelled, stats.held) == (273, 0)
-    running.done()
-    queue.put("again", key="one")
-    assert [job.payload for job in queue.get_many(5)] == ["again"]
 
 
 @pytest.mark.parametrize(

@@ -191,34 +191,6 @@ def test_only_the_poison_of_a_batch_becomes_a_dead_letter(tmp_path: Path) -> Non
         assert len(list((path / "leases").iterdir())) == 1  # its own; those of the dead are read
 
 
-def test_a_job_of_an_hour_is_delivered_once(queue: Queue, lives: Lives, clock: ManualClock) -> None:
-    queue.put("long")
-    (job,) = queue.get_many(1)
-    lives.now += 1  # another process, which lives as well
-    for _ in range(60):
-        clock.ms += 60_000
-        assert queue.get_many(9) == []
-    lives.now -= 1
-    assert not job.lost()
-    job.done()
-    assert (job.attempt, queue.stats().done) == (1, 1)
-
-
-def test_what_waits_for_a_retry_is_not_taken_from_the_dead(
-    queue: Queue, lives: Lives, clock: ManualClock
-) -> None:
-    queue.put_many("ab")
-    retried, running = queue.get_many(2)
-    assert retried.retry(after="1m")
-    lives.die()
-    (job,) = queue.get_many(9)
-    assert (job.payload, job.attempt) == ("b", 1)
-    clock.ms += 60_000
-    (job,) = queue.get_many(9)
-    assert (job.payload, job.attempt) == ("a", 2)
-    assert running.lost()
-
-
 def test_a_run_that_takes_too_long_is_a_failed_attempt(queue: Queue, clock: ManualClock) -> None:
     queue.put("slow", max_runtime="1m", retries=1, backoff=0)
     queue.put("patient", max_runtime="1m", retries=0)

@@ -53,33 +53,10 @@ def test_a_job_goes_from_put_over_get_to_done(queue: Queue) -> None:
     assert queue_names(queue.store) == ["mails"]
 
 
-def test_a_job_is_visible_to_the_commands_of_groups(queue: Queue) -> None:
-    queue.put_many(range(3))
-    jobs = queue.get_many(2)
-    pending = queue.store.xpending("mails", "jobs")
-    assert (pending["pending"], pending["min"].decode()) == (2, jobs[0].id)
-    assert [one["lease"] for one in queue.store.xinfo_consumers("mails", "jobs", leases=True)] == [
-        "alive"
-    ]
-    queue.done_many(jobs)
-    assert queue.store.xpending("mails", "jobs")["pending"] == 0
-    queue.done_many(queue.get_many(1))
-    assert not queue.get_many(1)  # an idle worker deletes what has ended
-    assert not queue.store.xrange("mails")
-
-
-def test_an_exception_in_the_block_is_logged(
-    queue: Queue, caplog: pytest.LogCaptureFixture
+def test_an_exception_in_the_block_is_a_failed_attempt(
+    queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put = queue.put("x", retries=0)
-    with caplog.at_level("WARNING", "streamkeep.jobs"), pytest.raises(KeyError), queue.get(0):
-        raise KeyError("no")
-    assert f"job {put.id} () failed and is a dead letter in mails:dead: builtins.KeyError" in (
-        caplog.text
-    )
-
-
-def test_an_exception_in_the_block_is_a_failed_attempt(queue: Queue, clock: ManualClock) -> None:
+    caplog.set_level("WARNING", "streamkeep.jobs")
     put = queue.put("x", retries=1)
     for attempt in (1, 2):
         with pytest.raises(KeyError), queue.get(0) as job:
@@ -87,6 +64,9 @@ def test_an_exception_in_the_block_is_a_failed_attempt(queue: Queue, clock: Manu
             raise KeyError("no")
         clock.ms += 10_000
     assert counts(queue) == (0, 0, 0, 1, 0)
+    assert f"job {put.id} () failed and is a dead letter in mails:dead: builtins.KeyError" in (
+        caplog.text
+    )
     (letter,) = letters(queue)
     assert letter.items() >= {
         ("reason", "it failed 2 times"),
@@ -197,19 +177,6 @@ def test_a_text_store_serves_a_queue_as_well(open_store: Callable[..., Store]) -
         assert job.payload == {"to": "Zoë"}
         job.set_result("ok")
     assert (put.result(0), counts(queue)) == ("ok", (0, 0, 0, 0, 1))
-
-
-def test_a_get_sleeps_until_there_is_a_job(queue: Queue) -> None:
-    found: list[Any] = []
-    queue.core.set_up()
-    thread = threading.Thread(target=lambda: found.append(queue.get().payload))
-    thread.start()
-    wait_until(lambda: is_awaited(queue))
-    queue.put("x")
-    thread.join()
-    assert found == ["x"]
-    with pytest.raises(TimeoutError, match="'mails'"):
-        queue.get(0.001)
 
 
 def test_a_result_wakes_its_caller(queue: Queue) -> None:

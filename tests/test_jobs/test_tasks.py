@@ -126,24 +126,6 @@ def test_exceptions_are_retried_as_the_task_says(
         job.result(0)
 
 
-def test_the_waits_double_up_to_the_longest(queue: jobs.Queue, clock: ManualClock) -> None:
-    ran: list[int] = []
-
-    @queue.task(retries=6, backoff="1s..8s")
-    def fail() -> None:
-        ran.append(clock.ms)
-        raise OSError
-
-    fail.delay()
-    for _ in range(400):
-        queue.run_until_idle()
-        clock.ms += 100
-    waits = [later - earlier for earlier, later in itertools.pairwise(ran)]
-    assert len(waits) == 6
-    for wait, longest in zip(waits, (1, 2, 4, 8, 8, 8), strict=True):
-        assert 500 * longest <= wait <= 1000 * longest + 100
-
-
 def test_what_a_handler_collects_happens_with_its_acknowledgement(
     queue: jobs.Queue, clock: ManualClock
 ) -> None:
@@ -166,17 +148,6 @@ def test_what_a_handler_collects_happens_with_its_acknowledgement(
     queue.run_until_idle()
     log = [(e.fields[b"number"], e.fields[b"attempt"]) for e in queue.store.xrange("log")]
     assert log == [(b"1", b"2")]
-
-
-def test_a_follow_up_that_fails_fails_the_attempt(queue: jobs.Queue) -> None:
-    @queue.task(retries=0)
-    def append() -> None:
-        jobs.current_job().transaction.xadd("log", {"a": 1})
-        jobs.current_job().transaction.xadd("log", {"a": 1}, id="0-0")
-
-    append.delay()
-    queue.run_until_idle()
-    assert (queue.store.exists("log"), counts(queue)) == (0, (0, 0, 0, 1, 0))
 
 
 def test_a_task_of_another_version_stays_for_a_worker_that_has_it(

@@ -49,7 +49,7 @@ def test_many_entries_are_estimated_from_keys_alone(store: Store) -> None:
     assert abs(sum(found.entries) - len(ids)) <= 0.1 * len(ids)
 
 
-def test_archived_entries_are_beside_live_ones(store: Store, client: Client) -> None:
+def test_archived_and_erased_entries_are_beside_live_ones(store: Store, client: Client) -> None:
     store.set_retention("k", archive=True)
     ids = [f"{BEGIN + 1000 * second}-0" for second in range(1000)]
     store.xadd_many("k", [{"n": 1}] * 1000, ids)
@@ -65,24 +65,15 @@ def test_archived_entries_are_beside_live_ones(store: Store, client: Client) -> 
     assert 600 <= found["archived_entries"] <= 700
     assert found["archived"][:6] == [100] * 6
     assert found["first_live_ms"] == BEGIN + 700_000
+    assert found["erased"] == [0] * 10
+    store.erase("k", *ids[:60])
+    after = client.get("/streams/k/figures?buckets=10")
+    assert after["erased_entries"] == 60
+    assert abs(sum(after["erased"]) - 60) <= 5  # of rounding
+    assert after["archived_entries"] == found["archived_entries"] - 60
 
 
 def test_an_empty_stream_has_figures(store: Store, client: Client) -> None:
     store.xgroup_create("k", "g", mkstream=True)
     assert client.get("/streams/k/figures")["live"] == [0]
     assert client.get("/streams?figures=1000")["streams"][0]["spark"] == [0] * 40
-
-
-def test_erased_entries_have_bars_of_their_own(store: Store, client: Client) -> None:
-    store.set_retention("k", archive=True)
-    ids = [f"{BEGIN + 1000 * second}-0" for second in range(1000)]
-    store.xadd_many("k", [{"n": 1}] * 1000, ids)
-    store.xtrim("k", maxlen=300, approximate=False)
-    store.archive()
-    before = client.get("/streams/k/figures?buckets=10")
-    assert before["erased"] == [0] * 10
-    store.erase("k", *ids[:60])
-    found = client.get("/streams/k/figures?buckets=10")
-    assert found["erased_entries"] == 60
-    assert abs(sum(found["erased"]) - 60) <= 5  # of rounding
-    assert found["archived_entries"] == before["archived_entries"] - 60
