@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import streamkeep
+from real_redis.shown import TABLE, TIMES, Call, stream
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CommandError
-from streamkeep.server.commands.table import BY_NAME, SERVER_SPECS, by_name, find
+from streamkeep.server.commands.table import find
 
-TABLE = {**BY_NAME, **by_name(SERVER_SPECS)}
 KEYS = [b"a", b"b", b"c", b"long" * 200]
 Words = list[bytes]
 
@@ -118,50 +118,13 @@ def in_processes(path: Path, seed: int, count: int, pause_s: float = 0.001) -> l
     return found
 
 
-# What a replica cannot be told, or what says how a server stores a stream.
-_LEFT_OUT = {b"radix-tree-keys", b"radix-tree-nodes", b"seen-time", b"active-time"}
-_ONLY_NEW = {b"nacked-count"}
-
-
-def _pairs(reply: Any) -> dict[bytes, Any]:
-    return {
-        name: value
-        for name, value in zip(reply[::2], reply[1::2], strict=True)
-        if name not in _LEFT_OUT
-    }
-
-
-def _group(reply: Any) -> Any:
-    found = _pairs(reply)
-    found[b"consumers"] = [_pairs(one) for one in found[b"consumers"]]
-    return found
-
-
-def shown(call: Callable[..., Any]) -> dict[bytes, Any]:
+def shown(call: Call) -> dict[bytes, Any]:
     """Return everything that a server shows of its keys; `call` runs a command on it."""
     found: dict[bytes, Any] = {}
     for key in sorted(call(b"KEYS", b"*")):
         end = call(b"PEXPIRETIME", key)
         if call(b"TYPE", key) != b"stream":
             found[key] = call(b"GET", key), end
-            continue
-        info = _pairs(call(b"XINFO", b"STREAM", key, b"FULL", b"COUNT", b"0"))
-        known = {
-            name: info[name]
-            for name in (
-                b"length", b"last-generated-id", b"max-deleted-entry-id", b"entries-added",
-                b"recorded-first-entry-id", b"entries",
-            )
-        }  # fmt: skip
-        groups = [
-            {
-                name: value
-                for name, value in _group(one).items()
-                if name
-                in (b"name", b"last-delivered-id", b"entries-read", b"pel-count", b"pending",
-                    b"consumers")  # Redis 7.0 computes another lag of empty streams
-            }
-            for one in info[b"groups"]
-        ]  # fmt: skip
-        found[key] = known, groups, end
+        else:  # a replica is not told times; Redis 7.0 computes another lag of empty streams
+            found[key] = stream(call, key, b"lag", *TIMES), end
     return found

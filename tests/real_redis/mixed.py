@@ -1,4 +1,4 @@
-"""Commands of all kinds, on streams and on others, and what a server and a store say of streams."""
+"""Commands of all kinds, on streams and on others."""
 
 from __future__ import annotations
 
@@ -54,47 +54,3 @@ def random_command(chance: random.Random) -> list[Any]:
     ]
     weights = [weight for weight, _ in choices]
     return chance.choices([words for _, words in choices], weights)[0]
-
-
-def full(told: Any) -> Any:
-    """Return an answer of XINFO STREAM FULL without what is not the same on every server."""
-    members = dict(zip(told[0::2], told[1::2], strict=True))
-    groups = []
-    for group in members[b"groups"]:
-        one = dict(zip(group[0::2], group[1::2], strict=True))
-        del one[b"lag"]  # 7.0 computes it by another rule at its edges
-        one[b"consumers"] = [[each[1], each[-1]] for each in one[b"consumers"]]
-        groups.append(one)
-    kept = (
-        b"length",
-        b"last-generated-id",
-        b"max-deleted-entry-id",
-        b"entries-added",
-        b"recorded-first-entry-id",
-        b"entries",
-    )
-    return {**{name: members[name] for name in kept}, b"groups": groups}
-
-
-def of_store(store: Any, key: bytes) -> Any:
-    """Return the same of a store."""
-    told = store.xinfo_stream(key, full=True, count=0)
-    groups = []
-    for group in told["groups"]:
-        groups.append(
-            {
-                b"name": group["name"],
-                b"last-delivered-id": group["last-delivered-id"],
-                b"entries-read": group["entries-read"],
-                b"pel-count": group["pel-count"],
-                b"pending": [list(one) for one in group["pending"]],
-                b"consumers": [
-                    [one["name"], [list(each) for each in one["pending"]]]
-                    for one in group["consumers"]
-                ],
-            }
-        )
-    entries = [[one.id, [word for pair in one.pairs for word in pair]] for one in store.scan(key)]
-    names = ("length", "last-generated-id", "max-deleted-entry-id", "entries-added")
-    kept = {name.encode(): told[name] for name in (*names, "recorded-first-entry-id")}
-    return {**kept, b"entries": entries, b"groups": groups}

@@ -11,8 +11,9 @@ import pytest
 import streamkeep
 from cli_runner import run
 from patience import wait_until
-from real_redis.mixed import KEYS, full, of_store, random_command
+from real_redis.mixed import KEYS, random_command
 from real_redis.server import RealRedis, running_redis
+from real_redis.shown import TIMES, caller, stream
 from streamkeep import recovery
 from tiers import slow_but
 
@@ -60,6 +61,6 @@ def test_what_a_server_wrote_is_loaded_as_the_server_loads_it(
         with streamkeep.open("s", readonly=True) as store:
             assert store.keys() == there
             for key in there:
-                theirs = full(call("XINFO", "STREAM", key, "FULL", "COUNT", 0))
-                assert of_store(store, key) == theirs
+                ours, theirs = (stream(at, key, b"lag", *TIMES) for at in (caller(store), call))
+                assert ours == theirs
     assert [str(found) for found in recovery.check(Path("s"))] == []

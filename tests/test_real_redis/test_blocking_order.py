@@ -177,6 +177,15 @@ SCENARIOS = {
         [Read({"s": "0"}), Read({"s": "9"})],
         ["RENAME t s"],
     ),
+    "a stream is renamed to the key and brings the group": Scenario(
+        ["CREATE s g $", "XADD t 7-0", "CREATE t g 0"], [G("a", NEW)], ["RENAME t s"]
+    ),
+    "another stream is renamed to the key": Scenario(
+        ["CREATE s g $", "CREATE t h $"], [G("a", NEW), Read({"s": "$"})], ["RENAME t s"]
+    ),
+    "the key is renamed": Scenario(
+        ["CREATE s g $"], [G("a", NEW), Read({"s": "$"})], ["RENAME s t"]
+    ),
     "a deleted consumer stays blocked, and comes back": Scenario(
         ["CREATE s g $"], [G("a", NEW), G("b", NEW)], ["DELCONSUMER s g a", "XADD s 1-1"]
     ),

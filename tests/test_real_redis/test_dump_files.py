@@ -20,6 +20,7 @@ from model.profile import configured
 from patience import wait_until
 from real_redis.commands import ALWAYS_A_CONSUMER
 from real_redis.server import RealRedis, running_redis
+from real_redis.shown import TIMES, caller, stream
 from redis_parts import stream_parts
 from streamkeep.engine.api.store import Store
 from streamkeep.format.redis.stream_dump import TARGETS
@@ -93,59 +94,13 @@ def target_of(server: RealRedis) -> str:
 
 
 STREAMS = (b"s", b"empty", b"emptied")
-# What XINFO STREAM FULL says since 7.0, without internals of the radix tree.
-FACTS = (b"length", b"last-generated-id", b"max-deleted-entry-id", b"entries-added",
-         b"recorded-first-entry-id", b"entries", b"groups")  # fmt: skip
 
 
-def full(server: RealRedis, key: bytes) -> Any:
-    """Return all that a server reports about a stream, without memory and what came after 7.2."""
-    info = server.call(b"XINFO", b"STREAM", key, b"FULL", b"COUNT", 0)
-    assert isinstance(info, list), info
-    told = dict(zip(info[0::2], info[1::2], strict=True))
-    told[b"groups"] = [_without(group, b"nacked-count") for group in told[b"groups"]]
-    return {name: value for name, value in told.items() if name in FACTS}
-
-
-def _without(flat: list[Any], name: bytes) -> list[Any]:
-    pairs = zip(flat[0::2], flat[1::2], strict=True)
-    return [word for pair in pairs if pair[0] != name for word in pair]
-
-
-def full_of_store(store: Store, key: bytes, server: RealRedis) -> Any:
-    """Return the same of a store, as far as this version of the server reports it."""
-    info = store.xinfo_stream(key, full=True, count=0)
-    entries = [[one.id, [text for pair in one.pairs for text in pair]] for one in store.scan(key)]
-    active = server.version >= ALWAYS_A_CONSUMER  # 7.2 also brought the time of the last delivery
-    return {
-        b"length": info["length"],
-        b"last-generated-id": info["last-generated-id"],
-        b"max-deleted-entry-id": info["max-deleted-entry-id"],
-        b"entries-added": info["entries-added"],
-        b"recorded-first-entry-id": info["recorded-first-entry-id"],
-        b"entries": entries,
-        b"groups": [
-            [
-                b"name", group["name"],
-                b"last-delivered-id", group["last-delivered-id"],
-                b"entries-read", group["entries-read"],
-                b"lag", group["lag"],
-                b"pel-count", group["pel-count"],
-                b"pending", [list(one) for one in group["pending"]],
-                b"consumers", [
-                    [
-                        b"name", one["name"],
-                        b"seen-time", one["seen-time"],
-                        *((b"active-time", one["active-time"]) if active else ()),
-                        b"pel-count", one["pel-count"],
-                        b"pending", [list(each) for each in one["pending"]],
-                    ]
-                    for one in group["consumers"]
-                ],
-            ]
-            for group in info["groups"]
-        ],
-    }  # fmt: skip
+def both(server: RealRedis, store: Store, key: bytes, *left_out: bytes) -> tuple[Any, Any]:
+    """Return all that a store and a server report about a stream of the same name."""
+    if server.version < ALWAYS_A_CONSUMER:  # 7.2 also brought the time of the last delivery
+        left_out += (b"active-time",)
+    return stream(caller(store), key, *left_out), stream(server.call, key, *left_out)
 
 
 @pytest.mark.parametrize("compression", [b"yes", b"no"])
@@ -168,7 +123,8 @@ def test_a_file_of_a_server_loads_equal(real_redis: RealRedis, compression: byte
     }
     with streamkeep.open("s", readonly=True) as store:
         for key in STREAMS:
-            assert full_of_store(store, key, real_redis) == full(real_redis, key)
+            ours, theirs = both(real_redis, store, key)
+            assert ours == theirs
         assert store.xlen("third") == 1
     assert_sound(Path("s"))
 
@@ -182,7 +138,7 @@ def test_a_server_starts_from_our_file_and_holds_the_same(real_redis: RealRedis)
     with running_redis(file=Path("ours.rdb")) as other:
         assert sorted(other.call(b"KEYS", b"*")) == sorted(STREAMS)
         for key in STREAMS:
-            assert full(other, key) == full(real_redis, key)
+            assert stream(other.call, key) == stream(real_redis.call, key)
             assert other.call(b"XRANGE", key, b"-", b"+") == real_redis.call(
                 b"XRANGE", key, b"-", b"+"
             )
@@ -214,20 +170,13 @@ def test_a_server_takes_any_stream_of_a_store(real_redis: RealRedis, parts: list
             assert payload is not None
             # Data that 7.0 cannot hold must not be there to compare.
             store.restore("k", 0, payload, replace=True)
-            expected = full_of_store(store, b"k", real_redis)
-        assert real_redis.call(b"RESTORE", b"any", 0, payload, b"REPLACE") == b"OK"
-        assert comparable(full(real_redis, b"any")) == comparable(expected)
-        back = real_redis.call(b"DUMP", b"any")
-        with Store(Path(folder, "s"), sync="none") as store:
-            store.restore("back", 0, back)
-            assert comparable(full_of_store(store, b"back", real_redis)) == comparable(expected)
+            assert real_redis.call(b"RESTORE", b"k", 0, payload, b"REPLACE") == b"OK"
+            # 7.0 computes the lag by another rule at its edges.
+            ours, theirs = both(real_redis, store, b"k", b"lag")
+            assert ours == theirs
+            store.restore("k", 0, real_redis.call(b"DUMP", b"k"), replace=True)
+            assert both(real_redis, store, b"k", b"lag")[0] == ours
         assert_sound(Path(folder, "s"))
-
-
-def comparable(told: Any) -> Any:
-    """Return what both tell without the lag, which 7.0 computes by another rule at its edges."""
-    groups = [[word for at, word in enumerate(group) if at // 2 != 3] for group in told[b"groups"]]
-    return {**told, b"groups": groups}
 
 
 def test_redis_cli_takes_our_commands(real_redis: RealRedis) -> None:
@@ -245,22 +194,20 @@ def test_redis_cli_takes_our_commands(real_redis: RealRedis) -> None:
         )
         assert b"errors: 0" in done.stdout, done.stdout
         for key in STREAMS:
-            assert without_losses(full(other, key)) == without_losses(full(real_redis, key))
+            ours, theirs = (stream(one.call, key, *LOST) for one in (other, real_redis))
+            assert without_losses(ours) == without_losses(theirs)
+
+
+LOST = (*TIMES, b"pel-count", b"lag")  # what commands cannot rebuild
 
 
 def without_losses(told: Any) -> Any:
-    """Return what commands can rebuild: no times of consumers, no pending entries that are gone."""
+    """Return what commands can rebuild: no pending entries that are gone."""
     live = {one[0] for one in told[b"entries"]}
-    groups = []
     for group in told[b"groups"]:
-        members = dict(zip(group[0::2], group[1::2], strict=True))
-        del members[b"pel-count"]
-        members[b"pending"] = [one for one in members[b"pending"] if one[0] in live]
-        members[b"consumers"] = [
-            [one[1], [each for each in one[-1] if each[0] in live]] for one in members[b"consumers"]
-        ]
-        groups.append(members)
-    return {**told, b"groups": groups}
+        for one in (group, *group[b"consumers"]):
+            one[b"pending"] = [each for each in one[b"pending"] if each[0] in live]
+    return told
 
 
 def test_the_append_only_file_of_a_server_is_replayed(real_redis: RealRedis) -> None:
@@ -286,11 +233,9 @@ def test_the_append_only_file_of_a_server_is_replayed(real_redis: RealRedis) -> 
         (file,) = folder.glob("*.incr.aof")
         run("load", "s", file)
         with streamkeep.open("s", readonly=True) as store:
-            ours = without_losses(full_of_store(store, b"s", other))
-            theirs = without_losses(full(other, b"s"))
-            for told in (ours, theirs):  # a server's file does not say how far a group has read
-                del told[b"groups"][0][b"entries-read"]
-            assert ours == theirs
+            # A server's file does not say how far a group has read.
+            ours, theirs = both(other, store, b"s", b"entries-read", *LOST)
+            assert without_losses(ours) == without_losses(theirs)
         assert_sound(Path("s"))
 
 

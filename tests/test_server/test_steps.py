@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import replica_load
 import streamkeep
+from real_redis.shown import caller
 from replica_load import batch, run, shown
-from resp_peer import decode
-from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.redis.resp import read_commands
 from streamkeep.format.redis.stream_dump import TARGETS, Losses
-from streamkeep.server.commands.table import find
 from streamkeep.server.replication.changes import Log
 from streamkeep.server.replication.steps import Step
-from streamkeep.server.resp.turn import run_one
 from tiers import daily_or_all
 
 
@@ -61,21 +56,9 @@ class Pair:
         self.before = after
         self.sent = [words for _, words in read_commands(io.BytesIO(data).read, "step")]
         for words in self.sent:
-            _call(self.other)(*words)
-        assert shown(_call(self.other)) == shown(_call(self.one))
+            caller(self.other)(*words)
+        assert shown(caller(self.other)) == shown(caller(self.one))
         return [b" ".join(words[: 1 + (words[0] == b"XGROUP")]).decode() for words in self.sent]
-
-
-def _call(store: Store[Any]) -> Callable[..., Any]:
-    def call(*words: bytes) -> Any:
-        spec = find(list(words), replica_load.TABLE)
-        reply = decode(store._environment.write(run_one, spec, list(words), False))
-        if isinstance(reply, str):
-            assert not reply.startswith("-"), (words, reply)
-            return reply.encode()
-        return reply
-
-    return call
 
 
 FILL = [f"XADD s {number}-1 f v{number}" for number in range(1, 41)]
