@@ -59,52 +59,6 @@ def test_text_instead_of_bytes(open_store: Open) -> None:
         store.xrange("grün")
 
 
-def test_values_of_other_types_are_refused(store: Store) -> None:
-    for fields in ({"f": None}, {"f": True}, {"f": object()}, {None: "v"}, {"f": ["v"]}):
-        with pytest.raises(streamkeep.ArgumentError, match="Invalid input of type"):
-            store.xadd("s", fields)  # type: ignore[arg-type]
-    empties: tuple[Any, ...] = ({}, [], "text", None)
-    for empty in empties:
-        with pytest.raises(streamkeep.ArgumentError, match="non-empty dict"):
-            store.xadd("s", empty)
-    with pytest.raises(streamkeep.ArgumentError):
-        store.xadd(None, {"f": "v"})  # type: ignore[call-overload]
-    assert store.keys() == []
-
-
-REFUSED: dict[str, Callable[[Store], Any]] = {
-    "XRANGE count must be a positive integer": lambda s: s.xrange("s", count=0),
-    "XREVRANGE count must be a positive integer": lambda s: s.xrevrange("s", count=-1),
-    "XREAD count must be a positive integer": lambda s: s.xread({"s": 0}, count=0),
-    "XREAD streams must be a non empty dict": lambda s: s.xread({}),
-    "XADD maxlen must be non-negative integer": lambda s: s.xadd("s", {"f": 1}, maxlen=-1),
-    "Only one of": lambda s: s.xtrim("s", maxlen=1, minid="1"),
-    "One of": lambda s: s.xtrim("s"),
-    "ref_policy must be one of": lambda s: s.xtrim("s", maxlen=1, ref_policy="ALL"),  # type: ignore[arg-type]
-    "2 entries, but 1 ID": lambda s: s.xadd_many("s", [{"f": 1}, {"f": 2}], ids=["1-1"]),
-    "at least one entry": lambda s: s.xadd_many("s", []),
-    "non-empty dict, or (field, value) pairs": lambda s: s.xadd("s", []),
-    "pairs": lambda s: s.xadd("s", [("f", "v", "x")]),  # type: ignore[list-item]
-}
-
-
-@pytest.mark.parametrize("text", REFUSED)
-def test_what_redis_py_refuses_is_refused(store: Store, text: str) -> None:
-    with pytest.raises(streamkeep.ArgumentError) as caught:
-        REFUSED[text](store)
-    assert text in str(caught.value)
-    assert store.keys() == []
-
-
-def test_ordered_pairs_with_duplicate_fields(store: Store) -> None:
-    pairs = [("f", "1"), ("g", "2"), ("f", "3"), ("", "")]
-    store.xadd("s", pairs)
-    (entry,) = store.scan("s")
-    assert entry.pairs == [(b"f", b"1"), (b"g", b"2"), (b"f", b"3"), (b"", b"")]
-    assert entry.fields == {b"f": b"3", b"g": b"2", b"": b""}
-    assert store.xrange("s")[0].fields == entry.fields
-
-
 # --- transactions -------------------------------------------------------------------------------
 
 
@@ -120,38 +74,6 @@ def test_a_transaction_is_seen_whole_or_not_at_all(store: Store) -> None:
         assert [entry.id for entry in store.xrange("s")] == [b"1-1"]
     assert [entry.id for entry in store.xrange("s")] == [b"1-2"]
     assert store.xlen("other") == 1
-
-
-def test_an_exception_undoes_the_transaction(store: Store) -> None:
-    store.xadd("s", {"n": 1}, id="1-1")
-    with pytest.raises(RuntimeError, match="boom"), store.transaction() as txn:
-        txn.xadd("s", {"n": 2})
-        txn.xadd("new", {"n": 3})
-        txn.rename("s", "t")
-        raise RuntimeError("boom")
-    assert store.keys() == [b"s"]
-    assert store.xlen("s") == 1
-    assert store.xadd("s", {"n": 2}, id="1-2") == b"1-2"
-
-
-def test_a_caught_command_error_changes_nothing_else(store: Store) -> None:
-    with store.transaction() as txn:
-        txn.xadd("s", {"n": 1}, id="5-0")
-        with pytest.raises(streamkeep.IdTooSmallError):
-            txn.xadd("s", {"n": 2}, id="4-0")
-        txn.xadd("s", {"n": 3}, id="6-0")
-    assert [entry.id for entry in store.xrange("s")] == [b"5-0", b"6-0"]
-
-
-def test_an_aborted_transaction_takes_no_more_commands(store: Store) -> None:
-    with store.transaction() as txn:
-        txn.xadd("s", {"n": 1})
-        txn.abort()
-        with pytest.raises(streamkeep.StoreClosedError, match="has ended"):
-            txn.xadd("s", {"n": 1})
-    with pytest.raises(streamkeep.StoreClosedError, match="has ended"):
-        txn.xlen("s")
-    assert store.keys() == []
 
 
 def test_the_store_itself_is_not_written_inside_a_transaction(store: Store) -> None:
@@ -226,17 +148,6 @@ def test_aborting_does_not_wait_for_threads_that_read_without_a_pause(store: Sto
 # --- pipelines ----------------------------------------------------------------------------------
 
 
-def test_a_pipeline_runs_as_one(store: Store) -> None:
-    with store.pipeline() as pipe:
-        pipe.xadd("s", {"n": 1}, id="1-1").xadd("s", {"n": 2}, id="1-2").xlen("s").xdel("s", "1-1")
-        assert len(pipe) == 4
-        assert store.keys() == []
-        assert pipe.execute() == [b"1-1", b"1-2", 2, 1]
-        assert len(pipe) == 0
-        assert pipe.execute() == []
-    assert store.xlen("s") == 1
-
-
 def test_an_error_in_a_pipeline_does_not_undo_the_rest(store: Store) -> None:
     pipe = store.pipeline(transaction=False)
     pipe.xadd("s", {"n": 1}, id="5-0")
@@ -256,19 +167,6 @@ def test_an_error_in_a_pipeline_does_not_undo_the_rest(store: Store) -> None:
 # --- snapshots and iterators --------------------------------------------------------------------
 
 
-def test_a_snapshot_does_not_change(store: Store) -> None:
-    store.xadd_many("s", [{"n": number} for number in range(500)])
-    with store.snapshot() as snapshot:
-        store.xtrim("s", maxlen=0)
-        store.xadd("t", {"n": 1})
-        assert snapshot.xlen("s") == 500
-        assert len(snapshot.xrange("s")) == 500
-        assert snapshot.keys() == [b"s"]
-        assert sum(1 for _ in snapshot.scan("s", reverse=True)) == 500
-        assert [one.length for one in snapshot.stats()] == [500]
-    assert store.xlen("s") == 0
-
-
 @pytest.mark.parametrize("reverse", slow_but([False, True], True))
 def test_an_iterator_may_delete_what_it_stands_on(store: Store, reverse: bool) -> None:
     store.xadd_many("s", [{"n": number} for number in range(1000)])
@@ -280,16 +178,6 @@ def test_an_iterator_may_delete_what_it_stands_on(store: Store, reverse: bool) -
     assert seen == sorted(range(1000), reverse=reverse)
     assert store.xlen("s") == 0
     assert store.xinfo_stream("s")["radix-tree-keys"] == 0
-
-
-def test_an_iterator_of_a_transaction_sees_its_changes(store: Store) -> None:
-    with store.transaction() as txn:
-        txn.xadd_many("s", [{"n": number} for number in range(700)])
-        for entry in txn.scan("s"):
-            if int(entry.fields[b"n"]) % 7:
-                entry.delete()
-        assert txn.xlen("s") == 100
-    assert [int(entry.fields[b"n"]) for entry in store.scan("s")] == list(range(0, 700, 7))
 
 
 def test_iterators_over_ranges(store: Store) -> None:
@@ -326,20 +214,6 @@ def test_names_of_every_kind(store: Store) -> None:
     assert store.rename(b"b" * 65536, b"c" * 65536)
     assert store.delete(*names, "nothing") == len(names) - 1
     assert store.keys() == [b"c" * 65536]
-
-
-def test_renaming(store: Store) -> None:
-    store.xadd("a", {"n": 1}, id="1-1")
-    store.xadd("b", {"n": 2}, id="2-2")
-    assert store.renamenx("a", "b") is False
-    assert store.renamenx("a", "c") is True
-    assert store.rename("c", "c") is True
-    assert store.rename("c", "b") is True
-    assert store.keys() == [b"b"]
-    assert store.xrange("b") == [(b"1-1", {b"n": b"1"})]
-    with pytest.raises(streamkeep.NoSuchKeyError, match="no such key"):
-        store.rename("c", "d")
-    assert rows(store, GARBAGE) == 0
 
 
 def test_deleting_frees_in_bounded_steps(open_store: Open) -> None:

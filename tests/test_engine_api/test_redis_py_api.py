@@ -110,6 +110,10 @@ def test_an_error_in_the_words_of_the_server_names_the_argument_in_a_note(
         (lambda s: s.xadd("s", {"f": 1}, idmp="p"), "not 'p'"),
         (lambda s: s.xtrim("s", maxlen=1, ref_policy="ALL"), "not 'ALL'"),
         (lambda s: s.xadd("s", "x" * 10_000), "not 'xxx"),
+        (lambda s: s.xadd("s", []), "non-empty dict, or (field, value) pairs"),
+        (lambda s: s.xadd("s", [("f", "v", "x")]), "pairs"),
+        (lambda s: s.xadd_many("s", [{"f": 1}, {"f": 2}], ids=["1-1"]), "2 entries, but 1 ID"),
+        (lambda s: s.xadd_many("s", []), "at least one entry"),
     ],
 )
 def test_an_argument_that_is_refused_is_named(store: Store, call: Any, said: str) -> None:

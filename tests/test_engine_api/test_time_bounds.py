@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import streamkeep
 from cli_runner import lines, run
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock, clock_replaced
@@ -92,17 +89,6 @@ def test_errors_name_parameter_and_value(filled: Store) -> None:
     with pytest.raises(InvalidIdError) as caught:
         filled.xrange("s", max="yesterday")
     assert "max is 'yesterday'; it may also be a time such as" in caught.value.__notes__[-1]
-
-
-def test_tasks_use_times_as_well(tmp_path: Path) -> None:
-    async def read() -> None:
-        with clock_replaced(ManualClock(NOON + DAY)):
-            async with await streamkeep.aio.open(tmp_path / "s") as store:
-                await store.xadd("s", {"n": "1"}, id=f"{NOON}-0")
-                assert ms_of(await store.xrange("s", AT_NOON, "-1d")) == [NOON]
-                assert [entry async for entry in store.scan("s", "2025-10-22")] == []
-
-    asyncio.run(read())
 
 
 def test_ages_are_arguments_of_the_command_line(filled: Store) -> None:

@@ -137,15 +137,6 @@ def test_a_transaction_inside_another_is_refused_and_undoes_it(opened: Open) -> 
     assert store.keys() == [b"t"]
 
 
-def test_each_sync_mode_can_be_aborted(opened: Open) -> None:
-    store = opened()
-    for mode in MODES:
-        with store.transaction(sync=mode) as txn:
-            txn.xadd("s", {"n": 1})
-            txn.abort()
-    assert store.keys() == []
-
-
 @pytest.mark.parametrize("place", ["commit:journaled", "commit:published", "commit:made"])
 def test_an_interrupt_at_the_commit_leaves_all_or_nothing(opened: Open, place: str) -> None:
     store = opened()

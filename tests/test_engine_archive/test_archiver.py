@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import streamkeep
 from archived_streams import fill, rows, segments, shown, sum_of
-from conftest import assert_sound
-from inside import environment_of, flush_now, segment_files_of
-from streamkeep import aio
+from inside import environment_of, flush_now
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.archive.archiver import ArchiveOptions, ArchiveReport, clean
+from streamkeep.engine.archive.archiver import ArchiveReport, clean
 from streamkeep.engine.system import files
-from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
-    MissingSegmentError,
     StoreFullError,
 )
 from streamkeep.format.core.keys import RETIRED
@@ -54,36 +48,6 @@ def test_every_way_of_trimming_retires(store: Store) -> None:
     report = store.archive()
     assert (report.entries, rows(store, RETIRED)) == (sum_of(store), 0)
     assert shown(store) == ids
-
-
-def test_deleted_entries_are_not_archived(archived: tuple[Store, list[bytes]]) -> None:
-    store, ids = archived
-    assert store.xdel("s", *ids[900:]) == 100
-    assert shown(store) == ids[:900]
-    assert store.archive().entries == 900
-    assert shown(store) == ids[:900]
-    assert store.xdel("s", ids[0]) == 0
-
-
-def test_history_reads_by_range_and_count(archived: tuple[Store, list[bytes]]) -> None:
-    store, ids = archived
-    store.archive(options=ArchiveOptions(target_bytes=9000, block_bytes=3000))
-    assert len(segments(store)) > 2
-    store.trim_range("s", ids[950], ids[960])
-    for low, high, count in [(0, 999, None), (890, 955, None), (5, 5, 1), (400, 999, 7)]:
-        wanted = ids[low : high + 1]
-        start, end = wanted[0], wanted[-1]
-        found = store.xrange("s", start, end, count=count, history=True)
-        assert [entry.id for entry in found] == wanted[:count]
-        found = store.xrevrange("s", end, start, count=count, history=True)
-        assert [entry.id for entry in found] == wanted[::-1][:count]
-    assert [bytes(entry.id) for entry in store.scan("s", history=True)] == ids
-    back = [bytes(entry.id) for entry in store.scan("s", reverse=True, history=True)]
-    assert back == ids[::-1]
-    assert [entry.id for entry in store.follow("s", 0, history=True, block=None)] == ids
-    with store.snapshot() as snapshot, store.transaction() as txn:
-        assert [entry.id for entry in snapshot.xrange("s", history=True)] == ids
-        assert [entry.id for entry in txn.xrange("s", history=True)] == ids
 
 
 @pytest.mark.parametrize("also", ["", "delete", "archive", "archive, delete", "drop"])
@@ -163,15 +127,6 @@ def test_a_deleted_stream_leaves_its_archive_and_no_history(
     assert [entry.id for entry in store.xrange("back")] == ids[:950]
 
 
-def test_history_goes_along_with_a_new_name(archived: tuple[Store, list[bytes]]) -> None:
-    store, ids = archived
-    store.archive()
-    store.xadd("other", {"a": 1})
-    store.rename("s", "other")
-    assert shown(store, "other") == ids
-    assert shown(store) == []
-
-
 def test_turning_the_archive_off_keeps_what_it_is_owed(
     archived: tuple[Store, list[bytes]],
 ) -> None:
@@ -181,51 +136,6 @@ def test_turning_the_archive_off_keeps_what_it_is_owed(
     assert shown(store) == ids[:900] + ids[950:]
     store.delete("s")
     assert store.archive().entries == 900
-
-
-def test_a_missing_file_is_an_error_while_the_manifest_names_it(
-    archived: tuple[Store, list[bytes]],
-) -> None:
-    store, ids = archived
-    store.archive()
-    (path,) = segments(store)
-    segment_files_of(store).close()
-    moved = path.rename(path.with_suffix(".away"))
-    with pytest.raises(MissingSegmentError, match="not there"):
-        store.xrange("s", history=True)
-    assert store.xlen("s") == 100
-    assert [entry.id for entry in store.xrange("s", ids[950], history=True)] == ids[950:]
-    moved.rename(path)
-    assert shown(store) == ids
-
-
-def test_a_reader_goes_on_when_a_segment_is_dropped_before_it(
-    archived: tuple[Store, list[bytes]],
-) -> None:
-    store, ids = archived
-    store.archive(options=ArchiveOptions(target_bytes=5000))
-    reader = store.scan("s", history=True)
-    seen = [bytes(next(reader).id) for _ in range(256)]
-    last = store.archived_segments("s")[-1]
-    store.drop_segments("s", before=last.first_id)
-    segment_files_of(store).close()
-    rest = [bytes(entry.id) for entry in reader]
-    assert seen == ids[:256]
-    assert rest == ids[-len(rest) :]
-    assert len(rest) == last.entries + 100 + (900 - ids.index(bytes(last.last_id)) - 1)
-
-
-def test_segments_that_are_too_old_are_dropped(
-    archived: tuple[Store, list[bytes]], clock: ManualClock
-) -> None:
-    store, ids = archived
-    gone = store.archive().entries
-    store.set_retention("s", archive_max_age=10)
-    assert store.maintain().dropped == 0
-    clock.ms += 11_000
-    assert store.maintain().dropped == 1
-    assert segments(store) == []
-    assert shown(store) == ids[gone:]
 
 
 def test_ids_do_not_go_back_below_the_archive(archived: tuple[Store, list[bytes]]) -> None:
@@ -256,23 +166,6 @@ def test_a_full_disk_keeps_everything_retired(
     assert list(store.path.glob("archive/*/*")) == []
     assert shown(store) == ids
     assert store.archive().entries > 800
-    assert shown(store) == ids
-
-
-@pytest.mark.slow
-def test_writers_archive_before_too_much_is_retired(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from streamkeep.engine.archive import back_pressure
-    from streamkeep.engine.store import environment
-
-    monkeypatch.setattr(environment, "RETIRED_LEAST", 40_000)
-    monkeypatch.setattr(back_pressure, "RETIRED_LEAST", 40_000)
-    store = open_store(retired_max_bytes=50_000)
-    store.set_retention("s", maxlen=50, archive=True)
-    ids = fill(store, 3000)
-    assert len(segments(store)) >= 2
-    assert rows(store, RETIRED) * 4096 < 60_000
     assert shown(store) == ids
 
 
@@ -319,25 +212,6 @@ def test_a_store_opens_although_what_an_archiver_left_cannot_be_removed(
     monkeypatch.setattr(back_pressure, "clean", fails)
     assert open_store().xlen("s") == 10
     assert "will be removed later" in caplog.text
-
-
-def test_asyncio_has_history_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with await aio.open(tmp_path / "store", archive_every=60) as store:
-            await store.set_retention("s", maxlen=5, archive=True)
-            ids = [await store.xadd("s", {"n": number}) for number in range(1000)]
-            assert (await store.archive()).entries > 100
-            assert (await store.maintain()).trimmed == 0
-            assert [entry.id for entry in await store.xrange("s", history=True)] == ids
-            found = [bytes(entry.id) async for entry in store.scan("s", history=True)]
-            assert found == ids
-            follow = store.follow("s", 0, history=True, block=None)
-            assert [entry.id async for entry in follow] == ids
-            assert await store.trim_range("s", ids[-3], ids[-2]) == 2
-            assert (await store.retention("s")).maxlen == 5
-
-    asyncio.run(main())
-    assert_sound(tmp_path / "store")
 
 
 def test_no_run_reads_all_keys_once_per_stream(

@@ -384,21 +384,6 @@ def test_a_file_that_is_gone_or_damaged_is_an_error_and_what_was_before_it_stays
 # --- erasures -----------------------------------------------------------------------------------
 
 
-def test_what_was_erased_does_not_come_back(open_store: Callable[..., Store]) -> None:
-    store, other = open_store(), open_store("other")
-    number = archive(store, "orders", some(60))
-    gone = [(1000, 0), (1003, 1), (1019, 2)]
-    with store.transaction() as transaction:
-        for one in gone:
-            manifest.put_erasure(transaction._txn, number, *one)
-    wanted = [entry for entry in some(60) if entry[:2] not in gone]
-    store.restore_archive("copy", "orders")
-    assert pairs_of(store, "copy") == wanted
-    other.restore_archive("orders", from_store=store)
-    assert pairs_of(other, "orders") == wanted
-    store.drop_segments(before="+")  # which an erasure would have rewritten
-
-
 def test_what_is_erased_while_it_is_restored_does_not_come_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

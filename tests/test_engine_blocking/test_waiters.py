@@ -26,14 +26,6 @@ NEW = {"s": ">"}
 # --- arguments and timeouts ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", [-1, "5", 1.5])
-def test_a_block_that_is_no_number_of_milliseconds_is_refused(store: Store, block: Any) -> None:
-    with pytest.raises(streamkeep.ArgumentError, match="XREAD block must be a non-negative"):
-        store.xread({"s": "$"}, block=block)
-    with pytest.raises(streamkeep.ArgumentError, match="XREADGROUP block must be a non-neg"):
-        store.xreadgroup("g", "c", NEW, block=block)
-
-
 def test_a_block_beyond_the_end_of_time_is_refused(store: Store) -> None:
     with pytest.raises(streamkeep.CommandError, match="not an integer or out of range"):
         store.xread({"s": "$"}, block=1 << 63)
@@ -168,44 +160,6 @@ def test_an_entry_that_is_trimmed_at_once_serves_nobody(store: Store, no_fallbac
     assert callers.results() == [BLOCKED]
     store.xadd("s", {"f": "v"}, id="2-1")
     assert [ids(result) for result in callers.end()] == [[b"2-1"]]
-
-
-GONE = "NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"
-
-
-@pytest.mark.parametrize(
-    "remove",
-    [
-        lambda store: store.delete("s"),
-        lambda store: store.rename("s", "elsewhere"),
-        lambda store: store.xgroup_destroy("s", "g"),
-        lambda store: store.rename("other", "s"),
-    ],
-    ids=["delete", "rename", "destroy", "replace"],
-)
-def test_consumers_raise_when_their_group_is_gone(
-    store: Store, no_fallback: None, remove: Callable[[Store], Any]
-) -> None:
-    store.xgroup_create("s", "g", mkstream=True)
-    store.xgroup_create("other", "h", mkstream=True)
-    callers = Callers(store)
-    for consumer in "ab":
-        callers.start(partial(store.xreadgroup, "g", consumer, NEW, block=0))
-    callers.start(lambda: store.xread({"s": "$"}, block=0))
-    remove(store)
-    *consumers, reader = callers.end()
-    assert [str(error) for error in consumers] == [GONE, GONE]
-    assert reader == BLOCKED
-
-
-def test_a_stream_renamed_to_the_key_brings_its_group(store: Store, no_fallback: None) -> None:
-    store.xgroup_create("s", "g", mkstream=True)
-    store.xadd("t", {"f": "v"}, id="7-0")
-    store.xgroup_create("t", "g", id=0)
-    callers = Callers(store)
-    callers.start(lambda: store.xreadgroup("g", "c", NEW, block=0))
-    store.rename("t", "s")
-    assert [ids(result) for result in callers.end()] == [[b"7-0"]]
 
 
 def test_a_nack_wakes_one_that_claims(store: Store, no_fallback: None) -> None:

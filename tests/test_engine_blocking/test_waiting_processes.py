@@ -86,23 +86,6 @@ print(*(entry.id for entry in entries))
 """
 
 
-def test_a_reader_in_another_process_is_woken(store: Store) -> None:
-    code = """
-for entry in store.follow("s"):
-    print(entry.id, entry.fields["n"])
-    if entry.fields["n"] == "2":
-        break
-"""
-    with child(store, code) as reader:
-        wait_until(lambda: tickets(store) == 1)
-        for number in range(3):
-            store.xadd("s", {"n": number}, id=f"{number + 1}-0")
-            if number < 2:
-                wait_until(lambda: tickets(store) == 1)
-        assert output(reader) == ["1-0", "0", "2-0", "1", "3-0", "2"]
-    assert bells(store) == []
-
-
 def test_consumers_of_several_processes_are_served_in_the_order_they_came(store: Store) -> None:
     with child(store, CONSUME_ONE, "a") as first:
         wait_until(lambda: tickets(store) == 1)
@@ -118,14 +101,6 @@ def test_consumers_of_several_processes_are_served_in_the_order_they_came(store:
             assert output(first) == ["1-0"]
             assert output(last) == ["3-0"]
             here.join(PATIENCE_S)
-
-
-def test_a_writer_in_another_process_wakes(store: Store) -> None:
-    callers = Callers(store)
-    callers.start(lambda: store.xreadgroup("g", "c", NEW, block=0))
-    with child(store, 'print(store.xadd("s", {"f": "v"}, id="5-0"))') as writer:
-        assert output(writer) == ["5-0"]
-    wait_until(lambda: len(callers.finished) == 1)
 
 
 def test_a_killed_waiter_is_passed_over(store: Store) -> None:

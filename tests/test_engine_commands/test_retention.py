@@ -63,18 +63,6 @@ def test_wrong_settings_change_nothing(store: Store, wrong: dict[str, object]) -
     assert store.exists("s") == 0
 
 
-def test_appends_keep_within_exact_limits(store: Store, clock: ManualClock) -> None:
-    store.set_retention("s", maxlen=10)
-    ids = fill(store, 300)
-    assert [entry.id for entry in store.xrange("s")] == ids[-10:]
-    store.xadd_many("s", [{"n": 1}] * 500)
-    assert store.xlen("s") == 10
-    store.set_retention("s", maxlen=-1, max_age=1)
-    clock.ms += 1001
-    store.xadd("s", {"n": "new"})
-    assert store.xlen("s") == 1
-
-
 def test_approximate_limits_remove_whole_nodes(store: Store, clock: ManualClock) -> None:
     store.set_retention("s", maxlen=10, approximate=True)
     fill(store, 2000)

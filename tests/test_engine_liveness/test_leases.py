@@ -201,18 +201,6 @@ def test_a_read_takes_what_was_returned_then_of_the_dead_then_new_entries(
     assert store.xreadgroup("g", "dora", NEW, claim_dead=True) == []
 
 
-def test_reading_its_own_pending_entries_makes_them_those_of_the_new_process(
-    store: Store[Any], owners: Owners
-) -> None:
-    ids = store.xadd_many("s", [{"n": "1"}, {"n": "2"}])
-    owners.become(1)
-    store.xreadgroup("g", "ann", NEW)
-    owners.become(2)
-    owners.end(1)
-    store.xreadgroup("g", "ann", {"s": 0}, count=1)
-    assert claimed(store) == ids[1:]
-
-
 def test_both_kinds_of_claims_exclude_each_other(store: Store[Any]) -> None:
     with pytest.raises(ArgumentError, match="not both"):
         store.xreadgroup("g", "ann", NEW, claim_dead=True, claim_min_idle_time=5)

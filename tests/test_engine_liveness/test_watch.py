@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-import streamkeep.aio
 from blocked import tickets
 from fork_server import Server, forking
 from inside import context_of
@@ -187,28 +185,6 @@ def test_without_process_descriptors_the_locks_are_asked_again(
         found = pool.submit(store.xreadgroup, "g", "bob", NEW, block=0, claim_dead=True)
         holders.kill(pid)
         assert taken(found.result(PATIENCE_S)) == [b"0", b"1"]
-
-
-def test_tasks_take_over_as_well(store: Store[Any], holders: Holders) -> None:
-    pid, _ = holders.start("ann", 2)
-    store.xreadgroup("g", "all", NEW, noack=True)
-
-    async def main() -> list[Any]:
-        async with await streamkeep.aio.open(store.path, sync="none") as other:
-            wanted = asyncio.create_task(_consume(other))
-            await asyncio.to_thread(holders.kill, pid)
-            return await wanted
-
-    assert asyncio.run(main()) == [b"0", b"1"]
-
-
-async def _consume(store: Any) -> list[bytes]:
-    found: list[bytes] = []
-    async for entry in store.consume("s", "g", "bob", claim="dead"):
-        found.append(entry.fields[b"n"])
-        if len(found) == 2:
-            break
-    return found
 
 
 WAITING = """

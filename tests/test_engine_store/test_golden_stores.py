@@ -50,7 +50,14 @@ def test_a_golden_store_takes_new_entries_through_the_public_door(
         length = store.xlen("orders")
         store.xadd("orders", {"new": 1})
         assert store.xlen("orders") == length + 1 == 618
+        leases = store.xinfo_consumers("orders", "mail", leases=True)
+        assert "alive" not in {one["lease"] for one in leases}  # no process has them any more
         assert store.xack("orders", "mail", *_pending(store)) == 255
+        rows = store.row_range("counters")
+        assert rows == [
+            (b"%04d" % number, b"value %d" % number * 20) for number in range(300) if number != 7
+        ]
+        assert store.row_get("settings \xff", b"\0") == b""
     assert [str(one) for one in recovery.check(path)] == []
 
 
@@ -63,25 +70,6 @@ def test_a_golden_store_answers_the_same_after_compaction_backup_and_repair(tmp_
     for one in (path, tmp_path / "backup", tmp_path / "repaired"):
         assert described(one) == before
         assert [str(found) for found in recovery.check(one)] == []
-
-
-@pytest.mark.parametrize("name", golden_stores.NAMES)
-def test_a_golden_store_has_its_rows(tmp_path: Path, name: str) -> None:
-    path = golden_stores.unpack(name, tmp_path)
-    with streamkeep.open(path) as store:
-        rows = store.row_range("counters")
-        assert rows == [
-            (b"%04d" % number, b"value %d" % number * 20) for number in range(300) if number != 7
-        ]
-        assert store.row_get("settings \xff", b"\0") == b""
-
-
-def test_a_golden_store_knows_no_leases_of_processes_that_are_gone(tmp_path: Path) -> None:
-    path = golden_stores.unpack("closed", tmp_path)
-    with streamkeep.open(path) as store:
-        states = {one["lease"] for one in store.xinfo_consumers("orders", "mail", leases=True)}
-        assert not states & {"alive"}
-    assert [str(one) for one in recovery.check(path)] == []
 
 
 def _pending(store: Store[bytes]) -> list[Any]:

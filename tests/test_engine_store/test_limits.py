@@ -49,32 +49,6 @@ def test_a_single_command_larger_than_the_map(small_map: None, open_store: Open)
     assert len(store.xrange("s")[0].fields[b"data"]) == 10_000_000
 
 
-def test_the_map_grows_while_threads_read(small_map: None, open_store: Open) -> None:
-    store = open_store()
-    store.xadd("s", {"n": 0})
-    stop = threading.Event()
-    failures: list[BaseException] = []
-
-    def read() -> None:
-        try:
-            while not stop.is_set():
-                assert store.xrange("s", count=10)
-                assert sum(1 for _ in store.scan("s")) >= 1
-        except BaseException as error:  # handed to the main thread
-            failures.append(error)
-
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for _ in range(30):
-        store.xadd_many("s", [{"data": "x" * 1000}] * 100)
-    stop.set()
-    for reader in readers:
-        reader.join()
-    assert failures == []
-    wait_until(lambda: store.map_size_bytes > SMALL_MAP)
-
-
 def test_the_map_grows_while_threads_scan_in_turns(small_map: None, open_store: Open) -> None:
     """There is a snapshot at each moment, unless none may begin for longer than one lasts."""
     store = open_store()
@@ -228,24 +202,6 @@ def test_slots_of_dead_readers_are_taken_back(open_store: Open, tmp_path: Path) 
     assert [snapshot.xlen("s") for snapshot in snapshots] == [1] * 7
     for snapshot in snapshots:
         snapshot.close()
-
-
-def test_threads_share_a_store(open_store: Open) -> None:
-    store = open_store(clock=None)
-    added: dict[int, list[bytes]] = {}
-
-    def write(number: int) -> None:
-        added[number] = [store.xadd("s", {"t": number, "n": n}) for n in range(200)]
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    entries = store.xrange("s")
-    assert sorted(one for ids in added.values() for one in ids) == sorted(e.id for e in entries)
-    for number, ids in added.items():
-        assert [e.id for e in entries if e.fields[b"t"] == b"%d" % number] == ids
 
 
 def test_closing_waits_for_calls_of_other_threads(open_store: Open) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import traceback
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 import streamkeep
 from inside import group_commit_of
 from patience import PATIENCE_S, wait_until
-from streamkeep import aio
 from streamkeep.engine.store.command import Write
 from streamkeep.engine.system import files
 from streamkeep.engine.system.failures import copy_of
@@ -108,24 +106,3 @@ def test_callers_of_one_group_commit_raise_errors_of_their_own(
     assert "Input/output error" in "".join(traceback.format_exception(errors[0]))
     with pytest.raises(RecoveryNeededError):
         store.close()
-
-
-def test_tasks_of_one_batch_raise_errors_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(handle: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    async def main() -> None:
-        store = await aio.open(tmp_path / "store", sync="commit")
-        await store.xadd("s", {"n": 0})
-        with monkeypatch.context() as broken:
-            broken.setattr(files, "sync_data", fails)
-            calls = [store.xadd("s", {"n": 1}) for _ in range(CALLERS)]
-            errors = await asyncio.gather(*calls, return_exceptions=True)
-        assert {type(error) for error in errors} == {RecoveryNeededError}
-        assert len({id(error) for error in errors}) == CALLERS
-        with pytest.raises(RecoveryNeededError):
-            await store.close()
-
-    asyncio.run(main())

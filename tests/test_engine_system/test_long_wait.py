@@ -12,10 +12,10 @@ import pytest
 
 from inside import checkpoint_now, context_of, environment_of, journal_of
 from patience import PATIENCE_S, wait_until
-from stopped import child_of, stop, stopped_child
+from stopped import stop, stopped_child
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.long_wait import LOOK_S, LongWait, PatientLock, users_of
+from streamkeep.engine.system.long_wait import LongWait, PatientLock, users_of
 from streamkeep.format.core.errors import StoreLockedError
 
 
@@ -100,41 +100,6 @@ def test_a_store_is_closed_although_a_process_is_stopped(tmp_path: Path) -> None
         os.waitpid(child, 0)
     with Store(path) as again:
         assert again.xlen("s") == 2
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("plain_locks")
-def test_threads_wait_for_a_long_transaction_of_a_process_that_runs(tmp_path: Path) -> None:
-    """One of them waits for its write lock, and the others for that one."""
-    path = tmp_path / "store"
-    begun, end = os.pipe(), os.pipe()
-
-    def in_a_long_transaction() -> None:
-        with Store(path) as own, own.transaction() as txn:
-            txn.xadd("s", {"of": "the child"})
-            os.write(begun[1], b".")
-            os.read(end[0], 1)
-
-    with Store(path) as store:
-        child = child_of(in_a_long_transaction)
-        os.read(begun[0], 1)
-        wait = context_of(store).wait
-        wait.limit_s = 0.0
-        threads = [
-            threading.Thread(target=store.xadd, args=("s", {"of": "a thread"})) for _ in range(2)
-        ]
-        try:
-            for thread in threads:
-                thread.start()
-            wait_until(wait.is_long)
-            threads[1].join(1.5 * LOOK_S)
-            assert [thread.is_alive() for thread in threads] == [True, True]
-        finally:
-            os.write(end[1], b".")
-            os.waitpid(child, 0)
-        for thread in threads:
-            thread.join(PATIENCE_S)
-        assert store.xlen("s") == 3
 
 
 def test_a_process_with_two_pins_is_one_user(tmp_path: Path) -> None:

@@ -65,10 +65,8 @@ def test_a_trusted_user_must_exist(path: Path) -> None:
 def test_the_command_line_names_whom_to_trust(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.chown(path / "data.mdb", STRANGER, -1)
     before = contents_below(path)
-    for words in (["fsck"], ["stat"], ["range", "s"], ["dump"], ["repair", "--dry-run"]):
-        command, *rest = words
-        result = run(command, path, *rest, status=3)
-        assert f"{TRUST_VARIABLE}={STRANGER}" in result.stderr
+    for command in ("fsck", "dump"):
+        assert f"{TRUST_VARIABLE}={STRANGER}" in run(command, path, status=3).stderr
     assert contents_below(path) == before
     monkeypatch.setenv(TRUST_VARIABLE, str(STRANGER))
     run("fsck", path)

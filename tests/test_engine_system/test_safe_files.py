@@ -309,19 +309,14 @@ def test_an_export_follows_no_link_below_its_folder(
     assert target.read_bytes() == segment_of(path).read_bytes()
 
 
-@pytest.mark.parametrize(
-    "words", [["fsck"], ["stat"], ["dump"], ["repair", "--dry-run"], ["archive", "list"], ["erase"]]
-)
+@pytest.mark.parametrize("words", [["dump"], ["repair", "--dry-run"]])
 def test_the_command_line_refuses_planted_stores(
     path: Path, victim: Path, untouched: Callable[[], None], words: list[str]
 ) -> None:
     plant("symlink", path / "steady", victim)
     untouched()
-    rest = ["s", "1-1", "--yes"] if words == ["erase"] else []
-    before = [] if words[0] == "archive" else [path]
-    first, *more = words
-    result = run(first, *before, *more, *([] if before else [path]), *rest, status=3)
-    assert "steady: a symbolic link" in result.stderr
+    command, *options = words
+    assert "steady: a symbolic link" in run(command, path, *options, status=3).stderr
 
 
 # --- the folder -----------------------------------------------------------------------------------

@@ -369,7 +369,7 @@ def test_a_fork_leaves_the_memtable_and_a_transaction_to_the_parent(tmp_path: Pa
     with filled(path) as store:
 
         def refused(call: Callable[[], object]) -> None:
-            with pytest.raises(StoreClosedError):
+            with pytest.raises(StoreClosedError, match="forked"):
                 call()
 
         with store.transaction() as txn:

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
 
 import streamkeep
@@ -24,7 +23,6 @@ from inside import checkpoint_now, environment_of, journal_of
 from patience import PATIENCE_S, line_of
 from stopped import child_of, killed
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.checkpoint import checkpoint
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
@@ -367,26 +365,6 @@ def test_under_the_lock_no_more_of_the_free_list_is_read_than_is_overwritten(
     assert max(locked) <= 3 * 4096 + 8 + 2 * 8 * 64
     assert grep(tmp_path / "store") == []
     assert_sound(tmp_path / "store")
-
-
-def test_an_erasure_is_not_finished_in_a_store_whose_map_is_full(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The journal would still have the bytes that LMDB could not take."""
-    store = open_store(max_store_bytes=1 << 20)
-    one = store.xadd("k", entry(1))
-    checkpoint_now(store)
-
-    def is_full(context: object) -> None:
-        raise lmdb.MapFullError("full")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(checkpoint, "flush", is_full)
-        with pytest.raises(streamkeep.StoreFullError, match="max_store_bytes"):
-            store.erase("k", one)
-    assert environment_of(store).read(scrub.is_unfinished)
-    store.erase("k", one)
-    assert not environment_of(store).read(scrub.is_unfinished)
 
 
 def test_erasing_inside_a_transaction_or_without_write_access_is_refused(filled: Store) -> None:
