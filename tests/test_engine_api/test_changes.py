@@ -33,7 +33,7 @@ from streamkeep.engine.blocking import waiters
 from streamkeep.engine.feed import feed
 from streamkeep.engine.feed.effects import Effect
 from streamkeep.engine.feed.feed import Feed
-from tiers import slow_but
+from tiers import daily_or_all, slow_but
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -327,7 +327,7 @@ def test_readers_of_processes_that_are_killed(tmp_path: Path, seed: int) -> None
         number = full = 0
         write()
         write()
-        for _ in range(3):
+        for _ in range(daily_or_all(2, 3)):
             try:
                 commits = reader.changes(position, block=1)
             except streamkeep.ChangesGoneError:

@@ -20,7 +20,7 @@ from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
 from tiers import slow_but
 
 SIZE = MAX_BLOCK_BYTES + (1 << 20)
-MODES = pytest.mark.parametrize("sync", ["commit", "none"])
+MODES = pytest.mark.parametrize("sync", slow_but(["commit", "none"], "commit"))
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def test_wrong_settings_change_nothing(store: Store, wrong: dict[str, object]) -
 
 def test_approximate_limits_remove_whole_nodes(store: Store, clock: ManualClock) -> None:
     store.set_retention("s", maxlen=10, approximate=True)
-    fill(store, 2000)
+    fill(store, 800)
     per_node = store.xlen("s")
     assert 10 <= per_node < 300
     store.set_retention("s", maxlen=-1, max_age=5)
@@ -81,7 +81,7 @@ def test_approximate_limits_remove_whole_nodes(store: Store, clock: ManualClock)
 
 def test_bytes_are_limited_by_whole_nodes(store: Store) -> None:
     store.set_retention("s", max_bytes=20_000)
-    fill(store, 5000)
+    fill(store, 1500)
     with store.snapshot() as snapshot:
         stat = snapshot.stat("s")
     assert stat.nodes > 1
@@ -170,7 +170,7 @@ def test_a_full_stream_may_trim_all_the_same(store: Store) -> None:
         "s", max_bytes=4000, keep_unacknowledged=True, keep_max_bytes=16_000, when_full="trim"
     )
     store.xgroup_create("s", "g", "0")
-    fill(store, 3000)
+    fill(store, 1200)
     with store.snapshot() as snapshot:
         assert 4000 < snapshot.stat("s").node_bytes <= 20_100
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tiers import daily_or_all
+
 PROGRAM = """
 import os, resource, sys
 import streamkeep
@@ -29,7 +31,7 @@ with streamkeep.open(path) as store:
     store.xtrim("s", maxlen=1000)
     store.archive()
 for name, call in calls.items():
-    for left in range(8):
+    for left in range(0, 8, int(sys.argv[2])):
         with streamkeep.open(path) as store:
             store.using(sync="none").xadd("s", {"n": "0"})  # with the file of the next record
             held = []
@@ -55,6 +57,7 @@ for name, call in calls.items():
 
 def test_without_descriptors_each_call_succeeds_or_raises_a_store_error(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "store")]
+    command.append(str(daily_or_all(2, 1)))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for name in ("archive", "durability"):

@@ -182,7 +182,7 @@ def test_a_failed_opening_leaves_no_descriptors(tmp_path: Path) -> None:
     os.close(recycled)
     failures = 0
     try:
-        for more in range(0, 40, daily_or_all(4, 1)):
+        for more in range(0, 40, daily_or_all(8, 1)):
             resource.setrlimit(resource.RLIMIT_NOFILE, (recycled + more, before[1]))
             try:
                 Store(path, sync="none").close()

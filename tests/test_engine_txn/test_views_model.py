@@ -516,7 +516,7 @@ def run(path: Path, seed: int, count: int, steps: int) -> Model:
 
 @pytest.mark.parametrize(
     ("seed", "steps"),
-    slow_but([(1, 30_000), *((seed, 100_000) for seed in range(2, 12))], (1, 30_000)),
+    slow_but([(1, 15_000), *((seed, 100_000) for seed in range(2, 12))], (1, 15_000)),
 )
 def test_views_are_as_copies_of_dicts(tmp_path: Path, seed: int, steps: int) -> None:
     run(tmp_path / "store", seed, 0, steps)

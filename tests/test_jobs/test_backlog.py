@@ -17,8 +17,9 @@ def test_due_retries_without_room_hold_up_nothing_else(
     queue: Queue, clock: ManualClock, why: str
 ) -> None:
     queue.put_many(range(450), retries=9)
-    for job in queue.get_many(450):
-        job.retry(after=1)
+    with queue.store.transaction():
+        for job in queue.get_many(450):
+            job.retry(after=1)
     hung = queue.put("hung", max_runtime="2s", retries=0)
     queue.put_many(["a", "b"], delay="3s")
     queue.get_many(1)
@@ -89,8 +90,9 @@ def test_a_purge_removes_jobs_that_one_that_runs_holds(queue: Queue, clock: Manu
     (running,) = queue.get_many(1)
     queue.put_many(range(3), key="one", delay="1h")
     queue.put_many(range(2100), retries=9)
-    for job in queue.get_many(2100):
-        job.retry(after=1)
+    with queue.store.transaction():
+        for job in queue.get_many(2100):
+            job.retry(after=1)
     queue.put("low", priority="low")
     queue.put("delayed", delay="2h")
     assert queue.purge() == 254

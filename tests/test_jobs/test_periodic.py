@@ -149,7 +149,7 @@ def test_a_renamed_task_puts_no_jobs_for_ever(
     del queue.core.tasks["former"]
     caplog.set_level(logging.WARNING, "streamkeep.jobs")
     known = known_tasks([queue])
-    for _ in range(20):
+    for _ in range(14):
         clock.ms += 60_000 * most // 10 + 60_000
         take([queue], queue.consumer, 5000, timeout=0, known=known)
     stats = queue.stats()

@@ -19,6 +19,7 @@ from cli_runner import run
 from patience import PATIENCE_S, wait_until
 from streamkeep.jobs import Queue
 from streamkeep.recovery import restore_copy
+from tiers import slow_but
 
 TASKS = """
 import os, time
@@ -244,7 +245,7 @@ def test_a_worker_starts_again_after_a_change(folder: Path, queue: Queue) -> Non
         process.wait(PATIENCE_S)
 
 
-@pytest.mark.parametrize("mode", ["--threads", "--processes"])
+@pytest.mark.parametrize("mode", slow_but(["--threads", "--processes"], "--processes"))
 def test_the_store_is_shipped(folder: Path, queue: Queue, mode: str) -> None:
     """By one shipper, also where each job has its process; what was done last is at the target."""
     with worker(folder, mode, "-c", "3", "--ship", "target") as process:

@@ -124,7 +124,7 @@ def test_what_is_sent(tmp_path: Path, commands: list[str], sent: list[str]) -> N
 def test_random(tmp_path: Path, target: str) -> None:
     with Pair(tmp_path, target) as pair:
         rng, ids = random.Random(target), [b"1-1"]
-        for _ in range(daily_or_all(40, 300)):
+        for _ in range(daily_or_all(25, 300)):
             for _ in range(rng.randrange(40)):
                 batch(rng, ids, lambda words: run(pair.one, words))
                 if target == "8.10" and rng.random() < 0.1:
@@ -138,12 +138,12 @@ def test_many_pending_entries(tmp_path: Path) -> None:
     """Pages of pending entries come, split, and go."""
     with Pair(tmp_path) as pair:
         rng = random.Random(1)
-        pair.do(*(f"XADD s {number}-1 f v" for number in range(1, 1001)), "XGROUP CREATE s g 0")
+        pair.do(*(f"XADD s {number}-1 f v" for number in range(1, 401)), "XGROUP CREATE s g 0")
         pair.step()
-        for _ in range(12):
-            pair.do(f"XREADGROUP GROUP g c{rng.randrange(3)} COUNT 90 STREAMS s >")
-            some = " ".join(f"{rng.randrange(1, 1001)}-1" for _ in range(60))
+        for _ in range(9):
+            pair.do(f"XREADGROUP GROUP g c{rng.randrange(3)} COUNT 50 STREAMS s >")
+            some = " ".join(f"{rng.randrange(1, 401)}-1" for _ in range(30))
             pair.do(f"XACK s g {some}", f"XCLAIM s g c1 0 {some} FORCE JUSTID")
             assert "RESTORE" not in pair.step()
-        pair.do("XACK s g " + " ".join(f"{number}-1" for number in range(1, 1001)))
+        pair.do("XACK s g " + " ".join(f"{number}-1" for number in range(1, 401)))
         assert set(pair.step()) == {"XACK"}

@@ -28,7 +28,7 @@ def test_few_entries_are_counted(store: Store, client: Client) -> None:
 def test_many_entries_are_estimated_from_keys_alone(store: Store) -> None:
     """A day with a quiet night and a busy noon, in which most nodes are not looked at."""
     chance = random.Random(7)
-    minutes = [2 if minute < 480 else 60 if minute < 900 else 20 for minute in range(1440)]
+    minutes = [2 if minute < 480 else 40 if minute < 900 else 15 for minute in range(1440)]
     times = [
         BEGIN + 60_000 * minute + chance.randrange(60_000)
         for minute, count in enumerate(minutes)
@@ -45,7 +45,7 @@ def test_many_entries_are_estimated_from_keys_alone(store: Store) -> None:
         found = count_live(snapshot.txn, stream, edges)
     assert not found.exact
     for got, wanted in zip(found.entries, true, strict=True):
-        assert abs(got - wanted) <= 0.15 * wanted + 250
+        assert abs(got - wanted) <= 0.15 * wanted + 170
     assert abs(sum(found.entries) - len(ids)) <= 0.1 * len(ids)
 
 
