@@ -226,11 +226,13 @@ def test_erased_entries_do_not_come_back_with_a_file(
     store = open_store()
     number = archive(store, "orders", some(60))
     list(store.export_segments(tmp_path / "out"))
+    assert store.erase("orders", "1003-1", "1000-0") == 2
+    (record,) = store.archived_segments("orders")
+    assert (record.entries, record.erased) == (58, 2)
     store.drop_segments("orders")
     gone = [(1000, 0), (1003, 1)]
     with store.transaction() as transaction:
-        for entry in (*gone, (1003, 7)):
-            manifest.put_erasure(transaction._txn, number, *entry)
+        manifest.put_erasure(transaction._txn, number, 1003, 7)
     wanted = [entry for entry in some(60) if entry[:2] not in gone]
     # Once from elsewhere, once from below the archive, where the file itself has to go.
     shutil.copytree(tmp_path / "out", store.path / "archive", dirs_exist_ok=True)
@@ -240,6 +242,9 @@ def test_erased_entries_do_not_come_back_with_a_file(
         assert one.record is not None
         assert one.record.erased == 2
         assert archived_entries(store, "orders") == wanted
+        store.restore_archive("copy", "orders")
+        assert pairs_of(store, "copy") == wanted
+        store.delete("copy")
         store.drop_segments("orders")
     assert files_of(store) == []
     write_file(tmp_path / "one", some(1), number=number, store_uuid=uuid_of(store))
@@ -365,21 +370,6 @@ def test_the_archive_for_asyncio(open_store: Callable[..., Store], tmp_path: Pat
 
     asyncio.run(use())
     assert pairs_of(store, "copy") == some(60) + some(60, 3000)
-
-
-def test_an_erasure_outlives_copies_of_the_archive(store: Store, tmp_path: Path) -> None:
-    """Exported before, adopted again and restored: what was erased stays away."""
-    archive(store, "orders", some(60))
-    list(store.export_segments(tmp_path / "out"))
-    assert store.erase("orders", "1003-1", "1000-0") == 2
-    (record,) = store.archived_segments("orders")
-    assert (record.entries, record.erased) == (58, 2)
-    store.drop_segments("orders")
-    (one,) = store.adopt_segments(tmp_path / "out")
-    assert one.erased == 2
-    store.restore_archive("copy", "orders")
-    wanted = [entry for entry in some(60) if entry[:2] not in ((1003, 1), (1000, 0))]
-    assert pairs_of(store, "copy") == archived_entries(store, "orders") == wanted
 
 
 def test_no_file_that_is_adopted_has_all_keys_read(

@@ -12,7 +12,7 @@ import streamkeep
 from archived_streams import fill, rows, segments, shown, sum_of
 from inside import environment_of, flush_now
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.archive.archiver import ArchiveReport, clean
+from streamkeep.engine.archive.archiver import clean
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
@@ -22,14 +22,6 @@ from streamkeep.format.core.keys import RETIRED
 from streamkeep.format.segment.segment import SUFFIX
 
 Open = Callable[..., Store]
-
-
-def test_nothing_is_archived_that_nobody_asked_for(store: Store) -> None:
-    fill(store, 1000)
-    store.xtrim("s", maxlen=100)
-    assert rows(store, RETIRED) == 0
-    assert store.archive() == ArchiveReport()
-    assert shown(store) == [entry.id for entry in store.xrange("s")]
 
 
 def test_every_way_of_trimming_retires(store: Store) -> None:
@@ -125,17 +117,6 @@ def test_a_deleted_stream_leaves_its_archive_and_no_history(
     assert rows(store, RETIRED) == 0
     store.restore_archive("back", stream_number=number)
     assert [entry.id for entry in store.xrange("back")] == ids[:950]
-
-
-def test_turning_the_archive_off_keeps_what_it_is_owed(
-    archived: tuple[Store, list[bytes]],
-) -> None:
-    store, ids = archived
-    store.set_retention("s", archive=False)
-    store.xtrim("s", maxlen=50, approximate=False)  # these go for good
-    assert shown(store) == ids[:900] + ids[950:]
-    store.delete("s")
-    assert store.archive().entries == 900
 
 
 def test_ids_do_not_go_back_below_the_archive(archived: tuple[Store, list[bytes]]) -> None:

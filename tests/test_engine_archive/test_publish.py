@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import failpoint_names
 import streamkeep
-from conftest import assert_sound
-from crash.losses import in_child
 from inside import segment_files_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import FolderObjects, normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
-from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.segment.remote import Manifest, decode_head, decode_manifest
 from streamkeep.recovery import backup, check
 from streamkeep.recovery.fsck.findings import Finding
-from tiers import slow_but
 
 Open = Callable[..., Store]
-STEPS = [name for name in failpoint_names.NAMES if name.startswith("publish:")]
 
 
 def fill(store: Store, count: int, key: str = "s") -> list[bytes]:
@@ -83,7 +76,7 @@ def test_segments_move_and_are_read_through(open_store: Open, tmp_path: Path) ->
     ids = fill(store, 300)
     store.xtrim("s", maxlen=50)
     report = store.archive(to=tmp_path / "fleet", name="shop", labels={"env": "test"})
-    assert report.segments == report.published.uploaded == 1
+    assert report.segments == report.published.uploaded == report.published.version == 1
     assert report.published.freed_bytes == report.published.uploaded_bytes > 0
     assert local_segments(store) == []
     assert shown(store) == ids
@@ -91,6 +84,9 @@ def test_segments_move_and_are_read_through(open_store: Open, tmp_path: Path) ->
     head = remote_of(store, tmp_path / "fleet").head()
     assert head is not None
     assert (head.name, head.labels, head.version) == ("shop", {"env": "test"}, 1)
+    setting = store.remote_archive()
+    assert setting is not None
+    assert (setting.uri, setting.name) == ((tmp_path / "fleet").as_uri(), "shop")
     store.xtrim("s", maxlen=10)
     assert store.archive().published.uploaded == 1  # the store has noted the URI
     assert shown(store) == ids
@@ -99,18 +95,6 @@ def test_segments_move_and_are_read_through(open_store: Open, tmp_path: Path) ->
         assert shown(again) == ids
     again.close()
     assert found(store) == []
-
-
-def test_the_setting_can_be_given_before_anything_is_archived(
-    open_store: Open, tmp_path: Path
-) -> None:
-    store = open_store()
-    assert store.remote_archive() is None
-    assert store.archive(to=tmp_path / "fleet").published.version == 1
-    setting = store.remote_archive()
-    assert setting is not None
-    assert setting.uri == (tmp_path / "fleet").as_uri()
-    assert setting.name == store.path.name
 
 
 def test_seal_needs_a_uri_and_changes_nothing_without(open_store: Open) -> None:
@@ -370,36 +354,6 @@ def test_local_copies_that_cannot_be_removed_are_an_error_of_the_store(
         assert shown(store) == ids
         assert store.archive().published.freed_bytes > 0
         assert shown(store) == ids
-
-
-@pytest.mark.parametrize("step", slow_but(STEPS, "publish:uploaded", "publish:head"))
-def test_a_killed_publication_loses_nothing(tmp_path: Path, step: str) -> None:
-    path, fleet = tmp_path / "store", tmp_path / "fleet"
-    with streamkeep.open(path) as store:
-        ids = fill(store, 600)
-        store.xtrim("s", maxlen=400)
-        store.archive(to=fleet, seal=True)
-        store.xtrim("s", maxlen=200)
-        ids += fill(store, 20)
-
-    def publish() -> None:
-        with streamkeep.open(path) as store:
-            failpoints.arm(step, lambda: os._exit(9))
-            store.archive(seal=True)
-
-    assert not in_child(publish)
-    with streamkeep.open(path) as store:
-        assert shown(store) == ids
-        seen = ids_there(store, fleet)
-        assert seen == [one.decode() for one in ids[: len(seen)]]
-        assert len(seen) >= 600
-        store.archive(seal=True)
-        assert shown(store) == ids
-        assert ids_there(store, fleet) == [one.decode() for one in ids]
-        names = {one.name for one in manifest_of(store, fleet).segments}
-        top = fleet / store.uuid
-        assert {one.relative_to(top).as_posix() for one in top.rglob("*.seg")} == names
-    assert_sound(path)
 
 
 def test_objects_in_a_folder_are_written_as_a_whole(tmp_path: Path) -> None:

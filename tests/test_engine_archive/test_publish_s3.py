@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -181,9 +182,10 @@ with streamkeep.open(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", [FAILING, STALE])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("step", "mode"),
+    slow_but(list(product(STEPS, [FAILING, STALE])), ("publish:uploaded", FAILING)),
+)
 def test_a_publication_that_is_killed_loses_nothing(
     tmp_path: Path, server: S3Server, fleet: str, step: str, mode: str
 ) -> None:
