@@ -585,7 +585,7 @@ class Environment:
             parts.append(context.control.close)
         if self.checkpoint_file is not None:
             parts.append(self.checkpoint_file.close)
-        return [*parts, self.folder.close]
+        return [*parts, self.folder.close_all]
 
 
 def _take(steps: list[Step]) -> None:
