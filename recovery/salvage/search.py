@@ -149,9 +149,12 @@ class Search:
                 self._lose_row(table, db_key, value, _BAD_KEY)
         if not keys.fits(table, db_key):
             return  # `found` shows no such rows
-        if shown is None and in_order:
+        if shown is None and not in_order:  # a sound row may have the same key
+            shown = self.found.get(table, db_key)
+            shown = None if shown == value else shown
+        if shown is None:
             self.found.hide(table, db_key)
-        elif shown is not None and (shown != value or not in_order):
+        elif shown != value or not in_order:
             self.found.put(table, db_key, shown)
 
     def _envelope(self, row: Row, value: bytes) -> bytes | None:
