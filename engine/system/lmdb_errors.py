@@ -83,8 +83,8 @@ def translate_os(error: OSError) -> errors.StoreError:
 
 def _disk_full(error: Exception) -> str:
     return (
-        f"the disk is full ({error}); reading and deleting still work; next: make room on it, or "
-        "delete or trim entries"
+        f"the disk is full ({error}); reading still works, and deleting in a store that is open; "
+        "next: make room on it, or delete or trim entries"
     )
 
 
