@@ -1,4 +1,4 @@
-"""The page of a report, and the lags that it keeps from one report to the next."""
+"""The page of a report, and the groups that it keeps from one report to the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip insta
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 from streamkeep.engine.api.store import Store
-from streamkeep.pipeline.jobs.report import Page, bars, report
+from streamkeep.pipeline.jobs.report import Page, bars, quoted, report
 
 
 @pytest.mark.spark
@@ -32,7 +32,7 @@ def test_a_report_shows_sizes_groups_and_the_lags_of_former_ones(
     for read in (480, 430):
         done = report(spark, str(store.path), str(folder), measures=["n"], by=["hour"])
         assert done.entries == 1000
-        with (folder / "lag.csv").open() as file:
+        with (folder / "groups.csv").open() as file:
             rows = list(csv.reader(file))
         assert rows[-1][1:4] == ["'=orders", "'+packers", str(read)]
         store.xreadgroup("+packers", "c", {"=orders": ">"}, count=50)
@@ -44,7 +44,7 @@ def test_a_report_shows_sizes_groups_and_the_lags_of_former_ones(
     for name, least in (("mail-n-by-hour", 3), ("mail-n-by-hour_of_the_day_UTC", 2)):
         assert len((folder / f"{name}.csv").read_text().splitlines()) in (least, least + 1)
     page = (folder / "index.html").read_text()
-    for name in ("streams.csv", "throughput.csv", "lag.csv", "groups.csv"):
+    for name in ("streams.csv", "throughput.csv", "gaps.csv", "groups.csv"):
         assert f'<a href="{name}">' in page
     assert "width=device-width" in page
     assert page.count("<img") == len(list(folder.glob("*.png")))
@@ -52,10 +52,8 @@ def test_a_report_shows_sizes_groups_and_the_lags_of_former_ones(
 
 def test_names_in_a_report_are_no_formulas_and_no_markup() -> None:
     page = Page("<b>", "")
-    rows: list[tuple[Any, ...]] = [("=1+1", -5), ("@x", 1), ("a=b", 2), ("+1", 0), ("\tx", None)]
-    page.add("t", "<i>", ["-name", "n"], rows, bars(["$x"], {"n": [1]}, "bytes"))
-    names = [row.split(",")[0] for row in page.files["t.csv"].decode().splitlines()]
-    assert names == ["'-name", "'=1+1", "'@x", "a=b", "'+1", "'\tx"]
-    page.link("lag.csv", "<i>", "")
+    cells = ["-name", "=1+1", "@x", "a=b", "+1", "\tx", -5]
+    assert [*map(quoted, cells)] == ["'-name", "'=1+1", "'@x", "a=b", "'+1", "'\tx", -5]
+    page.add("t", "<i>", "", bars(["$x"], {"n": [1]}, "bytes"))
     assert "<i>" not in page.text()
     assert "<h1>&lt;b&gt;</h1>" in page.text()

@@ -3,7 +3,7 @@
 Spark counts entries by bucket of time and the gaps between neighbours. Groups and what they have
 pending are read on the driver. A *measure* is a numeric field, such as a delay: its mean and
 percentiles by hour of the day, and by the values of other fields. Each section has its numbers as
-CSV and its plot as PNG; `lag.csv` grows with each report into the same folder.
+CSV and its plot as PNG; `groups.csv` grows with each report into the same folder.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import csv
 import html
 import io
 import json
-import math
 import re
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.arrow.keys import key_text
 from streamkeep.engine.archive.segments import list_streams
-from streamkeep.format.core.durations import duration_text
-from streamkeep.format.core.entry import StreamId
+from streamkeep.engine.commands.dump import pending_of
+from streamkeep.engine.tables.group import groups_of
+from streamkeep.engine.tables.lag import lag
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.humanize import MAX_CALENDAR_MS, calendar, size_text, time_text
 from streamkeep.format.time_buckets import plan_buckets
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pyspark.sql import DataFrameReader, SparkSession
 
-    from streamkeep.engine.api.views import Snapshot
+    from streamkeep.engine.txn.read_txn import Txn
     from streamkeep.pipeline.source.slices import Pin
 
 _BUCKETS: Final = 96
@@ -49,8 +50,10 @@ _SHARES: Final = (50, 90, 99, 99.9)  # percentiles in tables
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")  # in names of files
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # how one begins in a spreadsheet
 _SIZES: Final = ("entries", "live", "archived", "size live", "size archived", "first", "last")
-_LAGS: Final = ("at", "stream", "group", "lag", "time lag ms", "pending")
-_DELAYS: Final = ("time lag ms", "latency p50 ms", "latency p99 ms", "oldest pending ms")
+_GROUPS: Final = (
+    "at", "stream", "group", "lag", "time lag ms", "pending", "consumers", "latency p50 ms",
+    "latency p99 ms", "oldest pending ms",
+)  # fmt: skip
 _PAGE: Final = """\
 <!doctype html>
 <html lang=en>
@@ -91,8 +94,8 @@ def report(
 
     Args:
         store: its directory.
-        output: folder for the files, path or URI; `index.html` is the page. `lag.csv` keeps the
-            lags of groups in earlier reports.
+        output: folder for the files, path or URI; `index.html` is the page. `groups.csv` keeps
+            what groups had in earlier reports, such as their lag.
         streams, pattern: which streams; without either, all.
         measures: numeric fields.
         by: fields by whose values the measures are grouped.
@@ -116,8 +119,8 @@ def report(
             now = time_text(snapshot.txn.now_ms())
             page = Page(f"Streams of {store}", f"as of {now}")
             pins = pin_streams(snapshot.txn, options)
-            sizes = _sizes(snapshot, pins)
-            groups = [row for pin in pins for row in _groups(snapshot, pin)]
+            sizes = _sizes(snapshot.txn, pins)
+            groups = [(now, *row) for pin in pins for row in _groups(snapshot.txn, pin)]
         reader = spark.read.format("streamkeep").option("path", options.path)
         missing = set(measures)
         with ExitStack() as stack:
@@ -128,10 +131,8 @@ def report(
             if sizes:
                 chosen = reader.option("subscribe", json.dumps(list(sizes)))
                 done.entries = _streams(page, chosen, sizes)
-            lags = ""
-            with suppress(FileNotFoundError):
-                lags = places.read_bytes(output, "lag.csv").decode()
-            _group_sections(page, groups, lags, now)
+            if groups:
+                _show_groups(page, groups, output)
             for key in sizes:
                 one = reader.option("subscribe", json.dumps([key]))
                 missing -= {name for name in measures if _measure(page, one, key, name, by)}
@@ -148,19 +149,18 @@ def report(
     return done
 
 
-def _sizes(snapshot: Snapshot[bytes], pins: Sequence[Pin]) -> dict[str, tuple[int, ...]]:
+def _sizes(txn: Txn, pins: Sequence[Pin]) -> dict[str, tuple[int, ...]]:
     """Return the entries of each stream, live and archived, and the bytes of each."""
-    archived = {one.stream_number: one for one in list_streams(snapshot.txn)}
+    archived = {one.stream_number: one for one in list_streams(txn)}
     found: dict[str, tuple[int, ...]] = {}
     for pin in pins:
-        stream, old = snapshot.txn.find_stream(pin.key), archived.get(pin.number)
+        stream, old = txn.find_stream(pin.key), archived.get(pin.number)
         live, size = (stream.record.length, stream.node_bytes()) if stream else (0, 0)
-        history = (
-            (old.entries + old.retired_entries, old.size_bytes + old.retired_bytes)
-            if old
-            else (0, 0)
-        )
-        found[key_text(pin.key)] = live, history[0], size, history[1]
+        history, past = (0, 0)
+        if old:
+            history = old.entries + old.retired_entries
+            past = old.size_bytes + old.retired_bytes
+        found[key_text(pin.key)] = live, history, size, past
     return found
 
 
@@ -179,78 +179,69 @@ def _streams(page: Page, reader: DataFrameReader, sizes: Mapping[str, tuple[int,
         rows.append((key, count, *sizes[key], *(one and time_text(one) for one in span)))
     top = keys[:_TOP][::-1]
     parts = {name: [sizes[key][at] for key in top] for name, at in (("live", 2), ("archived", 3))}
-    page.add("streams", "Streams", ("stream", *_SIZES), rows, bars(top, parts, "bytes"))
+    page.add("streams", "Streams", _table([("stream", *_SIZES), *rows]), bars(top, parts, "bytes"))
     if not entries:
         return 0
     begin, end = min(one[1] for one in entries.values()), max(one[2] for one in entries.values())
     plan = plan_buckets(begin, end, _BUCKETS)
     counts = {key: [0] * (len(plan.edges) - 1) for key in entries}
-    step = math.gcd(*plan.edges)  # a bucket is some of these
+    step = gcd(*plan.edges)  # a bucket is some of these
     for key, place, count in frame.groupBy("stream", f.expr(f"ms div {step}")).count().collect():
         counts[key][bisect(plan.edges, place * step) - 1] += count
-    busiest = sorted(entries, key=lambda key: -entries[key][0])[:_LINES]
     axes = empty_plot()
     begins: list[Any] = [calendar(ms) if plan.style else ms for ms in plan.edges]
-    for key in busiest:
+    for key in sorted(entries, key=lambda key: -entries[key][0])[:_LINES]:
         axes.step(begins, [*counts[key], counts[key][-1]], where="post", label=label(key))
     axes.set_xlabel("UTC" if plan.style else "milliseconds of the ID")
     title = f"Throughput: entries per {plan.unit}"
     rows = [(plan.label(at), *each) for at, each in enumerate(zip(*counts.values(), strict=True))]
-    page.add("throughput", title, ("begin", *entries), rows, axes)
+    page.add("throughput", title, _table([("begin", *entries), *rows]), axes)
     before = f.lag("ms").over(Window.partitionBy("stream").orderBy("ms"))
     steps = frame.select("stream", (f.col("ms") - before).alias("gap")).where("gap is not null")
-    shares = [*range(101), *_SHARES]
-    found = steps.groupBy("stream").agg(f.percentile_approx("gap", [one / 100 for one in shares]))
-    gaps: dict[str, list[int]] = dict(map(tuple, found.collect()))
+    shares = [f.percentile_approx("gap", share / 100) for share in _SHARES]
+    gaps = steps.groupBy("stream").agg(*shares, f.max("gap")).collect()
     frame.unpersist()
-    if gaps:
-        axes = empty_plot()
-        for key in (one for one in busiest if one in gaps):
-            axes.plot([max(gap, 0.5) for gap in gaps[key][:101]], range(101), label=label(key))
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda ms, _: duration_text(int(ms)))
-        axes.set_ylabel("% of entries")
+    rows = sorted(map(tuple, gaps), key=lambda row: row[1])
+    if rows:
+        top, medians = [row[0] for row in rows[-_TOP:]], [row[1] for row in rows[-_TOP:]]
         columns = ("stream", *(f"p{share:g} ms" for share in _SHARES), "longest ms")
-        rows = [(key, *found[101:], found[100]) for key, found in gaps.items()]
-        page.add("gaps", "Time between entries", columns, rows, axes)
+        axes = bars(top, {"median": medians}, "ms")
+        page.add("gaps", "Time between entries: medians", _table([columns, *rows[::-1]]), axes)
     return sum(count for count, _, _ in entries.values())
 
 
-def _groups(snapshot: Snapshot[bytes], pin: Pin) -> Iterator[tuple[Any, ...]]:
+def _groups(txn: Txn, pin: Pin) -> Iterator[tuple[Any, ...]]:
     """Yield a row for each group; latency is from ID to delivery, of what was delivered once."""
-    now_ms = snapshot.txn.now_ms()
-    for group in snapshot.xinfo_groups(pin.key):
-        last = StreamId.parse(group["last-delivered-id"].decode())
-        delay = max(0, pin.end.ms - last.ms) if last.ms and pin.end.ms <= MAX_CALENDAR_MS else None
+    now_ms, stream = txn.now_ms(), txn.find_stream(pin.key)
+    for group in groups_of(txn, stream) if stream else ():
+        record, end_ms = group.record, pin.end.ms
+        dated = record.last_ms and end_ms <= MAX_CALENDAR_MS
+        delay = max(0, end_ms - record.last_ms) if dated else None
         latencies: list[int] = []
-        oldest, start = None, "-"
-        while page := snapshot.xpending_range(pin.key, group["name"], start, "+", 5_000):
-            for one in page:
-                idle = max(0, one["time_since_delivered"])
-                oldest = max(oldest or 0, idle)
-                latency = now_ms - idle - StreamId.parse(one["message_id"].decode()).ms
-                if one["times_delivered"] == 1 and latency >= 0:
-                    latencies.append(latency)
-            start = "(" + page[-1]["message_id"].decode()
+        oldest = None
+        for one in pending_of(group):
+            if one.consumer:
+                oldest = max(oldest or 0, now_ms - one.delivery_time)
+                if one.delivery_count == 1 and one.delivery_time >= one.ms:
+                    latencies.append(one.delivery_time - one.ms)
+        latencies.sort()
         count = len(latencies)
-        ranks = [sorted(latencies)[count * part // 100] if count else None for part in (50, 99)]
-        names = (group["name"].decode(errors="backslashreplace"), key_text(pin.key))
-        yield *names, group["consumers"], group["pending"], group["lag"], delay, *ranks, oldest
+        ranks = [latencies[count * part // 100] if count else None for part in (50, 99)]
+        names = key_text(pin.key), record.name.decode(errors="backslashreplace")
+        behind = lag(stream.record, record), delay
+        yield *names, *behind, record.pending, record.consumers, *ranks, oldest
 
 
-def _group_sections(page: Page, groups: Rows, lags: str, now: str) -> None:
-    """Show groups, and add their lags to those of former reports."""
-    if groups:
-        top = sorted(groups, key=lambda row: (row[4] or 0) + row[3])[-_TOP:]
-        parts = {"pending": [row[3] for row in top], "not delivered": [row[4] or 0 for row in top]}
-        headings = ("group", "stream", "consumers", "pending", "lag", *_DELAYS)
-        axes = bars([f"{row[1]} / {row[0]}" for row in top], parts, "entries")
-        title = "Groups: entries pending and not delivered"
-        page.add("groups", title, headings, groups, axes)
-        rows = [(now, row[1], row[0], row[4], row[5], row[3]) for row in groups]
-        lags += _table(rows if lags else [_LAGS, *rows])
-    if lags:
-        page.link("lag.csv", "Lag, whenever a report was made into this folder", lags)
+def _show_groups(page: Page, groups: Rows, output: str) -> None:
+    """Show groups, and add them to those of former reports."""
+    former = _table([_GROUPS])
+    with suppress(FileNotFoundError):
+        former = places.read_bytes(output, "groups.csv").decode()
+    top = sorted(groups, key=lambda row: (row[3] or 0) + row[5])[-_TOP:]
+    parts = {"pending": [row[5] for row in top], "not delivered": [row[3] or 0 for row in top]}
+    axes = bars([f"{row[1]} / {row[2]}" for row in top], parts, "entries")
+    title = "Groups: entries pending and not delivered"
+    page.add("groups", title, former + _table(groups), axes)
 
 
 def _measure(page: Page, reader: DataFrameReader, key: str, name: str, by: Sequence[str]) -> bool:
@@ -274,7 +265,7 @@ def _measure(page: Page, reader: DataFrameReader, key: str, name: str, by: Seque
             title = f"{name} in {key}, by {field}: means"
             file = _UNSAFE.sub("_", f"{key}-{name}-by-{field}")
             headings = (field, "entries", "mean", "median", "p90")
-            page.add(file, title, headings, found[::-1], axes)
+            page.add(file, title, _table([headings, *found[::-1]]), axes)
     rows.unpersist()
     return bool(found)
 
@@ -291,24 +282,20 @@ class Page:
         self._parts = [f"<p>{html.escape(note)}</p>"]
         self.files: dict[str, bytes] = {}
 
-    def add(self, name: str, title: str, headings: Sequence[str], rows: Rows, axes: Axes) -> None:
-        """Add a section: numbers as `name.csv`, and their plot as `name.png`."""
+    def add(self, name: str, title: str, table: str, axes: Axes) -> None:
+        """Add a section: numbers as `name.csv`, and their plot as `name.png`, also in the page."""
         figure: Any = axes.figure
         if len(axes.get_legend_handles_labels()[1]) > 1:
             figure.legend(loc="outside upper left", ncols=4, frameon=False)
-        data = io.BytesIO()
-        figure.savefig(data, format="png", dpi=150)
-        self.files[f"{name}.png"] = data.getvalue()
-        self.link(f"{name}.csv", title, _table([tuple(headings), *rows]), f"{name}.png")
-
-    def link(self, name: str, title: str, text: str, picture: str = "") -> None:
-        """Add a CSV file, and perhaps its plot, which the page contains."""
-        self.files[name] = text.encode()
-        self._parts.append(f"<h2>{html.escape(title)}</h2>")
-        if picture:
-            data = base64.b64encode(self.files[picture]).decode()
-            self._parts.append(f'<img alt="{name}" src="data:image/png;base64,{data}">')
-        self._parts.append(f'<p><a href="{name}">{name}</a></p>')
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=150)
+        self.files |= {f"{name}.csv": table.encode(), f"{name}.png": picture.getvalue()}
+        data = base64.b64encode(picture.getvalue()).decode()
+        self._parts += [
+            f"<h2>{html.escape(title)}</h2>",
+            f'<img alt="{name}" src="data:image/png;base64,{data}">',
+            f'<p><a href="{name}.csv">{name}.csv</a></p>',
+        ]
 
     def text(self) -> str:
         return _PAGE.format(self._title, "\n".join(self._parts))
