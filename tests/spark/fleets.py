@@ -10,7 +10,7 @@ from spark.in_process import InProcess
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.distribution.units import Report
 from streamkeep.pipeline.jobs.audit import audit
-from streamkeep.pipeline.jobs.to_lake import fleet_to_lake
+from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake.executor import read_file
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.storage.places import file_system
@@ -51,7 +51,7 @@ def rows_of(lake: str) -> list[tuple[str, str, str]]:
 
 def copy(fleet: object, lake: str) -> Report:
     """Run the job, with tasks in this process."""
-    return fleet_to_lake(LOCAL, str(fleet), lake)
+    return to_lake(LOCAL, str(fleet), lake, fleet=True)
 
 
 def problems(fleet: object, lake: str) -> list[str]:

@@ -40,7 +40,7 @@ from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.tail import _DeltaSink
-from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake
+from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.options import parse_read, parse_write
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter
 from streamkeep.pipeline.source.reader import SlicePartition
@@ -128,10 +128,10 @@ class LocalSpark:
 
 @dataclass
 class Row:
-    """A line that a unit of work gave back."""
+    """What a unit of work gave back, pickled."""
 
     number: int
-    result: str
+    result: bytes
 
 
 class Frame:
@@ -152,12 +152,12 @@ class Frame:
         rows = []
         for batch in self._units.to_batches(max_chunksize=1):
             function = self._function
-            text = self._spark.run(
-                lambda function=function, batch=batch: json.dumps(  # type: ignore[misc]
+            packed = self._spark.run(
+                lambda function=function, batch=batch: pickle.dumps(  # type: ignore[misc]
                     [row for part in function(iter([batch])) for row in part.to_pylist()]
-                )
+                ).hex()
             )
-            rows += [Row(**row) for row in json.loads(text)]
+            rows += [Row(**row) for row in pickle.loads(bytes.fromhex(packed))]
         return rows
 
 
@@ -235,7 +235,7 @@ def run_job(spark: Any, wanted: Plan) -> dict[str, Any]:
         with streamkeep.open(store) as opened:
             return {"version": opened.archive(seal=True).published.version}
     if wanted.job == "fleet":
-        return fleet_to_lake(spark, store, target).as_json()
+        return to_lake(spark, store, target, fleet=True).as_json()
     if wanted.job == "to-lake":
         return to_lake(spark, store, target).as_json()
     if wanted.job == "compact":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pyarrow as pa
@@ -59,7 +58,7 @@ def committed(lake: Lake, files: list[LakeFile]) -> Lake:
 def problems_of(lake: Lake, *files: LakeFile) -> list[str]:
     """Return what an audit says of files."""
     task = audit_worker.Task((), lake.uri, files)
-    return [text for line in audit_worker.look_at(task) for text in json.loads(line)["problems"]]
+    return [text for facts in audit_worker.look_at(task) for text in facts.problems]
 
 
 def fill(store: Store[bytes], start: int, count: int, key: str = "orders") -> None:

@@ -35,7 +35,7 @@ from streamkeep.pipeline.jobs import to_lake as to_lake_job  # noqa: E402
 from streamkeep.pipeline.jobs.audit import audit  # noqa: E402
 from streamkeep.pipeline.jobs.erase import erase  # noqa: E402
 from streamkeep.pipeline.jobs.executor.to_lake import write_pieces  # noqa: E402
-from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake  # noqa: E402
+from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
 from streamkeep.pipeline.lake.table import Lake  # noqa: E402
 from streamkeep.pipeline.options import OptionError  # noqa: E402
 from streamkeep.pipeline.store_fleet.members import find_members  # noqa: E402
@@ -115,7 +115,7 @@ def test_archived_streams_that_were_deleted_or_went_back_are_named(tmp_path: Pat
         back, gone = sorted(problems(fleet, lake))
         assert "it was deleted after it was copied" in gone
         assert "it has gone back in time" in back
-    assert fleet_to_lake(LOCAL, str(fleet), lake, fail_on_data_loss=False).problems == []
+    assert to_lake(LOCAL, str(fleet), lake, fleet=True, fail_on_data_loss=False).problems == []
     assert problems(fleet, lake) == []
 
 
@@ -180,7 +180,7 @@ def test_entries_trimmed_after_the_plan_are_a_problem(
         store.xadd("other", {"of": "a", "n": "0"}, id=IDS[0])
         write = write_pieces
 
-        def trimmed_before(task: Any) -> list[str]:
+        def trimmed_before(task: Any) -> list[Any]:
             store.xtrim("orders", maxlen=10, approximate=False)
             return write(task)
 
@@ -191,7 +191,7 @@ def test_entries_trimmed_after_the_plan_are_a_problem(
     assert "490 of the 500 entries" in problem
     assert "trimmed after the read was planned" in problem
     assert report.entries == 1
-    report = fleet_to_lake(LOCAL, str(fleet), lake, fail_on_data_loss=False)
+    report = to_lake(LOCAL, str(fleet), lake, fleet=True, fail_on_data_loss=False)
     assert (report.entries, report.details["absent"]) == (10, 490)
     assert problems(fleet, lake) == []
 
@@ -206,10 +206,10 @@ def test_only_some_streams_of_a_fleet(tmp_path: Path) -> None:
                 store.archive(to=str(fleet), seal=True)
             stores.append((store.uuid, tag))
     with pytest.raises(NoSuchKeyError, match="'nothing'"):
-        fleet_to_lake(LOCAL, str(fleet), lake, streams=["nothing"])
-    assert fleet_to_lake(LOCAL, str(fleet), lake, streams=["other"]).entries == 2
+        to_lake(LOCAL, str(fleet), lake, fleet=True, streams=["nothing"])
+    assert to_lake(LOCAL, str(fleet), lake, fleet=True, streams=["other"]).entries == 2
     version = Lake.open(lake).version
-    assert fleet_to_lake(LOCAL, str(fleet), lake, pattern="oth.*").entries == 0
+    assert to_lake(LOCAL, str(fleet), lake, fleet=True, pattern="oth.*").entries == 0
     assert Lake.open(lake).version == version
     assert copy(fleet, lake).entries == 1000
     others = [(uuid, tag, IDS[0]) for uuid, tag in stores]
@@ -229,7 +229,7 @@ def test_simultaneous_runs_all_win_in_the_end(tmp_path: Path) -> None:
     def run() -> None:
         try:
             for _ in range(3):
-                fleet_to_lake(cast(Any, InProcess()), fleet, lake)
+                to_lake(cast(Any, InProcess()), fleet, lake, fleet=True)
         except BaseException as error:
             failures.append(error)
 

@@ -27,7 +27,7 @@ from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
 from streamkeep.pipeline.jobs import erase as erase_job  # noqa: E402
 from streamkeep.pipeline.jobs import restore as restore_job  # noqa: E402
 from streamkeep.pipeline.jobs.executor import rewrite as compact_worker  # noqa: E402
-from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake  # noqa: E402
+from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
 from streamkeep.pipeline.lake.executor import read_file  # noqa: E402
 from streamkeep.pipeline.lake.files import (  # noqa: E402
     LakeError,
@@ -62,8 +62,8 @@ def test_groups_are_neighbours_of_one_partition() -> None:
 def test_merging_keeps_entries_and_order(lake: Lake) -> None:
     files = [*write(lake, [(5, 0), (5, 1)]), *write(lake, [(6, 0)]), *write(lake, [(7, 0)])]
     task = compact_worker.Task(lake.uri, lake.entry_schema.serialize().to_pybytes(), tuple(files))
-    (line,) = compact_worker.rewrite_files(task)
-    merged = [LakeFile.from_json(text) for text in json.loads(line)["files"]]
+    (done,) = compact_worker.rewrite_files(task)
+    merged = done.files
     assert [(one.entries, one.first, one.last) for one in merged] == [
         (4, StreamId(5, 0), StreamId(7, 0))
     ]
@@ -263,7 +263,7 @@ def test_a_store_that_another_one_has_replaced_is_named(tmp_path: Path, fleet: b
 
     def copy(**options: Any) -> Report:
         if fleet:
-            return fleet_to_lake(spark, str(path.parent), lake, **options)
+            return to_lake(spark, str(path.parent), lake, fleet=True, **options)
         return to_lake(spark, str(path), lake, **options)
 
     def problems() -> list[str]:

@@ -89,7 +89,7 @@ def test_positions_and_groups_survive_their_transport() -> None:
     assert positions.absent == 2
     assert Positions.from_json(json.loads(json.dumps(positions.as_json()))) == positions
     pieces = list(stream_pieces(MEMBER, b"k", [segment(1, 2), segment(3, 4)]))
-    assert [one for _, text in pack_groups(pieces) for one in unpack_group(text)] == pieces
+    assert [one for _, packed in pack_groups(pieces) for one in unpack_group(packed)] == pieces
 
 
 def test_pieces_name_the_erased_ids_of_their_range() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 from hypothesis import given
@@ -15,11 +17,16 @@ from streamkeep.pipeline.distribution.packing import (
     MAX_PARTITION_BYTES,
     MIN_PARTITION_BYTES,
     ONE_WAVE_BYTES,
+    pack,
     partition_bytes,
     spread,
 )
-from streamkeep.pipeline.source.slices import Slice, join, pack
+from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.source.plan import packed
+from streamkeep.pipeline.source.slices import Slice, join
 from streamkeep.pipeline.spark_session.start import cores_of
+
+size_of = attrgetter("size_bytes")
 
 
 def slices(sizes: list[int], segment: str | None = None) -> list[Slice]:
@@ -44,7 +51,7 @@ def test_partitions_grow_with_the_data_within_bounds() -> None:
 
 def test_three_thousand_small_segments_become_a_handful_of_partitions() -> None:
     many = slices([62_000] * 3000)
-    partitions = pack(many, partition_bytes(3000 * 62_000, cores=2))
+    partitions = pack(many, size_of, partition_bytes(3000 * 62_000, cores=2))
     assert 4 <= len(partitions) <= 12
 
 
@@ -58,9 +65,14 @@ def test_three_thousand_small_segments_become_a_handful_of_partitions() -> None:
 def test_every_slice_is_in_one_partition_in_order(
     sizes: list[int], target: int, min_partitions: int | None, max_entries: int | None
 ) -> None:
-    given_slices = slices(sizes)
-    partitions = pack(given_slices, target, min_partitions=min_partitions, max_entries=max_entries)
-    assert [one for part in partitions for one in part] == given_slices
+    options = parse_read(
+        {"path": "p", "subscribe": "k"}
+        | ({} if min_partitions is None else {"minPartitions": str(min_partitions)})
+        | ({} if max_entries is None else {"maxRecordsPerPartition": str(max_entries)})
+    )
+    apart = [replace(one, number=at) for at, one in enumerate(slices(sizes))]  # none are joined
+    partitions = packed(apart, target, options)
+    assert [one for part in partitions for one in part] == apart
     assert all(partitions)
     if min_partitions is not None:
         assert len(partitions) >= min(min_partitions, len(sizes))
@@ -75,18 +87,18 @@ def test_every_slice_is_in_one_partition_in_order(
 
 def test_no_partition_is_left_with_a_rest() -> None:
     many = slices([10] * 81)
-    assert [len(part) for part in pack(many, 200)] == [20, 21, 20, 20]
+    assert [len(part) for part in pack(many, size_of, 200)] == [20, 21, 20, 20]
 
 
 def test_files_are_spread_evenly_without_a_task_for_a_rest() -> None:
     """Thirty segments and a small one took three tasks, and the third began after the others."""
     sizes = [4 << 20] * 30 + [1 << 18]
-    first, second = spread(range(31), sizes, cores=2)
+    first, second = spread(range(31), sizes.__getitem__, cores=2)
     assert (*first, *second) == tuple(range(31))
     assert len(first) == 15
-    assert spread([], [], cores=2) == []
-    assert spread("ab", [0, 0], cores=2) == [("a", "b")]
-    assert spread("ab", [1, 1 << 40], cores=2) == [("a",), ("b",)]
+    assert spread([], len, cores=2) == []
+    assert spread("ab", lambda one: 0, cores=2) == [("a", "b")]
+    assert spread("ab", {"a": 1, "b": 1 << 40}.__getitem__, cores=2) == [("a",), ("b",)]
 
 
 def test_neighbours_in_one_place_are_read_as_one() -> None:

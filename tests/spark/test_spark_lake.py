@@ -17,7 +17,7 @@ from spark.lakes import fill  # noqa: E402
 from streamkeep.engine.api.store import Store  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
-from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake  # noqa: E402
+from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
 from streamkeep.pipeline.lake.read import read_lake  # noqa: E402
 from streamkeep.pipeline.lake.table import Lake  # noqa: E402
 
@@ -81,7 +81,7 @@ def test_a_fleet_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     a = published(tmp_path / "a.store", "a", fleet)
     with make(tmp_path / "fleet" / "c.store", "c") as store:
         c = store.uuid
-    assert fleet_to_lake(spark, fleet, lake).entries == 1000
+    assert to_lake(spark, fleet, lake, fleet=True).entries == 1000
     rows = read_lake(spark, lake, stores=[a])
     assert rows.columns[0] == "store"
     assert {row.store for row in rows.select("store").distinct().collect()} == {a}

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -239,16 +238,17 @@ def to_lake(
     with running(at) as session:
         from streamkeep.pipeline.jobs import to_lake as jobs
 
-        copy = jobs.fleet_to_lake if fleet else partial(jobs.to_lake, tail_export=tail_export)
         promoted = None if columns is None else jobs.promoted_columns(session, columns)
         found: list[str] = []
         while True:
             began = time.monotonic()
             with output.steps("to-lake") as advance:
-                report = copy(
+                report = jobs.to_lake(
                     session,
                     fleet or stores[0],
                     lake,
+                    fleet=fleet is not None,
+                    tail_export=tail_export,
                     columns=promoted,
                     fail_on_data_loss=fail_on_data_loss,
                     progress=advance,

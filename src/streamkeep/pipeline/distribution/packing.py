@@ -12,7 +12,7 @@ Runs on the driver. This module needs neither Spark nor LMDB.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 MIN_PARTITION_BYTES: Final = 32 << 20  # a quarter of a second, six times the start of a task
@@ -40,39 +40,47 @@ def partition_bytes(total: int, *, min_partitions: int | None = None, cores: int
     return max(MIN_PARTITION_BYTES, min(MAX_PARTITION_BYTES, share))
 
 
-def spread(items: Sequence[Item], sizes: Sequence[int], cores: int = 0) -> list[tuple[Item, ...]]:
-    """Return neighbouring items in groups of about equal size, one group per task.
+def pack(
+    items: Sequence[Item],
+    size_of: Callable[[Item], int],
+    target_bytes: int,
+    *,
+    least: int = 1,
+    is_full: Callable[[list[Item], Item], bool] = lambda group, following: False,
+) -> list[tuple[Item, ...]]:
+    """Return neighbouring items in groups of about equal size, as even as the items allow.
 
-    An item is in the group that contains its middle. So there is no task for a small rest, for
-    which all cores but one would wait.
+    An item is in the group that contains its middle. So there is no task for a small rest, which
+    would cost more than the rest itself, and for which all cores but one would wait.
 
     Args:
-        sizes: of the items, in bytes.
+        target_bytes: about how many bytes a group should have.
+        least: the least number of groups, if there are as many items.
+        is_full: whether a group takes no further item, whatever its size.
+    """
+    total = sum(map(size_of, items))
+    count = max(1, round(total / target_bytes), min(least, len(items)))
+    groups: list[tuple[Item, ...]] = []
+    group: list[Item] = []
+    passed = 0
+    for at, item in enumerate(items):
+        size = size_of(item)
+        beyond = (passed + size / 2) * count > (len(groups) + 1) * total
+        must = len(items) - at <= least - len(groups) - 1
+        if group and (beyond or must or is_full(group, item)):
+            groups.append(tuple(group))
+            group = []
+        group.append(item)
+        passed += size
+    return [*groups, tuple(group)] if group else groups
+
+
+def spread(
+    items: Sequence[Item], size_of: Callable[[Item], int], cores: int = 0
+) -> list[tuple[Item, ...]]:
+    """Return neighbouring items in groups, one group per task.
+
+    Args:
         cores: the number of cores that share the work; 0 for those of this machine.
     """
-    total = sum(sizes)
-    count = max(1, round(total / partition_bytes(total, cores=cores)))
-    groups: list[list[Item]] = [[] for _ in range(count)]
-    passed = 0
-    for item, size in zip(items, sizes, strict=True):
-        middle = passed + size / 2
-        groups[min(count - 1, int(middle * count / total)) if total else 0].append(item)
-        passed += size
-    return [tuple(group) for group in groups if group]
-
-
-def filled(
-    items: Iterable[Item], size_of: Callable[[Item], int], target: int
-) -> Iterator[tuple[Item, ...]]:
-    """Yield neighbouring items in groups of about `target`; an item of that size is alone."""
-    group: list[Item] = []
-    total = 0
-    for item in items:
-        size = size_of(item)
-        if group and total + size // 2 > target:
-            yield tuple(group)
-            group, total = [], 0
-        group.append(item)
-        total += size
-    if group:
-        yield tuple(group)
+    return pack(items, size_of, partition_bytes(sum(map(size_of, items)), cores=cores))

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Unit = TypeVar("Unit")
+Result = TypeVar("Result")
 
 Progress = Callable[[int, int], None]  # (units done, of)
 
 _UNITS: Final = pa.schema([pa.field("number", pa.int64()), pa.field("unit", pa.binary())])
-_RESULT: Final = pa.schema([pa.field("number", pa.int64()), pa.field("result", pa.string())])
+_RESULT: Final = pa.schema([pa.field("number", pa.int64()), pa.field("result", pa.binary())])
 _POLL_S: Final = 0.2
 _OURS: Final = re.compile(r"^streamkeep\.\S+: (.+)$", re.MULTILINE)
 
@@ -99,14 +100,14 @@ def cores_of(spark: SparkSession) -> int:
 def run_units(
     spark: SparkSession,
     units: Sequence[Unit],
-    work: Callable[[Unit], list[str]],
+    work: Callable[[Unit], list[Result]],
     progress: Progress | None = None,
-) -> list[str]:
-    """Run `work` for each unit on Spark's workers; return the lines of all of them.
+) -> list[Result]:
+    """Run `work` for each unit on Spark's workers; return the results of all of them.
 
     Args:
         units: one task each, so the caller packs small ones together. They are pickled.
-        work: returns lines of text. Workers must be able to import it.
+        work: returns a few facts, which are pickled. Workers must be able to import it.
         progress: called on the driver from time to time.
 
     Raises:
@@ -120,7 +121,7 @@ def run_units(
         with _ProgressThread(spark, count, progress):
             if getattr(spark, "_sc", None) is not None:
 
-                def each(mine: Iterable[bytes]) -> Iterator[str]:
+                def each(mine: Iterable[bytes]) -> Iterator[Result]:
                     for one in mine:
                         yield from work(pickle.loads(one))
 
@@ -132,14 +133,15 @@ def run_units(
                 for batch in batches:
                     values = (column.to_pylist() for column in batch.columns)
                     for number, unit in zip(*values, strict=True):
-                        lines = work(pickle.loads(unit))
-                        columns = {"number": [number] * len(lines), "result": lines}
+                        found = [pickle.dumps(one) for one in work(pickle.loads(unit))]
+                        columns = {"number": [number] * len(found), "result": found}
                         yield pa.RecordBatch.from_pydict(columns, schema=_RESULT)
 
             table = pa.table({"number": range(count), "unit": packed}, schema=_UNITS)
             frame = spark.createDataFrame(table).repartition(count)
-            frame = frame.mapInArrow(QuickAckCall(rows), "number bigint, result string")
-            return [row.result for row in sorted(frame.collect(), key=lambda row: row.number)]
+            frame = frame.mapInArrow(QuickAckCall(rows), "number bigint, result binary")
+            done = sorted(frame.collect(), key=lambda row: row.number)
+            return [pickle.loads(row.result) for row in done]
     except Exception as error:  # py4j's class has no types
         ours = _OURS.findall(str(error))
         if not ours:

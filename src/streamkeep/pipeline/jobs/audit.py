@@ -18,7 +18,6 @@ compared.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.tables.manifest import erased_ids, iter_segments
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.distribution.packing import filled, spread
+from streamkeep.pipeline.distribution.packing import pack, spread
 from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, run_units, timed
 from streamkeep.pipeline.jobs.executor.audit import Archived, Task, describe_stores, look_at
 from streamkeep.pipeline.jobs.to_lake import SEGMENTS_PER_TASK, group_tasks
@@ -90,7 +89,7 @@ class _Found:
     positions: dict[str, Positions] = field(default_factory=lambda: defaultdict(Positions))
     gone: dict[str, Erased] = field(default_factory=lambda: defaultdict(dict))
     segments: int = 0
-    groups: list[tuple[int, str]] = field(default_factory=list)
+    groups: list[tuple[int, bytes]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     expected: dict[Stream, int] = field(default_factory=lambda: defaultdict(int))
     erased: dict[Stream, list[StreamId]] = field(default_factory=lambda: defaultdict(list))
@@ -139,11 +138,11 @@ def audit(
             sealed = _look_at_fleet(spark, fleet, found)
             report.details["sealed_ms"] = sealed
         tasks = plan(found, cores_of(spark))
-        facts = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
-        report.entries = sum(one["entries"] for one in facts)
+        facts = run_units(spark, tasks, look_at, progress)
+        report.entries = sum(one.entries for one in facts)
         report.files = len(facts)
-        report.size_bytes = sum(one["size_bytes"] for one in facts)
-        report.problems += sorted(problem for one in facts for problem in one["problems"])
+        report.size_bytes = sum(one.size_bytes for one in facts)
+        report.problems += sorted(problem for one in facts for problem in one.problems)
         report.problems += _twice(found.files) + _reconcile(found) + found.problems
         report.details |= {
             "segments": found.segments,
@@ -201,16 +200,14 @@ def _look_at_fleet(spark: SparkSession, fleet: str, found: _Found) -> dict[str, 
             found.problems.append(f"store {member.store}: {error}")
     found.problems += [f"store {one}: its archive in {fleet} {NO_HEAD}" for one in headless]
     asks = [(one, found.positions[one.store]) for one in archived]
-    units = list(filled(asks, lambda ask: ask[0].segments + 100, SEGMENTS_PER_TASK))
-    for line in run_units(spark, units, describe_stores):
-        facts = json.loads(line)
-        store = facts["store"]
-        found.groups += [(size, text) for size, text in facts["groups"]]
-        found.segments += facts["segments"]
-        found.problems += [f"store {store}: {one}" for one in facts["problems"]]
-        for number, expected, erased in facts["streams"]:
-            found.expected[store, number] += expected
-            found.erased[store, number] += [StreamId.parse(one) for one in erased]
+    units = pack(asks, lambda ask: ask[0].segments + 100, SEGMENTS_PER_TASK)
+    for one in run_units(spark, units, describe_stores):
+        found.groups += one.groups
+        found.segments += one.segments
+        found.problems += [f"store {one.store}: {text}" for text in one.problems]
+        for number, (expected, erased) in one.streams.items():
+            found.expected[one.store, number] += expected
+            found.erased[one.store, number] += erased
     return {one.store: one.sealed_ms for one in archived}
 
 
@@ -281,7 +278,7 @@ def plan(found: _Found, cores: int = 0) -> list[Task]:
         }
         erased[file.path] = tuple(sorted(ids_within(known, file.first, file.last)))
     statistics = found.table.statistics()
-    for part in spread(found.files, [one.size_bytes for one in found.files], cores):
+    for part in spread(found.files, lambda file: file.size_bytes, cores):
         gone = {one.path: erased[one.path] for one in part}
         said = {one.path: statistics.get(one.path, {}) for one in part}
         tasks.append(Task((), found.table.uri, part, gone, said))

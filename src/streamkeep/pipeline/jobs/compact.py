@@ -10,7 +10,6 @@ those of Delta's OPTIMIZE, are written again, so that they have checksums and or
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
@@ -68,11 +67,11 @@ def compact(
             tasks = [Task(table.uri, schema, group) for group in chosen]
             try:
                 with table.reading([file for task in tasks for file in task.files], NAME):
-                    lines = run_units(spark, tasks, rewrite_files, progress)
+                    done = run_units(spark, tasks, rewrite_files, progress)
             except LakeConflictError:
                 continue
-            merged = [LakeFile.from_json(json.loads(line)["files"][0]) for line in lines]
-            table, lost = _commit(table, list(zip(tasks, merged, strict=True)), report)
+            work = [(task, one.files[0]) for task, one in zip(tasks, done, strict=True)]
+            table, lost = _commit(table, work, report)
             if not lost:
                 break
         swept = table.sweep(retention_hours)

@@ -18,7 +18,6 @@ After a crash, the job can be run again and skips what is done.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -190,14 +189,12 @@ def _erase_in_lake(
         ]
         try:
             with table.reading([task.files[0] for task in tasks], NAME):
-                found = [
-                    json.loads(line) for line in run_units(spark, tasks, rewrite_files, progress)
-                ]
-            added = [LakeFile.from_json(text) for one in found for text in one["files"]]
+                found = run_units(spark, tasks, rewrite_files, progress)
+            added = [file for one in found for file in one.files]
             removed, gone = list[LakeFile](), Counter[Origin]()
             for task, one in zip(tasks, found, strict=True):
-                removed += task.files if one["gone"] else ()
-                gone[task.files[0].origin] += one["gone"]
+                removed += task.files if one.gone else ()
+                gone[task.files[0].origin] += one.gone
             _commit(table, origins, ids, added, removed, gone)
         except LakeConflictError:
             table.discard(added)

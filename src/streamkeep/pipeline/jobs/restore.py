@@ -13,7 +13,6 @@ From the archive of a store, Spark is not needed, because its segments already h
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from itertools import pairwise
@@ -37,7 +36,6 @@ from streamkeep.pipeline.jobs.executor.restore import Task, make_nodes
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.sink.apply import staged_nodes
-from streamkeep.pipeline.sink.executor import Run, Staged
 from streamkeep.pipeline.storage.places import new_folder, plain, remove_folder, sweep
 
 if TYPE_CHECKING:
@@ -113,6 +111,10 @@ def restore(
     return report
 
 
+def _work_of(file: LakeFile) -> int:
+    return file.size_bytes + _ENTRY_BYTES * file.entries
+
+
 def _files_of(
     lake: Lake, name: bytes, store_id: str | None, incarnation: int | None
 ) -> list[LakeFile]:
@@ -172,17 +174,15 @@ def _from_lake(
         if checked is not None:
             found = environment.read(erased_ids, checked, at, end)
             gone = frozenset(StreamId(*one) for one in found)
-        work = [one.size_bytes + _ENTRY_BYTES * one.entries for one in wanted]
         tasks = [
             Task(lake.uri, part, at, end, folder, f"{place:06d}-{uuid.uuid4().hex}.arrow", gone)
-            for place, part in enumerate(spread(wanted, work, cores_of(spark)))
+            for place, part in enumerate(spread(wanted, _work_of, cores_of(spark)))
         ]
         with lake.reading(wanted, NAME):
-            lines = run_units(spark, tasks, make_nodes, progress)
+            made = run_units(spark, tasks, make_nodes, progress)
         failpoints.hit("restore:staged")
-        for location, runs in sorted(map(json.loads, lines)):
-            made = tuple(Run(bytes.fromhex(key), *places) for key, *places in runs)
-            for ms, seq, data in staged_nodes(Staged(location, made, True)):
+        for one in sorted(made, key=lambda one: one.location):
+            for ms, seq, data in staged_nodes(one):
                 ends = end_ids(data, ms, seq)
                 yield ArchivedNode(ms, seq, data, (ms, seq), ends.last_slot, ends.live)
 

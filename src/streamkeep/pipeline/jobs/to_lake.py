@@ -21,9 +21,9 @@ copied is a problem in the report; it keeps its position, and everything else is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,14 +34,13 @@ import pyarrow as pa
 from streamkeep.arrow.keys import key_text
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError, StreamkeepError
-from streamkeep.pipeline.distribution.packing import filled, spread
+from streamkeep.pipeline.distribution.packing import pack, spread
 from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, run_units, timed
-from streamkeep.pipeline.jobs.executor.to_lake import Task, write_pieces
+from streamkeep.pipeline.jobs.executor.to_lake import NotCopied, Task, write_pieces
 from streamkeep.pipeline.lake.files import (
     ERASED,
     LakeConflictError,
     LakeError,
-    LakeFile,
     Origin,
     attempts,
     read_erased,
@@ -52,7 +51,7 @@ from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.numbered import next_version
 from streamkeep.pipeline.storage.places import StorageError, new_folder, remove_folder, sweep
-from streamkeep.pipeline.store_fleet.executor import Ask, plan_stores
+from streamkeep.pipeline.store_fleet.executor import Ask, NotPlanned, Work, plan_stores
 from streamkeep.pipeline.store_fleet.live import SLICE_BYTES, plan_live
 from streamkeep.pipeline.store_fleet.members import find_members, live_member
 from streamkeep.pipeline.store_fleet.pieces import (
@@ -64,7 +63,6 @@ from streamkeep.pipeline.store_fleet.pieces import (
     read_positions,
     replaced_stores,
     without_erased,
-    without_streams,
 )
 
 if TYPE_CHECKING:
@@ -76,30 +74,6 @@ _AT_ONCE: Final = 32
 
 
 @dataclass
-class _Store:
-    """What one run does for a store.
-
-    Attributes:
-        version: of its positions in the lake when the run was planned.
-        head: the version of the head that was read; None for a live store, and if something of it
-            was left out, so that the next run reads it again.
-        late: whether segments were adopted below what the lake has.
-        problems: the errors of its streams, by number and key.
-        absent: entries that earlier runs found gone.
-    """
-
-    member: Member
-    version: int | None
-    positions: Positions
-    head: int | None
-    late: bool = False
-    groups: list[tuple[int, str]] = field(default_factory=list)
-    files: list[LakeFile] = field(default_factory=list)
-    problems: dict[tuple[int, bytes], str] = field(default_factory=dict)
-    absent: int = 0
-
-
-@dataclass
 class _Plan:
     """What one run does.
 
@@ -108,7 +82,7 @@ class _Plan:
         keys: those of the requested streams that were seen, if only some were requested.
     """
 
-    stores: list[_Store] = field(default_factory=list)
+    stores: list[Work] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     keys: set[bytes] = field(default_factory=set)
 
@@ -118,6 +92,7 @@ def to_lake(
     store: str,
     lake: str,
     *,
+    fleet: bool = False,
     streams: Sequence[str] | None = None,
     pattern: str | None = None,
     columns: pa.Schema | None = None,
@@ -125,77 +100,27 @@ def to_lake(
     fail_on_data_loss: bool = True,
     progress: Progress | None = None,
 ) -> Report:
-    """Copy the entries that the streams of a store have gained since the last run, exactly once.
+    """Copy the entries that streams have gained since the last run, exactly once.
+
+    Of a fleet, archives give what was published, up to the ID up to which each stream is complete
+    there; stores on a path give everything. All entries of a run become visible in one commit,
+    except after a conflict with another job.
 
     Args:
-        store: its directory.
+        store: its directory; of a fleet a URI with the archives of stores, or a folder of stores.
         lake: path or URI of the lake; made if there is none.
+        fleet: copy all stores of a fleet.
         streams: keys; None, without a pattern, for all.
         pattern: a regular expression for whole keys.
         columns: fields to promote; a lake that lacks some of them gets them (`Lake.create`).
         tail_export: a folder that all hosts reach, path or URI. Entries outside of segments are
             written there for workers on other hosts, and removed at the end. These must also reach
             the archive: where it is published, otherwise `STORE/archive`.
-        fail_on_data_loss: do not copy a stream of which entries were trimmed since the last run,
-            or that was deleted since, or has gone back in time; the report names it, and a store
-            that was copied from this directory if another one is there now. False: copy what
-            remains, count the lost entries, and note that the stream or the other store is gone.
-
-    Returns:
-        A report whose `problems` name each stream that could not be copied; the others are. Its
-        detail `absent` is the number of entries that were gone before this run could copy them.
-
-    Raises:
-        NoSuchKeyError: the store has not one of `streams`.
-        LakeError: the lake cannot be opened.
-        LakeConflictError: other jobs on the same streams committed first, a thousand times.
-    """
-    options = read_options(
-        store, streams, pattern, tail_export=tail_export, fail_on_data_loss=fail_on_data_loss
-    )
-    with timed(NAME) as report:
-        with reading(options.path) as source, source.snapshot() as snapshot:
-            find_streams(snapshot.txn, options, all_there=True)  # raises before a lake is made
-        member = live_member(Path(options.path))
-        report.details = {"streams": 0, "absent": 0}
-        folder = None
-        if tail_export is not None:
-            folder = new_folder(tail_export)
-            sweep(tail_export)
-        try:
-            members = [member]
-            _run(spark, members, lambda: members, lake, columns, options, report, progress, folder)
-        finally:
-            if folder is not None:
-                remove_folder(folder)
-    return report
-
-
-def fleet_to_lake(
-    spark: SparkSession,
-    fleet: str,
-    lake: str,
-    *,
-    streams: Sequence[str] | None = None,
-    pattern: str | None = None,
-    columns: pa.Schema | None = None,
-    fail_on_data_loss: bool = True,
-    progress: Progress | None = None,
-) -> Report:
-    """Copy the entries that the stores of a fleet have gained since the last run, exactly once.
-
-    Archives give what was published, up to the ID up to which each stream is complete there; stores
-    on a path give everything. All entries of a run become visible in one commit, except after a
-    conflict with another job.
-
-    Args:
-        fleet: a URI with the archives of stores, or a folder of stores.
-        lake: path or URI; made if there is none.
-        streams, pattern, columns: as for one store.
         fail_on_data_loss: do not copy a stream that was deleted since the last run, or has gone
             back in time, or one of a store on a path of which entries were trimmed since; the
-            report names it, and a store on whose path another one is now. False: copy what remains,
-            and note that the stream or the store is gone.
+            report names it, and a store that was copied from this path if another one is there
+            now. False: copy what remains, count the lost entries, and note that the stream or the
+            other store is gone.
 
     Returns:
         A report whose `problems` name each store and stream that could not be copied; all others
@@ -206,25 +131,44 @@ def fleet_to_lake(
     Raises:
         FleetError: there are no stores.
         NoSuchKeyError: no store has one of `streams`.
-        LakeError: the path holds something else.
+        LakeError: the lake cannot be opened.
+        LakeConflictError: other jobs on the same streams committed first, a thousand times.
         UnreachableError: the object store of the fleet does not answer.
     """
-    options = read_options(fleet, streams, pattern, fleet=True, fail_on_data_loss=fail_on_data_loss)
+    options = read_options(
+        store,
+        streams,
+        pattern,
+        fleet=fleet,
+        tail_export=tail_export,
+        fail_on_data_loss=fail_on_data_loss,
+    )
     failed: list[str] = []
     headless: list[str] = []
 
     def find() -> list[Member]:
-        return find_members(fleet, failed, headless)
+        if fleet:
+            return find_members(store, failed, headless)
+        return [live_member(Path(options.path))]
 
-    with timed(NAME) as report:
+    with timed(NAME) as report, ExitStack() as stack:
         members = find()
+        if not fleet:
+            with reading(options.path) as source, source.snapshot() as snapshot:
+                find_streams(snapshot.txn, options, all_there=True)  # raises before a lake is made
         report.details = {"stores": len(members), "changed": 0, "streams": 0, "absent": 0}
-        _run(spark, members, find, lake, columns, options, report, progress)
+        folder = None
+        if tail_export is not None:
+            folder = new_folder(tail_export)
+            stack.callback(remove_folder, folder)
+            sweep(tail_export)
+        _run(spark, members, find, lake, columns, options, report, progress, folder)
         table = Lake.open(lake)
-        for store in headless:  # one that was never copied may be published for the first time
-            if table.transaction(POSITIONS.application(store)) is not None:
-                failed.append(f"store {store}: its archive in {fleet} {NO_HEAD}")
+        for one in headless:  # one that was never copied may be published for the first time
+            if table.transaction(POSITIONS.application(one)) is not None:
+                failed.append(f"store {one}: its archive in {store} {NO_HEAD}")
         report.problems = [*sorted(set(failed)), *report.problems]
+        report.details["lake_version"] = table.version
     return report
 
 
@@ -237,7 +181,7 @@ def _run(
     options: ReadOptions,
     report: Report,
     progress: Progress | None,
-    folder: str | None = None,
+    folder: str | None,
 ) -> None:
     """Copy what is new in stores until everything is committed.
 
@@ -276,10 +220,9 @@ def _run(
             break
         members = [one for one in find() if one.store in again]
     report.problems = [f"{where}: not copied: {problems[where]}" for where in sorted(problems)]
-    report.details["lake_version"] = Lake.open(lake).version
 
 
-def _replaced(table: Lake, members: Sequence[Member]) -> list[tuple[_Store, str]]:
+def _replaced(table: Lake, members: Sequence[Member]) -> list[tuple[Work, str]]:
     """Return the stores in whose place a member is, with positions that note it, and a sentence."""
     if not any(one.path for one in members):
         return []
@@ -299,7 +242,7 @@ def _replaced(table: Lake, members: Sequence[Member]) -> list[tuple[_Store, str]
         was = copied[store]
         member = Member(store, was.name, was.labels)
         positions = replace(was, gone=True)
-        found.append((_Store(member, versions[store], positions, None, absent=was.absent), text))
+        found.append((Work(member, versions[store], positions, None, absent=was.absent), text))
     return found
 
 
@@ -318,72 +261,52 @@ def plan(
     """
     some = options.pattern is None or options.pattern.pattern != EVERY_KEY
     asks: list[Ask] = []
-    stores: dict[str, _Store] = {}
-    found = _Plan()
+    planned: list[Work | NotPlanned] = []
     for member in members:
         version = table.transaction(POSITIONS.application(member.store))
         erased = table.transaction(ERASED.application(member.store))
-        if not member.path:
-            head = table.transaction(_head_application(member.store))
-            if some or head != member.version:
-                asks.append(Ask(member, table.uri, version, erased, options if some else None))
+        ask = Ask(member, table.uri, version, erased, options, some)
+        if member.path:
+            planned.append(_planned_live(ask, folder))
+        elif some or table.transaction(_head_application(member.store)) != member.version:
+            asks.append(ask)
+    units = pack(asks, lambda ask: ask.member.segments + 100, SEGMENTS_PER_TASK)
+    planned += run_units(spark, units, plan_stores)
+    found = _Plan()
+    for one in planned:
+        if isinstance(one, NotPlanned):
+            found.problems[one.store] = one.problem
             continue
-        try:
-            before = read_positions(table.uri, member.store, version)
-            problems: dict[tuple[int, bytes], str] = {}
-            pieces, positions = plan_live(member, before, options, problems, folder)
-            gone = read_erased(table.uri, member.store, erased)
-        except StorageError:
-            raise
-        except StreamkeepError as error:
-            found.problems[member.store] = str(error)
-            continue
-        found.keys.update(one.key for one in positions.streams.values())
-        found.keys.update(key for _, key in problems)
-        if positions != before or problems:
-            stores[member.store] = _Store(
-                member,
-                version,
-                positions,
-                None,
-                any(piece.late for piece in pieces),
-                pack_groups(without_erased(pieces, gone), SLICE_BYTES),
-                problems=problems,
-                absent=before.absent,
-            )
-    known = {ask.member.store: ask for ask in asks}
-    units = list(filled(asks, lambda ask: ask.member.segments + 100, SEGMENTS_PER_TASK))
-    for line in run_units(spark, units, plan_stores):
-        facts = json.loads(line)
-        store, ask = facts["store"], known[facts["store"]]
-        if "problem" in facts:
-            found.problems[store] = facts["problem"]
-            continue
-        found.keys.update(map(bytes.fromhex, facts["keys"]))
-        positions = Positions.from_json(facts["positions"])
-        deleted, back = dict(facts["losses"]["deleted"]), dict(facts["losses"]["back"])
-        problems = {}
-        if options.fail_on_data_loss:
-            problems = {
-                (number, positions.streams[number].key): text
-                for number, text in (deleted | back).items()
-            }
-        else:
-            positions = without_streams(positions, deleted)
-        if some and not (facts["changed"] or deleted or problems):
-            continue
-        stores[store] = _Store(
-            ask.member,
-            ask.version,
-            positions,
-            None if some else facts["version"],
-            facts["late"],
-            [(size, text) for size, text in facts["groups"]],
-            problems=problems,
-            absent=facts["absent"],
-        )
-    found.stores = [stores[store] for store in sorted(stores)]
+        found.keys |= one.keys
+        if one.is_new:
+            found.stores.append(one)
+    found.stores.sort(key=lambda one: one.member.store)
     return found
+
+
+def _planned_live(ask: Ask, folder: str | None) -> Work | NotPlanned:
+    """Return the work for a store on a path, or its error."""
+    member, problems = ask.member, dict[tuple[int, bytes], str]()
+    try:
+        before = read_positions(ask.lake, member.store, ask.version)
+        pieces, positions = plan_live(member, before, ask.options, problems, folder)
+        gone = read_erased(ask.lake, member.store, ask.erased)
+    except StorageError:
+        raise
+    except StreamkeepError as error:
+        return NotPlanned(member.store, str(error))
+    return Work(
+        member,
+        ask.version,
+        positions,
+        None,
+        any(piece.late for piece in pieces),
+        pack_groups(without_erased(pieces, gone), SLICE_BYTES),
+        problems=problems,
+        absent=before.absent,
+        keys={one.key for one in positions.streams.values()} | {key for _, key in problems},
+        is_new=positions != before or bool(problems),
+    )
 
 
 def _moved_on(table: Lake, stores: Iterable[str]) -> set[str]:
@@ -396,10 +319,10 @@ def _moved_on(table: Lake, stores: Iterable[str]) -> set[str]:
     return {store for store, one in applications.items() if one in changed}
 
 
-def group_tasks(groups: Sequence[tuple[int, str]], cores: int) -> list[tuple[str, ...]]:
+def group_tasks(groups: Sequence[tuple[int, bytes]], cores: int) -> list[tuple[bytes, ...]]:
     """Return groups of pieces in tasks of about equal size."""
-    sizes = [size for size, _ in groups]
-    return [tuple(text for _, text in task) for task in spread(groups, sizes, cores)]
+    tasks = spread(groups, lambda group: group[0], cores)
+    return [tuple(packed for _, packed in task) for task in tasks]
 
 
 def _head_application(store: str) -> str:
@@ -416,10 +339,10 @@ def _head_application(store: str) -> str:
 def _copy(
     spark: SparkSession,
     table: Lake,
-    stores: list[_Store],
+    stores: list[Work],
     report: Report,
     progress: Progress | None,
-) -> list[_Store]:
+) -> list[Work]:
     """Copy and commit what is new; return the stores that another job committed first."""
     groups = [group for store in stores for group in store.groups]
     late = {one.member.store for one in stores if one.late and one.version is not None}
@@ -427,16 +350,14 @@ def _copy(
     schema = table.entry_schema.serialize().to_pybytes()
     tasks = [Task(table.uri, schema, part, there) for part in group_tasks(groups, cores_of(spark))]
     by_store = {one.member.store: one for one in stores}
-    for line in run_units(spark, tasks, write_pieces, progress):
-        facts = json.loads(line)
-        if "problem" in facts:  # a file is a list
-            stream = facts["number"], bytes.fromhex(facts["key"])
-            by_store[facts["store"]].problems.setdefault(stream, facts["problem"])
+    for done in run_units(spark, tasks, write_pieces, progress):
+        if isinstance(done, NotCopied):
+            stream = done.origin.number, done.origin.key
+            by_store[done.origin.store].problems.setdefault(stream, done.problem)
         else:
-            file = LakeFile.from_json(line)
-            by_store[file.store].files.append(file)
-    changed: list[_Store] = []
-    lost: list[_Store] = []
+            by_store[done.store].files.append(done)
+    changed: list[Work] = []
+    lost: list[Work] = []
     for store in stores:
         try:
             if not store.problems or _leave_out(table, store):
@@ -451,7 +372,7 @@ def _copy(
     return lost + _commit(table, changed, report)
 
 
-def _leave_out(table: Lake, store: _Store) -> bool:
+def _leave_out(table: Lake, store: Work) -> bool:
     """Take the streams that cannot be copied out of a store; return whether anything is left.
 
     Raises:
@@ -473,9 +394,9 @@ def _leave_out(table: Lake, store: _Store) -> bool:
     return store.positions != before
 
 
-def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
+def _commit(table: Lake, stores: list[Work], report: Report) -> list[Work]:
     """Commit the work of stores; return those that another job committed first."""
-    lost: list[_Store] = []
+    lost: list[Work] = []
     while stores:
         versions: dict[str, int] = {}
         mine = [(one, next_version(one.version)) for one in stores]
@@ -508,15 +429,14 @@ def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
         report.entries += sum(file.entries for file in files)
         report.files += len(files)
         report.size_bytes += sum(file.size_bytes for file in files)
-        if "changed" in report.details:
-            report.details["changed"] += len(stores)
+        report.details["changed"] += len(stores)
         report.details["streams"] += len(origins)
         report.details["absent"] += sum(one.positions.absent - one.absent for one in stores)
         break
     return lost
 
 
-def _write(lake: str, one: tuple[_Store, int]) -> None:
+def _write(lake: str, one: tuple[Work, int]) -> None:
     store, version = one
     POSITIONS.write(lake, store.member.store, version, store.positions.as_json())
 

@@ -11,7 +11,6 @@ as a negative number: `ms` + 2^64. Entries keep the order of their unsigned IDs.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import secrets
@@ -138,19 +137,6 @@ class LakeFile:
     def foreign(self) -> bool:
         """Whether another program wrote it: its checksum is unknown, and IDs may be unordered."""
         return checksum_of_path(self.path) is None
-
-    def as_json(self) -> str:
-        """Return the file as text, which a worker sends to the driver."""
-        origin = (self.origin.store, self.origin.number, self.origin.key.hex())
-        ids = (str(self.first), str(self.last))
-        return json.dumps([self.path, *origin, self.date, self.entries, self.size_bytes, *ids])
-
-    @classmethod
-    def from_json(cls, text: str) -> LakeFile:
-        path, store, number, key, day, entries, size, first, last = json.loads(text)
-        ids = (StreamId.parse(first), StreamId.parse(last))
-        origin = Origin(store, number, bytes.fromhex(key))
-        return cls(path, origin, day, entries, size, *ids)
 
 
 def day_of(ms: int) -> str | None:

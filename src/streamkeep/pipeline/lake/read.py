@@ -151,7 +151,7 @@ def _rows(
         reader = spark.read.schema(table_schema.add("bucket", "string")).option("basePath", prefix)
         return reader.parquet(*(f"{prefix}/{file.path}" for file in files))
     arrow = to_arrow_schema(table_schema, timezone="UTC")
-    tasks = spread(files, [file.size_bytes for file in files], cores_of(spark))
+    tasks = spread(files, lambda file: file.size_bytes, cores_of(spark))
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

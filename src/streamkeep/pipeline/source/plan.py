@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.distribution.packing import partition_bytes
+from streamkeep.pipeline.distribution.packing import pack, partition_bytes
 from streamkeep.pipeline.options import LIVE, ReadOptions
 from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.segment_folder import cut_folder, list_segments, pin_folder
-from streamkeep.pipeline.source.slices import Count, Pin, Slice, join, pack
+from streamkeep.pipeline.source.slices import Count, Pin, Slice, join
 from streamkeep.pipeline.source.stores import StreamReplacedError, is_folder, reading, stream_nodes
 from streamkeep.pipeline.source.tail_export import cut_exported
 from streamkeep.pipeline.source.triggers import start_gone
@@ -122,9 +122,13 @@ def _count(txn: Txn, one: Pin | Slice, source: str) -> Count:
 
 def packed(slices: list[Slice], target: int, options: ReadOptions) -> list[tuple[Slice, ...]]:
     """Return slices as partitions of about `target` bytes, with neighbours joined."""
-    partitions = pack(
-        slices, target, min_partitions=options.min_partitions, max_entries=options.max_records
-    )
+    most = options.max_records
+
+    def is_full(group: list[Slice], following: Slice) -> bool:
+        return most is not None and sum(one.entries for one in (*group, following)) > most
+
+    least = options.min_partitions or 1
+    partitions = pack(slices, lambda one: one.size_bytes, target, least=least, is_full=is_full)
     return [join(part) for part in partitions]
 
 

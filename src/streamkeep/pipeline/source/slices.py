@@ -2,7 +2,7 @@
 
 A *slice* is a range of IDs of one stream, with its size in bytes. Other modules cut small slices in
 order of ID, from the nodes of a live store, from a manifest, or from the blocks of large segments.
-`pack` combines them to partitions of about equal size, in order: a partition holds neighbouring
+`plan` packs them to partitions of about equal size, in order: a partition holds neighbouring
 slices, so its entries ascend, and a stream that is read with one partition is in order.
 
 The driver makes slices and sends them to executors. This module needs neither Spark nor LMDB.
@@ -78,42 +78,6 @@ class Slice:
     strict: bool = True
     late: bool = False
     erased: tuple[StreamId, ...] = ()
-
-
-def pack(
-    slices: Sequence[Slice],
-    target_bytes: int,
-    *,
-    min_partitions: int | None = None,
-    max_entries: int | None = None,
-) -> list[tuple[Slice, ...]]:
-    """Return partitions of neighbouring slices, as even as the slices allow.
-
-    Args:
-        target_bytes: about how many bytes a partition should have.
-        min_partitions: the least number of partitions, if there are as many slices.
-        max_entries: the most entries of a partition, unless a single slice has more.
-    """
-    total = sum(one.size_bytes for one in slices)
-    count = max(1, round(total / target_bytes), min(min_partitions or 1, len(slices)))
-    partitions: list[tuple[Slice, ...]] = []
-    group: list[Slice] = []
-    passed = entries = 0
-    for at, one in enumerate(slices):
-        # A slice belongs to the partition that contains its middle. A task for a small rest would
-        # cost more than the rest itself.
-        full = (passed + one.size_bytes / 2) * count > (len(partitions) + 1) * total
-        many = max_entries is not None and entries + one.entries > max_entries
-        must = len(slices) - at <= (min_partitions or 0) - len(partitions) - 1
-        if group and (full or many or must):
-            partitions.append(tuple(group))
-            group, entries = [], 0
-        group.append(one)
-        passed += one.size_bytes
-        entries += one.entries
-    if group:
-        partitions.append(tuple(group))
-    return partitions
 
 
 def join(slices: Sequence[Slice]) -> tuple[Slice, ...]:

@@ -9,7 +9,6 @@ The positions of a store say, for each stream, up to which ID a lake has everyth
 
 from __future__ import annotations
 
-import base64
 import os
 import pickle
 import zlib
@@ -23,7 +22,7 @@ from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.json_form import from_json, json_bytes
 from streamkeep.format.segment.manifest import ADOPTED
 from streamkeep.format.segment.remote import Head, Manifest, RemoteSegment
-from streamkeep.pipeline.distribution.packing import filled
+from streamkeep.pipeline.distribution.packing import pack
 from streamkeep.pipeline.source.slices import Slice
 from streamkeep.pipeline.storage.numbered import NumberedFiles
 
@@ -339,18 +338,14 @@ def without_erased(
 # --- pieces on the way ----------------------------------------------------------------------------
 
 
-def pack_groups(pieces: Iterable[Any], group_bytes: int = GROUP_BYTES) -> list[tuple[int, str]]:
-    """Return what has a `size_bytes` in groups for transport: (bytes, the group as text)."""
-    groups = filled(pieces, lambda piece: piece.size_bytes, group_bytes)
+def pack_groups(pieces: Iterable[Any], group_bytes: int = GROUP_BYTES) -> list[tuple[int, bytes]]:
+    """Return what has a `size_bytes` in groups for transport: (bytes, the group, packed)."""
     return [
-        (
-            sum(one.size_bytes for one in group),
-            base64.b64encode(zlib.compress(pickle.dumps(list(group)), 1)).decode(),
-        )
-        for group in groups
+        (sum(one.size_bytes for one in group), zlib.compress(pickle.dumps(group), 1))
+        for group in pack([*pieces], lambda piece: piece.size_bytes, group_bytes)
     ]
 
 
-def unpack_group(text: str) -> list[Any]:
-    found: list[Any] = pickle.loads(zlib.decompress(base64.b64decode(text)))
+def unpack_group(packed: bytes) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = pickle.loads(zlib.decompress(packed))
     return found

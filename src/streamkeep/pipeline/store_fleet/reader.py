@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
 from streamkeep.format.core.entry import MAX_ID
-from streamkeep.pipeline.distribution.packing import filled, partition_bytes
+from streamkeep.pipeline.distribution.packing import pack, partition_bytes
 from streamkeep.pipeline.options import LIVE, OptionError, ReadOptions
 from streamkeep.pipeline.source.pins import chosen_keys, pin_between
 from streamkeep.pipeline.source.reader import SlicePartition, SliceReader
@@ -44,7 +44,7 @@ class FleetReader(SliceReader, DataSourceReader):
             pieces = [one for mine in found for one in self._chosen(mine)]
         total = sum(one.size_bytes for one in pieces)
         target = partition_bytes(total, min_partitions=self.options.min_partitions)
-        return [SlicePartition(one) for one in filled(pieces, lambda one: one.size_bytes, target)]
+        return [SlicePartition(one) for one in pack(pieces, lambda one: one.size_bytes, target)]
 
     def _pieces_of(self, member: Member) -> list[Slice]:
         if member.path:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -78,14 +77,22 @@ class Task:
         statistics: by path of a file, what the log says of its columns.
     """
 
-    groups: tuple[str, ...] = ()
+    groups: tuple[bytes, ...] = ()
     lake: str = ""
     files: tuple[LakeFile, ...] = ()
     erased: dict[str, tuple[StreamId, ...]] = field(default_factory=dict)
     statistics: dict[str, dict[str, Statistics]] = field(default_factory=dict)
 
 
-def look_at(task: Task) -> list[str]:
+class Facts(NamedTuple):
+    """What a check of one file has found."""
+
+    entries: int
+    size_bytes: int
+    problems: list[str]
+
+
+def look_at(task: Task) -> list[Facts]:
     """Check the files of a task; return the facts about each. Runs in a worker."""
     segments: list[Archived] = [one for text in task.groups for one in unpack_group(text)]
     for path in {one.member.path for one in segments if one.driver not in ("", host())}:
@@ -96,25 +103,39 @@ def look_at(task: Task) -> list[str]:
         for file in task.files:
             erased, said = task.erased.get(file.path, ()), task.statistics.get(file.path, {})
             found.append(_file_facts(system, root, file, erased, said))
-    return [json.dumps(one) for one in found]
+    return found
 
 
 # --- segments -------------------------------------------------------------------------------------
 
 
-def describe_stores(asks: tuple[tuple[Member, Positions], ...]) -> list[str]:
-    """Return a line for each store: its segments in groups, and what a lake should have of it."""
-    lines = []
+class Described(NamedTuple):
+    """The segments of a store in groups, and what a lake should have of it.
+
+    Attributes:
+        segments: their number.
+        streams: by number, how many entries of a stream the lake must have, and what was erased.
+    """
+
+    store: str
+    problems: list[str]
+    groups: Sequence[tuple[int, bytes]] = ()
+    segments: int = 0
+    streams: Mapping[int, tuple[int, Sequence[StreamId]]] = {}  # never changed
+
+
+def describe_stores(asks: tuple[tuple[Member, Positions], ...]) -> list[Described]:
+    """Describe stores by their manifests. Runs in a worker."""
+    found = []
     for member, positions in asks:
         try:
-            lines.append(json.dumps(_described(member, positions)))
+            found.append(_described(member, positions))
         except StreamkeepError as error:
-            facts = {"store": member.store, "groups": [], "segments": 0, "streams": []}
-            lines.append(json.dumps({**facts, "problems": [str(error)]}))
-    return lines
+            found.append(Described(member.store, [str(error)]))
+    return found
 
 
-def _described(member: Member, positions: Positions) -> dict[str, Any]:
+def _described(member: Member, positions: Positions) -> Described:
     member, manifest = read_manifest(member)
     expected: dict[int, int] = defaultdict(int)
     for number, stream in manifest.streams.items():
@@ -133,22 +154,15 @@ def _described(member: Member, positions: Positions) -> dict[str, Any]:
         for number in sorted(manifest.streams)
         for one in manifest.of_stream(number)
     ]
-    return {
-        "store": member.store,
-        "groups": pack_groups(segments),
-        "segments": len(segments),
-        "problems": [
-            f"{Origin(member.store, number, positions.streams[number].key)}: {text}"
-            for number, text in sorted(losses.items())
-        ],
-        "streams": [
-            [number, expected[number], [str(one) for one in stream.erased]]
-            for number, stream in sorted(manifest.streams.items())
-        ],
-    }
+    problems = [
+        f"{Origin(member.store, number, positions.streams[number].key)}: {text}"
+        for number, text in sorted(losses.items())
+    ]
+    streams = {number: (expected[number], one.erased) for number, one in manifest.streams.items()}
+    return Described(member.store, problems, pack_groups(segments), len(segments), streams)
 
 
-def _segment_facts(one: Archived) -> dict[str, Any]:
+def _segment_facts(one: Archived) -> Facts:
     problems: list[str] = []
     size = 0
     try:
@@ -158,8 +172,7 @@ def _segment_facts(one: Archived) -> dict[str, Any]:
         problems += [str(error) for error in segment.check()]
     except StreamkeepError as error:
         problems.append(str(error))
-    told = [one.prefix + text for text in problems]
-    return {"entries": one.record.entries, "size_bytes": size, "problems": told}
+    return Facts(one.record.entries, size, [one.prefix + text for text in problems])
 
 
 def _opened(one: Archived) -> Segment:
@@ -199,7 +212,7 @@ def _file_facts(
     file: LakeFile,
     erased: Sequence[StreamId],
     said: Mapping[str, Statistics],
-) -> dict[str, Any]:
+) -> Facts:
     where = f"lake file {file.path}"
     problems: list[str] = []
     try:
@@ -215,7 +228,7 @@ def _file_facts(
         problems.append(f"{where}: the file is missing, but the log names it")
     except (pa.ArrowException, OSError) as error:
         problems.append(f"{where}: cannot be read: {error}")
-    return {"entries": file.entries, "size_bytes": file.size_bytes, "problems": problems}
+    return Facts(file.entries, file.size_bytes, problems)
 
 
 def _digest(system: pafs.FileSystem, path: str) -> tuple[int, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.envelope import PAGE_LISTPACK
 from streamkeep.pipeline.lake.executor import ascending, id_at, read_file, without_ids
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
-from streamkeep.pipeline.sink.executor import stage_ascending
+from streamkeep.pipeline.sink.executor import Staged, stage_ascending
 from streamkeep.pipeline.storage.places import file_system
 
 _COLUMNS: Final = ("ms", "seq", "fields")
@@ -33,18 +32,15 @@ class Task:
     erased: frozenset[StreamId] = frozenset()  # from the target's store; they are left out
 
 
-def make_nodes(task: Task) -> list[str]:
+def make_nodes(task: Task) -> list[Staged]:
     """Stage the entries of a task's files as nodes; return the file. Runs in a worker."""
     batches = (
         part
         for batch in _rising(task)
         if len(part := without_ids(_within(batch, task.start, task.end), task.erased))
     )
-    staged = stage_ascending(
-        map(_with_unsigned_ids, batches), task.folder, task.name, task.files[0].key, PAGE_LISTPACK
-    )
-    runs = [[run.key.hex(), run.first, run.last, run.entries] for run in staged.runs]
-    return [json.dumps([staged.location, runs])]
+    rows = map(_with_unsigned_ids, batches)
+    return [stage_ascending(rows, task.folder, task.name, task.files[0].key, PAGE_LISTPACK)]
 
 
 def _rising(task: Task) -> Iterator[pa.RecordBatch]:

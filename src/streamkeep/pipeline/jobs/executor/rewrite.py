@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -24,15 +24,22 @@ class Task:
     ids: tuple[StreamId, ...] = ()
 
 
-def rewrite_files(task: Task) -> list[str]:
-    """Return how many entries were left out, and the new files. Runs in a worker.
+class Rewritten(NamedTuple):
+    """How many entries were left out, and the new files."""
+
+    gone: int
+    files: list[LakeFile]
+
+
+def rewrite_files(task: Task) -> list[Rewritten]:
+    """Write the files of a task again. Runs in a worker.
 
     A single file that has none of the IDs is not written again.
     """
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
     if task.ids and not sum(count_in_file(system, root, one, task.ids) for one in task.files):
-        return [json.dumps({"gone": 0, "files": []})]
+        return [Rewritten(0, [])]
     gone, origin = 0, task.files[0].origin
     with executor.FileWriter(system, root, origin, schema, file_bytes=None) as writer:
         for file in task.files:
@@ -41,8 +48,7 @@ def rewrite_files(task: Task) -> list[str]:
                 gone += len(batch) - len(kept)
                 if len(kept):
                     writer.add(kept)
-        files = [file.as_json() for file in writer.close()]
-    return [json.dumps({"gone": gone, "files": files})]
+        return [Rewritten(gone, writer.close())]
 
 
 def count_in_file(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -34,19 +33,26 @@ class Task:
 
     lake: str
     schema: bytes
-    groups: tuple[str, ...]
+    groups: tuple[bytes, ...]
     there: tuple[LakeFile, ...] = ()
 
 
-def write_pieces(task: Task) -> list[str]:
+class NotCopied(NamedTuple):
+    """The error of one stream."""
+
+    origin: Origin
+    problem: str
+
+
+def write_pieces(task: Task) -> list[LakeFile | NotCopied]:
     """Write the entries of a task into files of the lake; return the files.
 
-    An error of one stream does not stop the others: it is returned as an object with `problem`.
+    An error of one stream does not stop the others.
     """
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
     pieces: list[Slice] = [piece for text in task.groups for piece in unpack_group(text)]
-    lines: list[str] = []
+    done: list[LakeFile | NotCopied] = []
     with nodes_of() as nodes:
         for (origin, _), mine in groupby(pieces, _file_of):
             shape = RowShape(schema, origin.key, wrapped=True)
@@ -60,13 +66,12 @@ def write_pieces(task: Task) -> list[str]:
                             kept = without_ids(batch, unwanted)
                             if len(kept):
                                 writer.add(kept)
-                    lines += [file.as_json() for file in writer.close()]
+                    done += writer.close()
             except _OF_ALL:
                 raise
             except StreamkeepError as error:
-                where = {"store": origin.store, "number": origin.number, "key": origin.key.hex()}
-                lines.append(json.dumps({**where, "problem": str(error)}))
-    return lines
+                done.append(NotCopied(origin, str(error)))
+    return done
 
 
 def _file_of(piece: Slice) -> tuple[Origin, object]:
