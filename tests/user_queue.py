@@ -224,8 +224,6 @@ def files(store: Store[str]) -> None:
     dumped = transfer.dump(store, "orders.jsonl", format="jsonl", keys="orders")
     assert_type(dumped, transfer.DumpReport)
     assert_type(transfer.load(store, "orders.jsonl"), transfer.LoadReport)
-    assert_type(transfer.to_rdb(store, "dump.rdb"), transfer.DumpReport)
-    assert_type(transfer.from_rdb(store, "dump.rdb"), transfer.LoadReport)
 
 
 events = EventStream("events.store", "orders", append=True)

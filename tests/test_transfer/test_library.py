@@ -69,8 +69,8 @@ def ids_of(path: str, key: str = "k") -> list[str]:
 
 def test_an_rdb_file_has_functions_of_its_own() -> None:
     fill()
-    transfer.to_rdb("s", "a.rdb", keys="k", redis="8.10")
-    report = transfer.from_rdb("t", "a.rdb", key="k")
+    transfer.dump("s", "a.rdb", keys="k", redis="8.10")
+    report = transfer.load("t", "a.rdb", key="k")
     assert (report.kind, report.streams, report.entries) == ("streams", 1, 39)
     assert ids_of("t") == ids_of("s")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamkeep.format.core.times import parse_time
     from streamkeep.transfer.describe import Piece
     from streamkeep.transfer.differences import Difference, diff
-    from streamkeep.transfer.dump_file import REDIS_VERSIONS, DumpReport, dump, to_rdb
+    from streamkeep.transfer.dump_file import REDIS_VERSIONS, DumpReport, dump
     from streamkeep.transfer.formats import DUMP_FORMATS, LOAD_FORMATS, DumpFormat, LoadFormat
     from streamkeep.transfer.inspection import (
         TABLE_NAMES,
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
         inspect_segment,
         inspect_table,
     )
-    from streamkeep.transfer.load_file import LoadReport, from_rdb, load
+    from streamkeep.transfer.load_file import LoadReport, load
     from streamkeep.transfer.stores import Progress
 
 _HOMES = {
     "streamkeep.format.core.times": "parse_time",
     "streamkeep.transfer.describe": "Piece",
     "streamkeep.transfer.differences": "Difference diff",
-    "streamkeep.transfer.dump_file": "REDIS_VERSIONS DumpReport dump to_rdb",
+    "streamkeep.transfer.dump_file": "REDIS_VERSIONS DumpReport dump",
     "streamkeep.transfer.formats": "DUMP_FORMATS LOAD_FORMATS DumpFormat LoadFormat",
     "streamkeep.transfer.inspection": (
         "TABLE_NAMES Heading Slot inspect_checkpoints inspect_group inspect_journal "
         "inspect_node inspect_segment inspect_table"
     ),
-    "streamkeep.transfer.load_file": "LoadReport from_rdb load",
+    "streamkeep.transfer.load_file": "LoadReport load",
     "streamkeep.transfer.stores": "Progress",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -65,7 +65,6 @@ __all__ = [
     "Slot",
     "diff",
     "dump",
-    "from_rdb",
     "inspect_checkpoints",
     "inspect_group",
     "inspect_journal",
@@ -74,7 +73,6 @@ __all__ = [
     "inspect_table",
     "load",
     "parse_time",
-    "to_rdb",
 ]
 
 

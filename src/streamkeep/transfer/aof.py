@@ -25,12 +25,11 @@ from typing import Any, Final
 
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.node.node import PAIRS
-from streamkeep.format.redis.resp import read_commands
 from streamkeep.format.redis.stream_dump import STREAM_TYPES, Losses
 from streamkeep.server.commands import append, keys, table
 from streamkeep.server.commands.strings import delete_keys
 from streamkeep.server.commands.words import integer, wrong_count
-from streamkeep.transfer.stores import DAMAGED, Target, uninterrupted
+from streamkeep.transfer.stores import Target, uninterrupted
 
 BATCH_COMMANDS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
@@ -248,19 +247,6 @@ class Replay:
             raise _Refusal(_why_not(name))
         elif name not in _SILENT and not name.startswith(b"#"):
             self.losses.add(f"command for database {self.database.decode('ascii', 'replace')}")
-
-
-def read_stream(stream: Any, name: str) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the offset and the words of each command of a file; raise CorruptionError."""
-
-    def read(size: int) -> bytes:
-        try:
-            data: bytes = stream.read(size)
-        except DAMAGED as error:
-            raise CorruptionError(name, f"the gzip file is damaged or cut off: {error}") from error
-        return data
-
-    return read_commands(read, name)
 
 
 # --- streams ------------------------------------------------------------------------------------

@@ -44,7 +44,6 @@ _SEALED: Final = {
     layout: layout.offset("checksum")
     for layout in (journal.FILE_HEADER, checkpoint.SLOT, index.TRAILER)
 }
-_COUNTS: Final = ((0, 4), (4, 2))  # of a listpack: offset and size
 _SLOTS: Final = ("own fields", "tombstone, own fields", "same fields", "tombstone, same fields")
 _MAX_TEXT: Final = 48  # bytes of a string that are shown as text
 
@@ -79,18 +78,16 @@ class _Bytes:
 
     def fields(self, layout: Layout, prefix: str = "") -> dict[str, Any]:
         """Add the fields of a layout, and return them by name."""
-        start = self.at
-        for field in layout.fields:
-            if self.end - self.at < field.size:
-                raise CorruptionError("", f"{layout.name}: {prefix}{field.name} is truncated")
-            part = self.data[self.at : self.at + field.size]
-            text = f"{int.from_bytes(part, 'big', signed=field.code == 'q')}"
-            if field.code.endswith("s"):
-                text = _quoted(part) if part.isascii() and part.strip(b"\0") else part.hex()
-            meaning = "  " + field.meaning.replace("`", "") if field.meaning else ""
-            self.take(field.size, prefix + field.name, text + meaning)
+        start, found = self.at, dict[str, Any]()
+        if self.end - start < layout.size:
+            raise CorruptionError("", f"{prefix}{layout.name} is truncated")
         values = layout.struct.unpack_from(self.data, start)
-        found = dict(zip((field.name for field in layout.fields), values, strict=True))
+        for field, value in zip(layout.fields, values, strict=True):
+            found[field.name] = value
+            if isinstance(value, bytes):
+                value = _quoted(value) if value.isascii() and value.strip(b"\0") else value.hex()
+            meaning = "  " + field.meaning.replace("`", "") if field.meaning else ""
+            self.take(field.size, prefix + field.name, f"{value}{meaning}")
         computed = digest64(self.data[start : start + _SEALED.get(layout, 0)])
         if layout in _SEALED and found["checksum"] != int.from_bytes(computed, "big"):
             raise CorruptionError("", f"the checksum is wrong, computed {computed.hex()}")
@@ -122,10 +119,15 @@ class _Bytes:
         self.end = outer
 
 
-def _described(walk: Callable[[_Bytes], None], data: bytes, base: int = 0) -> list[Piece]:
-    found = _Bytes(data, base)
-    found.within(len(data), walk)
-    return found.pieces
+def _describer(walk: Callable[[_Bytes], None]) -> Callable[..., list[Piece]]:
+    """Return a function of bytes, and of their offset in the file if they are not all of it."""
+
+    def described(data: bytes, base: int = 0) -> list[Piece]:
+        found = _Bytes(data, base)
+        found.within(len(data), walk)
+        return found.pieces
+
+    return described
 
 
 def _quoted(data: bytes) -> str:
@@ -140,24 +142,17 @@ def describe_row(table: int, db_key: bytes, value: bytes) -> list[Piece]:
     """Return the pieces of the value of a row; `table` is an index in `keys.TABLES`."""
     if table in (keys.STREAMS, keys.NODES, keys.RETIRED):
         return describe_envelope(value)
-
-    def walk(found: _Bytes) -> None:
-        end = found.end - ROW_CHECKSUM_SIZE
-        if end < 0:
-            raise CorruptionError("", f"{found.end} bytes, expected {ROW_CHECKSUM_SIZE} or more")
-        found.within(end, partial(_row, _parts_of(table, db_key, end)))
-        found.checksum(row_checksum(table, db_key, value[:end]))
-
-    return _described(walk, value)
-
-
-def _parts_of(table: int, db_key: bytes, size: int) -> tuple[Layout | str, ...]:
+    end = max(0, len(value) - ROW_CHECKSUM_SIZE)
+    parts = _ROWS.get(table, ("body",))
+    is_number = table == keys.META and end == _NUMBER.size
     if table == keys.META and db_key.startswith(batches.PREFIX):
-        return batches.BATCH_ROW, "application"
-    is_number = table == keys.META and size == _NUMBER.size
-    if table in (keys.CONSUMERS, keys.PRODUCERS) and not keys.is_name_key(db_key):
-        is_number, table = keys.is_lease_key(db_key), keys.META
-    return (_NUMBER,) if is_number else _ROWS.get(table, ("body",))
+        parts, is_number = (batches.BATCH_ROW, "application"), False
+    elif table in (keys.CONSUMERS, keys.PRODUCERS) and not keys.is_name_key(db_key):
+        parts, is_number = ("body",), keys.is_lease_key(db_key)
+    found = _Bytes(value, 0)
+    found.within(end, partial(_row, (_NUMBER,) if is_number else parts))
+    found.checksum(row_checksum(table, db_key, value[:end]))
+    return found.pieces
 
 
 def _row(parts: tuple[Layout | str, ...], found: _Bytes) -> None:
@@ -174,7 +169,8 @@ def _row(parts: tuple[Layout | str, ...], found: _Bytes) -> None:
             head = found.fields(part)
 
 
-def _envelope(found: _Bytes) -> None:
+@_describer
+def describe_envelope(found: _Bytes) -> None:
     head = found.fields(ENVELOPE)
     end = found.end - CHECKSUM_SIZE
     listpack_at = found.at + head["record_size"]
@@ -204,8 +200,8 @@ def _stream_record(found: _Bytes) -> None:
 
 def _node(ms: int, seq: int, found: _Bytes) -> None:
     """Add a listpack; `ms` and `seq` are the key of the macro node."""
-    start, size = found.at, found.end - found.at
-    total, count = (int.from_bytes(found.data[start + at :][:n], "little") for at, n in _COUNTS)
+    size, head = found.end - found.at, found.data[found.at : found.at + 6]
+    total, count = (int.from_bytes(part, "little") for part in (head[:4], head[4:]))
     found.take(4, "total-bytes", f"{total}" + ("" if total == size else f", found {size}"))
     found.take(2, "num-elements", "unknown" if count == 65535 else str(count))
     if found.at >= found.end:
@@ -237,7 +233,8 @@ def _slot(found: _Bytes, slot: str, names: list[str], ms: int, seq: int) -> None
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _journal(found: _Bytes) -> None:
+@_describer
+def describe_journal(found: _Bytes) -> None:
     found.fields(journal.FILE_HEADER)
     chain, number = journal.first_chain(found.data), 0
     while (record := journal.read_record(found.data, found.at, chain)) is not None:
@@ -261,7 +258,8 @@ def _operations(body: bytes, prefix: str, found: _Bytes) -> None:
         found.take(change.size(), prefix + journal.OPERATIONS[change.kind], text)
 
 
-def _checkpoint(found: _Bytes) -> None:
+@_describer
+def describe_checkpoint(found: _Bytes) -> None:
     def slot(number: int, found: _Bytes) -> None:
         found.fields(checkpoint.SLOT, f"slot {number} ")
         found.rest("unused", "")
@@ -271,7 +269,9 @@ def _checkpoint(found: _Bytes) -> None:
     found.rest("rest", "after the last slot")
 
 
-def _segment_end(found: _Bytes) -> None:
+@_describer
+def describe_segment_end(found: _Bytes) -> None:
+    """Index frame, trailer and seek table."""
     head = found.fields(index.INDEX_HEADER)
     found.take(head["key_size"], "key")
     for number in range(head["block_count"]):
@@ -279,10 +279,3 @@ def _segment_end(found: _Bytes) -> None:
     found.checksum(digest64(found.data[: found.at]))
     found.fields(index.TRAILER)
     found.rest("seek table", f"{found.end - found.at:,} bytes in zstd's seekable format")
-
-
-# Each takes bytes, and their offset in the file, if they are not all of it.
-describe_envelope: Final = partial(_described, _envelope)
-describe_journal: Final = partial(_described, _journal)
-describe_checkpoint: Final = partial(_described, _checkpoint)
-describe_segment_end: Final = partial(_described, _segment_end)  # index frame, trailer, seek table

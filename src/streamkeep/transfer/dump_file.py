@@ -186,21 +186,6 @@ def dump(
     )
 
 
-def to_rdb(
-    store: AnySource,
-    target: DumpTarget,
-    *,
-    keys: Key | Iterable[Key] | None = None,
-    redis: str = DEFAULT_REDIS,
-    overwrite: bool = False,
-    progress: ProgressCallback | None = None,
-) -> DumpReport:
-    """Write an RDB file, from which Redis and Valkey start: `dump` with `format="rdb"`."""
-    return dump(
-        store, target, format="rdb", keys=keys, redis=redis, overwrite=overwrite, progress=progress
-    )
-
-
 def dump_group(
     store: AnySource,
     out: BinaryIO,

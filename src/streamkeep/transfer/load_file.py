@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
@@ -23,11 +23,12 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.times import TIME_UNITS, TimeUnit
 from streamkeep.format.humanize import count_text
+from streamkeep.format.redis.resp import read_commands
 from streamkeep.transfer import stores
-from streamkeep.transfer.aof import CommandFailure, OpenMulti, Replay, read_stream
+from streamkeep.transfer.aof import CommandFailure, OpenMulti, Replay
 from streamkeep.transfer.formats import LoadFormat, load_format
 from streamkeep.transfer.loading import tables
-from streamkeep.transfer.loading.append import Appender, Choice, batches, sorted_rows
+from streamkeep.transfer.loading.append import Appender, Choice, Outcome, batches, sorted_rows
 from streamkeep.transfer.loading.staged import Existing
 from streamkeep.transfer.loading.whole import CallerError, Given, WholeLoader
 
@@ -38,6 +39,7 @@ Kind = Literal["streams", "commands", "rows"]
 
 _DUMP_START: Final = b'{"type":"dump"'
 _EXISTING: Final = ("refuse", "skip", "replace")
+_NOTHING: Final = Outcome("nothing was loaded")
 
 
 class LoadReport(NamedTuple):
@@ -176,42 +178,44 @@ def load(
             raise stopped.error from None
 
 
-def from_rdb(
-    store: stores.AnyStore,
-    source: LoadSource,
-    *,
-    key: Key | None = None,
-    existing: Existing | None = None,
-    database: int | None = None,
-    sync: Sync | None = None,
-    progress: stores.ProgressCallback | None = None,
-) -> LoadReport:
-    """Load the streams of an RDB file of Redis or Valkey: `load` with `format="rdb"`."""
-    return load(
-        store,
-        source,
-        format="rdb",
-        key=key,
-        existing=existing,
-        database=database,
-        sync=sync,
-        progress=progress,
-    )
-
-
 class _Loading(Given):
     def run(self) -> LoadReport:
+        self.so_far: Callable[[], Outcome] = lambda: _NOTHING  # what was done
         began = time.perf_counter()
         stream: Any = self.file.for_parquet() if self.kind == "parquet" else self.file.contents()
         kind = self._kind_of(stream)
         self._check_options(kind)
-        if kind == "streams":
-            report = self._streams(stream)
-        elif kind == "commands":
-            report = self._commands(stream)
-        else:
-            report = self._rows(stream)
+        runs = {"streams": self._streams, "commands": self._commands, "rows": self._rows}
+        try:
+            report = runs[kind](stream)
+        except (tables.RowError, CommandFailure, OpenMulti) as error:
+            raise self._explained(error) from error
+        except (StreamkeepError, KeyboardInterrupt) as error:
+            if isinstance(error, CorruptionError) and error.where.startswith(self.file.name):
+                raise self._explained(error) from error
+            told, resume, _ = self.so_far()
+            why = "interrupted; " if isinstance(error, KeyboardInterrupt) else ""
+            error.add_note("; ".join(filter(None, (f"{self.file.name}: {why}{told}", resume))))
+            raise
         return report._replace(seconds=time.perf_counter() - began)
+
+    def _explained(self, error: Exception) -> LoadError:
+        """Return the error of a file, with what is in the store and how to go on."""
+        name, line = self.file.name, None
+        outcome, hint, done = self.so_far()
+        problem = f"{name}: {error}"
+        if isinstance(error, tables.RowError):
+            problem, line = f"{name}{error.place}: {error}", error.line
+            hint = error.hint or hint
+        elif isinstance(error, (CommandFailure, OpenMulti)):
+            line = error.number
+        else:
+            problem = str(error)
+        if isinstance(error, CommandFailure):
+            over = f"from_line={error.number + 1} leaves this command out, "
+            over += f"skip={error.name} all of its name"
+            hint = f"{hint}; {over}" if hint else over
+        return LoadError(f"{problem}; {outcome}", source=name, line=line, done=done, hint=hint)
 
     def _kind_of(self, stream: Any) -> Kind:
         if self.kind == "resp":
@@ -221,7 +225,7 @@ class _Loading(Given):
         if self.kind != "jsonl":
             return "rows"
         start = b""
-        with suppress(*stores.DAMAGED):  # reading the lines raises it again
+        with suppress(CorruptionError):  # reading the lines raises it again
             start = stream.peek(len(_DUMP_START)).lstrip()[: len(_DUMP_START) + 8]
         is_dump = start.replace(b" ", b"").startswith(_DUMP_START)
         if self.key is None and start and not is_dump:
@@ -250,49 +254,23 @@ class _Loading(Given):
         if kind == "commands" and self.key is not None:
             raise ArgumentError("commands name their streams: leave key= out")
 
-    def _refused(
-        self, error: tables.RowError, outcome: str, *, hint: str = "", done: int = 0
-    ) -> LoadError:
-        name = self.file.name
-        return LoadError(
-            f"{name}{error.place}: {error}; {outcome}",
-            source=name,
-            line=error.line,
-            done=done,
-            hint=error.hint or hint,
-        )
-
     # --- whole streams ----------------------------------------------------------------------
 
     def _streams(self, stream: Any) -> LoadReport:
-        name = self.file.name
-        published: int | None = None
         loader = WholeLoader(self)
+        published = 0
         try:
-            try:
-                loader.read(stream)
-                with stores.uninterrupted():
-                    published = loader.publish()
-            finally:
-                loader.discard()
-        except KeyboardInterrupt as error:
-            told = "nothing" if published is None else "all"
-            error.add_note(f"{name}: interrupted; {told} was loaded")
-            raise
-        except tables.RowError as error:
-            raise self._refused(error, "nothing was loaded") from error
+            loader.read(stream)
+            with stores.uninterrupted():
+                published = loader.publish()
+                self.so_far = lambda: Outcome("all was loaded")
         except KeyExistsError as error:
             error.add_note('existing="skip" leaves it, existing="replace" replaces it')
             raise
-        except CorruptionError as error:
-            if not error.where.startswith(name):
-                raise
-            raise LoadError(f"{error}; nothing was loaded", source=name) from error
-        except stores.DAMAGED as error:
-            problem = f"{name}: the gzip file is damaged or cut off; nothing was loaded"
-            raise LoadError(problem, source=name) from error
+        finally:
+            loader.discard()
         return LoadReport(
-            name,
+            self.file.name,
             self.kind,
             "streams",
             streams=published,
@@ -305,36 +283,20 @@ class _Loading(Given):
     # --- commands ---------------------------------------------------------------------------
 
     def _commands(self, stream: Any) -> LoadReport:
-        name = self.file.name
         first = self.from_line or 1
         replay = Replay(self.target, first, self.skip, self.moved)
-        try:
-            replay.run(read_stream(stream, name))
-        except (CommandFailure, OpenMulti, CorruptionError) as error:
-            outcome, resume, applied = _outcome_of(replay, first)
-            line = None
-            if isinstance(error, CorruptionError):
-                if not error.where.startswith(name):
-                    error.add_note(_told(name, outcome, resume))
-                    raise
-                problem = str(error)
-            else:
-                problem, line = f"{name}: {error}", error.number
-            if isinstance(error, CommandFailure):
-                over = (
-                    f"from_line={error.number + 1} leaves this command out, skip={error.name} all"
-                )
-                resume = f"{resume}; {over} of its name" if resume else f"{over} of its name"
-            raise LoadError(
-                f"{problem}; {outcome}", source=name, line=line, done=applied, hint=resume
-            ) from error
-        except (StreamkeepError, KeyboardInterrupt) as error:
-            outcome, resume, _ = _outcome_of(replay, first)
-            why = "interrupted; " if isinstance(error, KeyboardInterrupt) else ""
-            error.add_note(_told(name, why + outcome, resume))
-            raise
+
+        def so_far() -> Outcome:
+            applied = max(replay.done - first + 1, 0)
+            if not applied:
+                return Outcome("no command was applied")
+            resume = f"from_line={replay.done + 1} resumes there"
+            return Outcome(f"{count_text(applied, 'command')} applied", resume, applied)
+
+        self.so_far = so_far
+        replay.run(read_commands(stream.read, self.file.name))
         return LoadReport(
-            name,
+            self.file.name,
             self.kind,
             "commands",
             entries=replay.entries,
@@ -346,50 +308,29 @@ class _Loading(Given):
 
     def _rows(self, stream: Any) -> LoadReport:
         assert self.key is not None
-        name = self.file.name
         appender = Appender(self.target, self.key, in_order=not self.sort)
-        try:
-            choice = Choice(self.key)
-            first = self.from_line or 1
-            found: Iterable[tables.Row]
-            if self.kind == "jsonl" or self.kind == "csv" or self.kind == "tsv":
-                found = tables.read_rows(
-                    stream, self.kind, self.columns, self.max_line, drop_empty=self.drop_empty
-                )
-            else:
-                found = tables.read_parquet(stream)
-            rows = choice.rows(row for row in found if row.line >= first)
-            if self.sort:
-                rows = iter(sorted_rows(rows, lambda: self.moved(0)))
-            for part in batches(rows, self.batch or BATCH):
-                appender.append(part, lambda: self.moved(appender.stored))
-            choice.check(may_be_empty=True)
-        except tables.RowError as error:
-            raise self._refused(
-                error, appender.outcome(), hint=appender.resume(), done=appender.stored
-            ) from error
-        except (StreamkeepError, KeyboardInterrupt) as error:
-            why = "interrupted; " if isinstance(error, KeyboardInterrupt) else ""
-            error.add_note(_told(name, why + appender.outcome(), appender.resume()))
-            raise
+        self.so_far = appender.so_far
+        choice = Choice(self.key)
+        first = self.from_line or 1
+        found: Iterable[tables.Row]
+        if self.kind == "parquet":
+            found = tables.read_parquet(stream)
+        elif self.kind == "jsonl":
+            found = tables.read_jsonl(stream, self.max_line, self.columns)
+        else:
+            line, drop = self.max_line, self.drop_empty
+            found = tables.read_csv(stream, self.kind, line, self.columns, drop_empty=drop)
+        rows = choice.rows(row for row in found if row.line >= first)
+        if self.sort:
+            rows = iter(sorted_rows(rows, lambda: self.moved(0)))
+        for part in batches(rows, self.batch or BATCH):
+            appender.append(part, lambda: self.moved(appender.stored))
+        choice.check(may_be_empty=True)
         return LoadReport(
-            name,
+            self.file.name,
             self.kind,
             "rows",
             entries=appender.stored,
             first_id=appender.first_id,
-            last_id=appender.last_id if appender.stored else None,
+            last_id=appender.last_id,
         )
-
-
-def _outcome_of(replay: Replay, first: int) -> tuple[str, str, int]:
-    """Return how many commands were applied, how to continue, and the number again."""
-    applied = max(replay.done - first + 1, 0)
-    if not applied:
-        return "no command was applied", "", 0
-    text = f"{count_text(applied, 'command')} applied"
-    return text, f"from_line={replay.done + 1} resumes there", applied
-
-
-def _told(name: str, outcome: str, resume: str) -> str:
-    return f"{name}: {outcome}; {resume}" if resume else f"{name}: {outcome}"

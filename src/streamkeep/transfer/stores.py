@@ -134,9 +134,6 @@ class Target:
     def __exit__(self, *details: Any) -> None:
         self._stack.__exit__(*details)
 
-    def exists(self) -> bool:
-        return self._path is None or os.path.exists(self._path / DATA_FILE)
-
     def store(self) -> Store[Any]:
         """Return the store, opened or created at the first call."""
         if self._store is None:
@@ -206,8 +203,23 @@ def uninterrupted() -> Iterator[None]:
 _BUFFER: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
-# What reading a damaged gzip file raises.
-DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)
+
+class _Unpacked(io.RawIOBase):
+    """What a gzip file holds; damage raises CorruptionError, as in any other file."""
+
+    def __init__(self, packed: BinaryIO, name: str) -> None:
+        self._file = gzip.GzipFile(fileobj=packed)
+        self._name = name
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return self._file.readinto(buffer)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            problem = f"the gzip file is damaged or cut off: {error}"
+            raise errors.CorruptionError(self._name, problem) from error
 
 
 class SourceFile(io.RawIOBase):
@@ -254,7 +266,7 @@ class SourceFile(io.RawIOBase):
         try:
             found: io.BufferedReader[Any] = io.BufferedReader(self, _BUFFER)
             if found.peek(2)[:2] == _GZIP_MAGIC:
-                return io.BufferedReader(gzip.GzipFile(fileobj=found), _BUFFER)
+                return io.BufferedReader(_Unpacked(found, self.name), _BUFFER)
             return found
         except OSError as error:
             problem = f"{self.name}: {error.strerror or error}"

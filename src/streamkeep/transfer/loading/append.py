@@ -1,14 +1,13 @@
 """Rows of CSV, JSON Lines or Parquet files appended to one stream.
 
 Rows are appended in batches, each in one transaction: a bad line costs at most its own batch, and
-memory stays bounded. IDs are checked against the stream here before the store checks them again,
-because only this module knows the line of each ID.
+memory stays bounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NoReturn
+from typing import Final, NamedTuple
 
 from streamkeep.engine.commands.xadd import xadd_many
 from streamkeep.format.core.entry import MIN_ID, StreamId
@@ -21,6 +20,17 @@ from streamkeep.transfer.stores import Target, uninterrupted
 _NAMED: Final = 8  # streams that a message names
 # A batch ends at this size, too: a thousand entries may be a gigabyte.
 BATCH_BYTES: Final = 64 << 20
+
+
+class Outcome(NamedTuple):
+    """How far a load came: as text, how to load the rest, and how many entries or commands."""
+
+    text: str
+    resume: str = ""
+    done: int = 0
+
+
+NOTHING_STORED: Final = Outcome("nothing was stored")
 
 
 def sorted_rows(rows: Iterable[Row], moved: Callable[[], None]) -> list[Row]:
@@ -93,7 +103,7 @@ class Appender:
     Attributes:
         stored: how many entries are in the store.
         next_line: the line after the last one that is in the store.
-        first_id, last_id: of these entries; `last_id` begins as the last ID of the stream.
+        first_id, last_id: of these entries.
     """
 
     def __init__(self, target: Target, key: bytes, *, in_order: bool) -> None:
@@ -101,12 +111,10 @@ class Appender:
         self._target = target
         self._key = key
         self._in_order = in_order
-        self._begun = False
         self.stored = 0
         self.next_line = 1
         self.first_id: StreamId | None = None
-        self.last_id = MIN_ID
-        self._start_id = MIN_ID  # what the stream had before this load
+        self.last_id: StreamId | None = None
 
     def append(self, batch: list[Row], moved: Callable[[], None]) -> None:
         """Append a batch in one transaction, then call `moved`.
@@ -114,65 +122,52 @@ class Appender:
         Raises:
             RowError: an ID is not above the one before; nothing of the batch is stored.
         """
-        if not self._target.exists():
-            self._check_order(batch)  # a file without a single good batch creates no store
         store = self._target.store()
-        if not self._begun:
-            self._begun = True
-            if store.exists(self._key):
-                counters = store.xinfo_stream(self._key)
-                self.last_id = self._start_id = StreamId.parse(counters["last-generated-id"])
-        self._check_order(batch)
-        ids = [row.new_id for row in batch]
         with uninterrupted():
             try:
                 with store.transaction(self._target.sync) as transaction:
                     flats = [row.flat for row in batch]
+                    ids = [row.new_id for row in batch]
                     added = xadd_many(transaction.txn, self._key, flats, ids)
             except CommandError as error:
-                problem = f"this or a later line up to {batch[-1].line}: {error.redis_error}"
-                raise RowError(batch[0].line, problem) from error
+                raise self._refused(batch, error) from error
             self.stored += len(added)
             self.next_line = batch[-1].line + 1
+            self.first_id = self.first_id or StreamId.parse(added[0])
             self.last_id = StreamId.parse(added[-1])
-            if self.first_id is None:
-                self.first_id = StreamId.parse(added[0])
             moved()
 
-    def _check_order(self, batch: list[Row]) -> None:
-        """Raise for the first row whose ID the stream will not take."""
-        last_ms, last_seq = self.last_id
-        for row in batch:
-            if row.ms is None:
-                continue
-            seq = row.seq
-            if seq is None:
-                seq = last_seq + 1 if row.ms == last_ms else 0
-            if (row.ms, seq) <= (last_ms, last_seq):
-                self._refuse(row, StreamId(last_ms, last_seq))
-            last_ms, last_seq = row.ms, seq
-
-    def _refuse(self, row: Row, last: StreamId) -> NoReturn:
-        assert row.ms is not None
+    def _refused(self, batch: list[Row], error: CommandError) -> RowError:
+        """Return the error for the first row that the stream does not take."""
+        zeros = (at for at, row in enumerate(batch) if (row.ms, row.seq) == MIN_ID)  # no stream's
+        at = error.entry_index if error.entry_index is not None else next(zeros, None)
+        row = batch[at or 0]
+        if at is None:
+            problem = f"this or a later line up to {batch[-1].line}: {error.redis_error}"
+            return RowError(row.line, problem)
+        if row.ms is None or (at and batch[at - 1].ms is None):  # the clock gave one of the two
+            return RowError(row.line, error.redis_error)
+        if at:
+            last = StreamId(batch[at - 1].ms or 0, batch[at - 1].seq or 0)
+        else:
+            store = self._target.store()
+            known = store.exists(self._key) and store.xinfo_stream(self._key)
+            last = StreamId.parse(known["last-generated-id"]) if known else MIN_ID
         if row.seq is None:
             problem = f"{time_text(row.ms)} is before {time_text(last.ms)}"
         else:
             problem = f"ID {row.ms}-{row.seq} is not above {last}"
-        if last == self._start_id:
+        if not at and last != self.last_id:
             problem += f", the last ID of {named(self._key)}; a stream only takes newer ones"
-            raise RowError(row.line, problem)
+            return RowError(row.line, problem)
         hint = "sort=True puts the file in order" if self._in_order and not self.stored else ""
-        raise RowError(row.line, f"{problem}, the row before; IDs must rise", hint=hint)
+        return RowError(row.line, f"{problem}, the row before; IDs must rise", hint=hint)
 
-    def outcome(self) -> str:
+    def so_far(self) -> Outcome:
         if not self.stored:
-            return "nothing was stored"
+            return NOTHING_STORED
+        text = f"{entries_text(self.stored)} stored"
         if not self._in_order:  # the stored rows are not the first lines of the file
-            return f"{entries_text(self.stored)} stored"
-        return f"{entries_text(self.stored)} stored, up to line {self.next_line - 1}"
-
-    def resume(self) -> str:
-        """Return how to load the rest of the file, or nothing where there is no such way."""
-        if not self.stored or not self._in_order:
-            return ""
-        return f"from_line={self.next_line} continues after them"
+            return Outcome(text, "", self.stored)
+        resume = f"from_line={self.next_line} continues after them"
+        return Outcome(f"{text}, up to line {self.next_line - 1}", resume, self.stored)

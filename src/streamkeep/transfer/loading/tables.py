@@ -29,7 +29,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from streamkeep.engine.commands.xadd import ANY_ID, AUTO_SEQ, EXPLICIT, NewId
 from streamkeep.format.core.entry import StreamId
@@ -37,8 +37,7 @@ from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.format.core.json_form import from_json
 from streamkeep.format.core.times import TimeUnit, parse_time
 from streamkeep.format.humanize import count_text, size_text
-from streamkeep.transfer.formats import DELIMITERS, ID_COLUMN, KEY_COLUMN, arrow
-from streamkeep.transfer.stores import DAMAGED
+from streamkeep.transfer.formats import DELIMITERS, ID_COLUMN, KEY_COLUMN, LoadFormat, arrow
 
 # --- lines of text --------------------------------------------------------------------------------
 
@@ -82,6 +81,8 @@ def too_long(line: int, limit: int) -> RowError:
 def bounded_lines(stream: BinaryIO, limit: int, start: bytes = b"") -> Iterator[bytes]:
     """Yield the lines of a stream with their ends; raise RowError for one beyond the limit.
 
+    The mark that some programs put before UTF-8 is left out.
+
     Args:
         start: what was already read of the first line.
     """
@@ -91,7 +92,9 @@ def bounded_lines(stream: BinaryIO, limit: int, start: bytes = b"") -> Iterator[
         number += 1
         if len(data) > limit:
             raise too_long(number, limit)
-        yield data
+        if number == 1 and data.startswith(BOMS_OF_UTF_16):
+            raise RowError(1, "UTF-16 text", hint="iconv -f utf-16 -t utf-8 FILE")
+        yield data.removeprefix(BOM) if number == 1 else data
 
 
 class TextLines:
@@ -108,8 +111,7 @@ class TextLines:
         self.began = 1
 
     def __iter__(self) -> Iterator[str]:
-        for data in bounded_lines(self._stream, self._limit):
-            line = data.removeprefix(BOM) if self.number == 0 else data
+        for line in bounded_lines(self._stream, self._limit):
             if line.endswith(b"\n") and line.find(b"\r", 0, -2) < 0:
                 yield self._taken(line)
                 continue
@@ -128,8 +130,6 @@ class TextLines:
 
 
 _FULL_ID: Final = re.compile(r"[0-9]+-[0-9]+")
-
-RowFormat = Literal["jsonl", "csv", "tsv"]
 
 
 class Row(NamedTuple):
@@ -193,51 +193,32 @@ def parse_full_id(text: str) -> tuple[int, int]:
     return ms, seq
 
 
-def read_rows(
+# --- CSV ------------------------------------------------------------------------------------------
+
+
+def read_csv(
     stream: io.BufferedReader[Any],
-    kind: RowFormat,
-    columns: Columns,
+    kind: LoadFormat,
     max_line: int,
+    columns: Columns | None = None,
     *,
     drop_empty: bool = False,
 ) -> Iterator[Row]:
     """Yield the rows of a file of text.
 
     Args:
-        max_line: how many bytes a line may have.
-        drop_empty: leave out empty CSV cells, and rows that have no others.
-
-    Raises:
-        RowError: a line is not as the format says, or the file is damaged there.
+        columns: None for what `streamkeep dump --format csv` wrote, and nothing else.
+        drop_empty: leave out empty cells, and rows that have no others.
     """
-    line = 0
-    try:
-        rows = (
-            read_jsonl(stream, columns, max_line)
-            if kind == "jsonl"
-            else read_csv(stream, DELIMITERS[kind], columns, max_line, drop_empty=drop_empty)
-        )
-        for row in rows:
-            line = row.line
-            yield row
-    except DAMAGED as error:
-        raise RowError(line + 1, f"the gzip file is damaged or cut off here: {error}") from None
-
-
-# --- CSV ------------------------------------------------------------------------------------------
-
-
-def read_csv(
-    stream: io.BufferedReader[Any],
-    delimiter: str,
-    columns: Columns,
-    max_line: int,
-    *,
-    drop_empty: bool,
-) -> Iterator[Row]:
-    lines = _csv_lines(stream, delimiter, max_line)
+    lines = _csv_lines(stream, DELIMITERS[kind], max_line)
     _, names = next(lines, (1, []))
-    if _is_dump(names) and columns.time is None and columns.id in (None, ID_COLUMN):
+    is_dump = names[:2] == [KEY_COLUMN, ID_COLUMN]
+    if columns is None and not is_dump:
+        if not names:
+            raise RowError(1, "an empty file")
+        problem = f"the first columns are {', '.join(names[:2])}, not {KEY_COLUMN}, {ID_COLUMN}"
+        raise RowError(1, problem, hint="key=KEY appends any table to the stream KEY")
+    if columns is None or (is_dump and columns.time is None and columns.id in (None, ID_COLUMN)):
         yield from _dump_rows(names, lines)
         return
     fields = [_bytes(name) for name in names]
@@ -249,22 +230,6 @@ def read_csv(
         pairs = zip(fields, map(_bytes, cells), strict=True)
         kept = filter(itemgetter(1), pairs) if drop_empty else pairs
         yield Row(line, None, ms, seq, list(chain.from_iterable(kept)))
-
-
-def read_dump_csv(stream: io.BufferedReader[Any], delimiter: str, max_line: int) -> Iterator[Row]:
-    """Yield the entries of what `streamkeep dump --format csv` wrote."""
-    lines = _csv_lines(stream, delimiter, max_line)
-    _, names = next(lines, (1, []))
-    if not names:
-        raise RowError(1, "an empty file")
-    if not _is_dump(names):
-        problem = f"the first columns are {', '.join(names[:2])}, not {KEY_COLUMN}, {ID_COLUMN}"
-        raise RowError(1, problem, hint="key=KEY appends any table to the stream KEY")
-    yield from _dump_rows(names, lines)
-
-
-def _is_dump(names: list[str]) -> bool:
-    return names[:2] == [KEY_COLUMN, ID_COLUMN]
 
 
 def _dump_rows(names: list[str], lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
@@ -288,8 +253,6 @@ def _csv_lines(
     stream: io.BufferedReader[Any], delimiter: str, max_line: int
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the cells of each line that is not empty, the one with names first."""
-    if stream.peek(2)[:2] in BOMS_OF_UTF_16:
-        raise RowError(1, "UTF-16 text", hint="iconv -f utf-16 -t utf-8 FILE")
     csv.field_size_limit(max(max_line, csv.field_size_limit()))  # `TextLines` refuses longer ones
     text = TextLines(stream, max_line)
     reader = csv.reader(text, delimiter=delimiter, strict=True)
@@ -351,12 +314,8 @@ _decode = json.JSONDecoder(
 ).decode
 
 
-def read_jsonl(stream: io.BufferedReader[Any], columns: Columns, max_line: int) -> Iterator[Row]:
+def read_jsonl(stream: io.BufferedReader[Any], max_line: int, columns: Columns) -> Iterator[Row]:
     for number, data in enumerate(bounded_lines(stream, max_line), 1):
-        if number == 1:
-            if data[:2] in BOMS_OF_UTF_16:
-                raise RowError(1, "UTF-16 text", hint="iconv -f utf-16 -t utf-8 FILE")
-            data = data.removeprefix(BOM)
         if data.isspace() or not data:
             continue
         row = _json_row(number, _parse(number, data), columns)

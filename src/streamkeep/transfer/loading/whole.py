@@ -17,7 +17,7 @@ from streamkeep.format.core.json_form import from_json
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_rdb
 from streamkeep.format.redis.stream_dump import Losses, read_payload
-from streamkeep.transfer.formats import DELIMITERS, LoadFormat
+from streamkeep.transfer.formats import LoadFormat
 from streamkeep.transfer.loading import tables
 from streamkeep.transfer.loading.append import Choice
 from streamkeep.transfer.loading.jsonl import JsonReader
@@ -113,7 +113,7 @@ class WholeLoader:
         elif kind == "parquet":
             self._table(tables.read_parquet(stream), "row")
         else:
-            self._table(tables.read_dump_csv(stream, DELIMITERS[kind], given.max_line), "line")
+            self._table(tables.read_csv(stream, kind, given.max_line), "line")
 
     def publish(self) -> int:
         self._choice.check(may_be_empty=False)
