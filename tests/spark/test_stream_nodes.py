@@ -257,14 +257,14 @@ def test_a_streaming_read_goes_through_the_archive(small: Store[bytes]) -> None:
     ids = filled(small, 200)
     options = parse_read({"path": str(small.path), "subscribe": "s"})
     with small.snapshot() as snapshot:
-        half = limited_positions(snapshot.txn, options, {}, Budget(55, None))
+        half = limited_positions(snapshot.txn, options, {}, Budget(55))
     assert half[b"s"].id == StreamId(1054, 0)
     assert half[b"s"].next == StreamId(1055, 0)
     move_nodes(small, 8, 4)
     with small.snapshot() as snapshot:
         txn = snapshot.txn
         check_nothing_lost(txn, options, b"s", half[b"s"])
-        more = limited_positions(txn, options, half, Budget(100, None))
+        more = limited_positions(txn, options, half, Budget(100))
         assert more[b"s"].id == StreamId(1154, 0)
         assert newest_positions(txn, options, half)[b"s"].id == StreamId(1199, 0)
         assert report(txn, options, half, half, {})["s"]["entriesBehind"] == 145
@@ -323,7 +323,7 @@ def test_a_query_loses_nothing_that_is_archived_before_it_comes(
     found: list[str] = []
     for maxlen in (90, 60, 30, 0, 0):
         with store.snapshot() as snapshot:
-            more = limited_positions(snapshot.txn, options, positions, Budget(23, None))
+            more = limited_positions(snapshot.txn, options, positions, Budget(23))
         store.xtrim("s", maxlen=maxlen, approximate=False)
         if maxlen % 60:
             store.archive()

@@ -13,6 +13,7 @@ of the next one. The group is written and never read.
 from __future__ import annotations
 
 import logging
+from math import inf
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -118,9 +119,10 @@ class StreamkeepStreamReader(
     def latestOffset(self, start: dict[str, Any], limit: datasource.ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch."""
         was, positions = offsets.decode_offset(start)
-        budget = triggers.Budget(None, None)
+        budget = triggers.Budget()
         if not isinstance(limit, datasource.ReadAllAvailable):
-            budget = triggers.Budget(self.options.max_entries, self.options.max_bytes)
+            most = self.options.max_entries, self.options.max_bytes
+            budget = triggers.Budget(*(inf if one is None else one for one in most))
         with reading(self.options.path) as store, store.snapshot() as snapshot:
             txn = snapshot.txn
             positions, losses = triggers.resumed(
@@ -131,7 +133,7 @@ class StreamkeepStreamReader(
             if self._bound is not None and self._bound[0] != store.uuid:
                 self._bound = store.uuid, triggers.newest_positions(txn, self.options, {})
             bound = None if self._bound is None else self._bound[1]
-            if budget != triggers.Budget(None, None):
+            if budget != triggers.Budget():
                 newest = triggers.limited_positions(txn, self.options, positions, budget, bound)
             elif bound is None:
                 newest = triggers.newest_positions(txn, self.options, positions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from math import inf
 from typing import Final
 
 from streamkeep.arrow.keys import key_text
@@ -23,27 +23,19 @@ from streamkeep.pipeline.source.offsets import BEGINNING, Position, Positions
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
 
-_COUNTED_NODES: Final = 20_000  # beyond this number, the rest is estimated
-_ABSENT: Final[dict[str, object]] = {
-    "id": None,
-    "entriesBehind": 0,
-    "secondsBehind": 0,
-    "entriesPlanned": 0,
-}
+_ABSENT: Final = {"id": None, "entriesBehind": 0, "secondsBehind": 0, "entriesPlanned": 0}
 
 
 @dataclass
 class Budget:
-    """How much one trigger may still read; None for no limit."""
+    """How much one trigger may still read."""
 
-    entries: int | None
-    size_bytes: int | None
+    entries: float = inf
+    size_bytes: float = inf
 
     @property
     def spent(self) -> bool:
-        return (self.entries is not None and self.entries <= 0) or (
-            self.size_bytes is not None and self.size_bytes <= 0
-        )
+        return min(self.entries, self.size_bytes) <= 0
 
 
 class TriggerStream:
@@ -92,7 +84,7 @@ class TriggerStream:
 
     def read_at(self, after: StreamId) -> int:
         """Return how many of the entries that were ever added come up to an ID."""
-        return self.total() - self.source_nodes.count(after.next(), MAX_ID).entries
+        return self.total() - self.entries_after(after)
 
     def _position(self, last: StreamId, read: int, following: StreamId | None) -> Position:
         record = self.stream.record
@@ -118,28 +110,11 @@ class TriggerStream:
                     return StreamId(*one)
         return None
 
-    def count_after(self, after: StreamId, most_nodes: int) -> tuple[int, StreamId | None]:
-        """Return the number of entries after an ID in the next nodes, and the next node's key."""
-        count = nodes = 0
-        for ms, seq, load in self.source_nodes.nodes(after.next(), MAX_ID, None):
-            if nodes >= most_nodes:
-                return count, StreamId(ms, seq)
-            data = load()
-            if not data:
-                continue
-            if (ms, seq) <= after:
-                count += sum(one > after for one in live_ids(data, ms, seq))
-            else:
-                count += peek_counts(data)[0]
-            nodes += 1
-        return count, None
-
     def tombstones_after(self, after: StreamId) -> int:
         """Return the number of deleted entries that live nodes after an ID still hold."""
         live = StreamNodes(self.source_nodes.txn, self.number, self.stream, LIVE)
-        nodes = live.nodes(after.next(), MAX_ID, None)  # history shows none
         count = 0
-        for ms, seq, load in islice(nodes, _COUNTED_NODES):
+        for ms, seq, load in live.nodes(after.next(), MAX_ID, None):  # history shows none
             data = load()
             if data and (ms, seq) > after:
                 count += peek_counts(data)[1]
@@ -158,7 +133,7 @@ class TriggerStream:
             read: how many of all entries come up to it.
             first: the first of those that are there.
         """
-        missing = self.total() - read - self.source_nodes.count(after.next(), MAX_ID).entries
+        missing = self.total() - read - self.entries_after(after)
         record = self.stream.record
         deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
         if first is not None and deleted > first:
@@ -174,14 +149,7 @@ class TriggerStream:
         return missing
 
     def entries_after(self, after: StreamId) -> int:
-        """Return the number of entries after an ID; beyond 20,000 nodes it is an estimate."""
-        if self.last <= after:
-            return 0
-        count, following = self.count_after(after, _COUNTED_NODES)
-        if following is None:
-            return count
-        share = (self.last.ms - following.ms) / max(1, following.ms - after.ms)
-        return round(count * (1 + share))
+        return self.source_nodes.count(after.next(), MAX_ID).entries if self.last > after else 0
 
 
 def trigger_streams(txn: Txn, options: ReadOptions) -> Iterator[tuple[bytes, TriggerStream]]:
@@ -214,13 +182,12 @@ def start_gone(txn: Txn, options: ReadOptions, key: bytes, number: int) -> DataL
 
     A time is no such ID: a read from a time on begins with the first entry that is there.
     """
-    starting = None if options.starting is None else options.starting.of(key)
-    stream = txn.find_stream(key)
-    if options.starting is None or not options.starting.by_id or stream is None:
+    begin, stream = options.starting, txn.find_stream(key)
+    starting = begin.of(key) if begin is not None and begin.by_id else MIN_ID
+    there = stream is not None and stream.number == number
+    if stream is None or not there or not isinstance(starting, StreamId) or starting == MIN_ID:
         return None
     current = TriggerStream(txn, stream, options.source)
-    if stream.number != number or not isinstance(starting, StreamId) or starting == MIN_ID:
-        return None
     first = current.first_after(MIN_ID)
     if starting > current.last or (first is not None and first <= starting):
         return None
@@ -258,27 +225,21 @@ def limited_positions(
     for key, stream in trigger_streams(txn, options):
         if bound is not None and key not in bound:
             continue
-        after = stream.after(start.get(key, BEGINNING))
+        known = start.get(key, BEGINNING)
+        after, read = stream.after(known), known.read
         last = stream.last if bound is None else min(stream.last, bound[key].id)
         if last > after:
-            known = start.get(key, BEGINNING)
-            read = known.read
             if read is None or known.next is None or known.next != stream.first_after(after):
                 read = stream.read_at(after)  # some may be lost
             walks[key] = _Steps(stream, after, last, read)
     while walks and not budget.spent:
-        share = Budget(
-            None if budget.entries is None else max(1, budget.entries // len(walks)),
-            None if budget.size_bytes is None else max(1, budget.size_bytes // len(walks)),
-        )
+        share = Budget(max(1, budget.entries / len(walks)), max(1, budget.size_bytes / len(walks)))
         for key, steps in list(walks.items()):
             if budget.spent:
                 break
             entries, size = steps.take(share)
-            if budget.entries is not None:
-                budget.entries -= entries
-            if budget.size_bytes is not None:
-                budget.size_bytes -= size
+            budget.entries -= entries
+            budget.size_bytes -= size
             positions[key] = steps.stream.met(steps.position(), start, key)
             if steps.ended:
                 del walks[key]
@@ -301,12 +262,9 @@ class _Steps:
     def take(self, share: Budget) -> tuple[int, int]:
         entries = size = 0
         while self._fill():
-            room = len(self._ids)
-            if share.entries is not None:
-                room = min(room, share.entries - entries)
-            if share.size_bytes is not None:
-                room = min(room, max(1, (share.size_bytes - size) // max(1, self._size)))
-            if room <= 0 or (share.size_bytes is not None and size >= share.size_bytes):
+            by_size = max(1, (share.size_bytes - size) / max(1, self._size))
+            room = int(min(len(self._ids), share.entries - entries, by_size))
+            if room <= 0 or size >= share.size_bytes:
                 return entries, size
             self.id = StreamId(*self._ids[room - 1])
             del self._ids[:room]
@@ -375,10 +333,8 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
     stream = txn.find_stream(key)
     if stream is None or stream.number != position.number:
         return
-    record = stream.record
-    after = position.id
-    trimmed = record.length == 0 or (record.first_ms, record.first_seq) > after
-    if not trimmed:
+    record, after = stream.record, position.id
+    if record.length and record.first_id() <= after:
         return
     current = TriggerStream(txn, stream, options.source)
     first = current.first_after(after)
@@ -395,8 +351,7 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
             lost = max(1, current.missing_after(after, position.read, first))
         what = f"{lost} entries from {position.next} on"
     elif position.read is not None and options.source != ARCHIVE:
-        lost = current.total() - position.read
-        lost -= current.source_nodes.count(after.next(), MAX_ID).entries
+        lost = current.total() - position.read - current.entries_after(after)
         if lost <= 0:
             return
         if deleted > after and (
