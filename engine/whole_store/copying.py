@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import lmdb
 
@@ -119,6 +119,12 @@ def open_new(folder: Folder) -> lmdb.Environment:
         except lmdb.Error as error:
             raise translate(error) from error
     raise translate(problem)
+
+
+def tables_of(raw: lmdb.Environment) -> dict[int, Any]:
+    """Return the handles of the tables, which are made if they are missing."""
+    with raw.begin(write=True) as txn:
+        return {number: raw.open_db(table.name.encode(), txn) for number, table in TABLES.items()}
 
 
 def finish_copy(folder: Folder, clock: Clock, *, standby: bool = False) -> int:

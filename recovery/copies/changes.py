@@ -19,13 +19,13 @@ from streamkeep.engine.feed.effects import Commit, Rows, commit_position, parse_
 from streamkeep.engine.feed.feed import NOW
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.whole_store.copying import open_new
+from streamkeep.engine.whole_store.copying import open_new, tables_of
 from streamkeep.format.copies.head import Generation
-from streamkeep.format.copies.piece import PieceName, read_commits
+from streamkeep.format.copies.piece import PieceName
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import ArgumentError, ChangesGoneError, CorruptionError
-from streamkeep.recovery.copies.pieces import FoundPiece, PieceFollower
-from streamkeep.recovery.copies.restore import plan_restore, put_rows, tables_of
+from streamkeep.recovery.copies.pieces import FoundPiece, PieceFollower, commits_after
+from streamkeep.recovery.copies.restore import plan_restore, put_rows
 from streamkeep.recovery.copies.target import Place, Target
 
 _MOST_ROWS: Final = 100_000  # in memory, before they are written
@@ -200,20 +200,14 @@ class _CopyFeed(PieceFollower):
     def _apply(self, found: FoundPiece, end: int | None = None) -> Iterator[tuple[int, int]]:
         """Apply the commits of a piece that follow, up to one; yield the number and checksum."""
         where = self.target.where(found.name)
-        chain = found.piece.chain_before
-        for commit in read_commits(found.piece, found.body, where):
-            if commit.commit_number > self._place[0]:
-                if chain != self._place[1]:
-                    problem = f"it has another commit {self._place[0]} than the one before it"
-                    raise CorruptionError(where, problem)
-                if end is not None and commit.commit_number > end:
-                    break
-                self._rows.apply(commit.body)
-                self._place = commit.commit_number, commit.chain
-                yield self._place
-                if len(self._rows.newer) >= _MOST_ROWS:
-                    self._write()
-            chain = commit.chain
+        for commit in commits_after(found.piece, found.body, where, *self._place):
+            if end is not None and commit.commit_number > end:
+                break
+            self._rows.apply(commit.body)
+            self._place = commit.commit_number, commit.chain
+            yield self._place
+            if len(self._rows.newer) >= _MOST_ROWS:
+                self._write()
         self._write()
 
     # --- rows -------------------------------------------------------------------------------

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from streamkeep.format.copies.head import Generation
-from streamkeep.format.copies.piece import END, Piece, PieceName, decode_end, read_commits
+from streamkeep.format.copies.piece import (
+    END,
+    Commit,
+    Piece,
+    PieceName,
+    decode_end,
+    read_commits,
+)
+from streamkeep.format.core.errors import CorruptionError
 from streamkeep.recovery.copies.target import Target
 
 _HEAD_POLLS: Final = 10  # polls without a new piece before the head is read
@@ -18,6 +27,31 @@ class FoundPiece(NamedTuple):
     name: PieceName
     piece: Piece
     body: bytes
+
+
+class OtherHistoryError(CorruptionError):
+    """A piece has another commit in the place of one that was applied."""
+
+
+def commits_after(piece: Piece, body: bytes, where: str, last: int, chain: int) -> Iterator[Commit]:
+    """Yield the commits of a piece after one that was applied; each follows the one before it.
+
+    Args:
+        last, chain: the commit that was applied, and the checksum of its record.
+
+    Raises:
+        CorruptionError: it is damaged, of another history, or begins later.
+    """
+    if piece.first_commit > last + 1:
+        raise CorruptionError(where, f"it begins after commit {last + 1}, which is missing")
+    before = piece.chain_before
+    for commit in read_commits(piece, body, where):
+        if commit.commit_number > last:
+            if before != chain:
+                raise OtherHistoryError(where, f"it has another commit {last} than was applied")
+            yield commit
+            chain = commit.chain
+        before = commit.chain
 
 
 class PieceFollower:

@@ -17,7 +17,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -37,9 +37,9 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import decode_row
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.memtable import Memtable
-from streamkeep.engine.whole_store.copying import finish_copy, made_beside, open_new
+from streamkeep.engine.whole_store.copying import finish_copy, made_beside, open_new, tables_of
 from streamkeep.format.copies.head import Generation, Head
-from streamkeep.format.copies.piece import Commit, Piece, PieceName, read_commits
+from streamkeep.format.copies.piece import PieceName
 from streamkeep.format.core.checksum import digest64, seal_row
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -56,6 +56,7 @@ from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
 from streamkeep.format.rows.records import encode_number
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import META_REMOTE
+from streamkeep.recovery.copies.pieces import OtherHistoryError, commits_after
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import Place, Progress, Rows, Target, chain_of, segment_name
 from streamkeep.recovery.fsck.store import check_whole
@@ -382,46 +383,31 @@ class _Restore:
                 raise _damaged(error.where, error.problem, last) from error
             if piece.last_commit <= last:
                 continue  # before this restore was killed
-            wanted = self._wanted(piece, body, self.target.where(name), last, chain)
-            while True:
-                with raw.begin(write=True) as txn:
-                    memtable = Memtable()
-                    for commit in wanted:
-                        memtable.apply(commit.body, txn, tables)
-                        last, chain = commit.commit_number, commit.chain
-                        if memtable.bytes >= _BATCH_BYTES:
+            after = commits_after(piece, body, self.target.where(name), last, chain)
+            wanted = takewhile(lambda commit: commit.commit_number <= self.plan.end, after)
+            try:
+                while True:
+                    with raw.begin(write=True) as txn:
+                        memtable = Memtable()
+                        for commit in wanted:
+                            memtable.apply(commit.body, txn, tables)
+                            last, chain = commit.commit_number, commit.chain
+                            if memtable.bytes >= _BATCH_BYTES:
+                                break
+                        if not memtable.commits:
                             break
-                    if not memtable.commits:
-                        break
-                    memtable.write(txn, tables)
-                    txn.put(POSITION_KEY, encode_position(0, 0, chain, last))
+                        memtable.write(txn, tables)
+                        txn.put(POSITION_KEY, encode_position(0, 0, chain, last))
+            except OtherHistoryError as error:
+                rows = self.plan.rows[-1]
+                if rows.first:
+                    raise _DamagedRows(f"{error}", rows) from error
+                raise
             failpoints.hit("ship-restore:piece")
             self._report(len(self.steps) + at + 1)
         if last != self.plan.end:
             missing = PieceName(self.plan.generation.name, 0, last + 1)
             raise _damaged(self.target.where(missing), "the piece is missing", last)
-
-    def _wanted(
-        self, piece: Piece, body: bytes, where: str, last: int, chain: int
-    ) -> Iterator[Commit]:
-        """Yield the commits of a piece after one that is there, up to the last that is wanted.
-
-        Args:
-            last, chain: the commit that is there, and the checksum of its record.
-        """
-        before = piece.chain_before if piece.first_commit == last + 1 else None
-        for commit in read_commits(piece, body, where):
-            if commit.commit_number <= last:
-                before = commit.chain
-            elif before is None:
-                raise CorruptionError(where, f"it begins after commit {last + 1}, which is missing")
-            elif before != chain:
-                problem = f"{where}: it has another commit {last} than the rows before it"
-                rows = self.plan.rows[-1]
-                raise _DamagedRows(problem, rows) if rows.first else CorruptionError(where, problem)
-            elif commit.commit_number <= self.plan.end:
-                yield commit
-                before = chain  # only the first one is compared
 
     def _fetch_segments(self, raw: lmdb.Environment, tables: dict[int, Any]) -> None:
         """Fetch the segments of the manifest; those in the object store of the archive stay."""
@@ -480,9 +466,3 @@ def fetch_segment(target: Target, record: SegmentRecord, store: Folder) -> bool:
         os.close(handle)
     store.rename(new, stored)
     return True
-
-
-def tables_of(raw: lmdb.Environment) -> dict[int, Any]:
-    """Return the handles of the tables, which are made if they are missing."""
-    with raw.begin(write=True) as txn:
-        return {number: raw.open_db(table.name.encode(), txn) for number, table in TABLES.items()}

@@ -35,7 +35,7 @@ from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.begin import CheckpointNeeded
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.format.copies.head import Generation
-from streamkeep.format.copies.piece import Piece, PieceName, read_commits
+from streamkeep.format.copies.piece import Piece, PieceName
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import (
     CorruptionError,
@@ -49,7 +49,7 @@ from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import SUFFIX
-from streamkeep.recovery.copies.pieces import PieceFollower
+from streamkeep.recovery.copies.pieces import PieceFollower, commits_after
 from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import Place, Progress, Target
@@ -187,25 +187,16 @@ class Standby(PieceFollower):
         Raises:
             CorruptionError: it is damaged, or of another history than this store.
         """
-        where = self.target.where(name)
-        position = self._position()
-        chain = piece.chain_before  # of the commit that this store has
         batch: list[bytes] = []
         size = 0
-        for commit in read_commits(piece, body, where):
-            if commit.commit_number <= position.commit_number:
-                chain = commit.chain
-                continue
-            if chain != position.chain:
-                problem = f"it has another commit {position.commit_number} than this store"
-                raise CorruptionError(where, problem)
+        for commit in commits_after(piece, body, self.target.where(name), *self.place()):
             batch.append(commit.body)
             size += len(commit.body)
             if size >= _BATCH_BYTES or commit.commit_number == piece.last_commit:
                 position = LogPosition(0, 0, commit.chain, commit.commit_number)
                 self._commit(batch, position, piece.last_ms)
                 failpoints.hit("standby:applied")
-                chain, batch, size = commit.chain, [], 0
+                batch, size = [], 0
 
     def _commit(self, bodies: list[bytes], position: LogPosition, time_ms: int) -> None:
         """Apply records in one transaction of LMDB."""

@@ -214,8 +214,10 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
             remote.failure = error
             found = []
         scope.progress.advance(0)
-        if found and _is_current(source, row):
-            yield from found
+        if found:
+            newest = _named_by_now(source)
+            if newest is None or row.path in newest[0]:
+                yield from found
     yield from remote.findings()
 
 
@@ -334,18 +336,20 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
             )
 
 
-def _is_current(source: Source, row: SegmentRecord) -> bool:
-    """Return whether the newest manifest still names the file of a row.
+def _named_by_now(source: Source) -> tuple[set[str], set[str]] | None:
+    """Return the files that the newest manifest names, and those that are garbage by now.
 
-    A check that keeps other processes out need not ask.
+    None for a check that keeps other processes out: what it reads is the newest, and to open the
+    store again would wait for this very check.
     """
     if source.alone:
-        return True
+        return None
     with open_source(source.path) as newest:
         if newest.tables is None:
-            return True
-        known = Rows(newest.tables).get(SEGMENT_SHAPE, row.db_key())
-        return known is not None and known.path == row.path
+            return None
+        rows = Rows(newest.tables)
+        named = {row.path for _, row in rows.under(SEGMENT_SHAPE)}
+        return named, {row.path for _, row in rows.under(GARBAGE_SHAPE)}
 
 
 def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
@@ -362,20 +366,7 @@ def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
             continue
         if path.endswith(TEMPORARY):
             yield finding("SK312", f"file {path}", "an unfinished segment")
-        elif not _named_by_now(source, path):
-            yield finding("SK311", f"file {path}", "no row of the manifest names it")
-
-
-def _named_by_now(source: Source, path: str) -> bool:
-    """Return whether a file was removed, or is named now, since the check began."""
-    if not source.folder.exists(segment_files.stored_name(path)):
-        return True
-    if source.alone:  # to open it again would wait for this very check
-        return False
-    with open_source(source.path) as newest:
-        if newest.tables is None:
-            return False
-        rows = Rows(newest.tables)
-        return any(row.path == path for _, row in rows.under(SEGMENT_SHAPE)) or any(
-            row.path == path for _, row in rows.under(GARBAGE_SHAPE)
-        )
+        elif source.folder.exists(segment_files.stored_name(path)):  # it may be gone by now
+            newest = _named_by_now(source) or (set[str](), set[str]())
+            if path not in newest[0] | newest[1]:
+                yield finding("SK311", f"file {path}", "no row of the manifest names it")

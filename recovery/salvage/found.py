@@ -15,14 +15,13 @@ import lmdb
 
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.whole_store.copying import open_new
+from streamkeep.engine.whole_store.copying import open_new, tables_of
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
     KEYS,
     LAST_NUMBER,
     NAMES,
-    TABLES,
     fits,
     name_key,
     pack_number,
@@ -57,11 +56,8 @@ class Found:
         self.lost = lost
         self._trees = tables
         self._raw = open_new(folder)
+        self._tables = tables_of(self._raw)
         self._txn = self._raw.begin(write=True)
-        self._tables = {
-            number: self._raw.open_db(table.name.encode(), self._txn)
-            for number, table in TABLES.items()
-        }
         self._notes = self._raw.open_db(b"notes", self._txn)
         self._changed = 0
 

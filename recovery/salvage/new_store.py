@@ -22,10 +22,10 @@ from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.engine.whole_store.copying import open_new
+from streamkeep.engine.whole_store.copying import open_new, tables_of
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import StoreError, StreamkeepError
-from streamkeep.format.core.keys import META, TABLES
+from streamkeep.format.core.keys import META
 
 _MAX_READERS: Final = 8
 _BATCH_BYTES: Final = 4 << 20  # that a transaction writes
@@ -72,12 +72,10 @@ class NewStore:
         """Open the store, with these rows of `meta`."""
         try:
             raw = open_new(self.folder)
+            handle = tables_of(raw)[META]
             with raw.begin(write=True) as txn:
-                tables = {
-                    number: raw.open_db(one.name.encode(), txn) for number, one in TABLES.items()
-                }
                 for name, body in meta.items():
-                    txn.put(name, seal_row(META, name, body), db=tables[META])
+                    txn.put(name, seal_row(META, name, body), db=handle)
             raw.close()
         except lmdb.Error as error:
             raise translate(error) from error

@@ -19,7 +19,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.segment_files import open_stored
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import MissingSegmentError, StreamkeepError
-from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.manifest import SegmentRecord, as_in_file
 from streamkeep.format.segment.segment import Segment
 from streamkeep.pipeline.lake.executor import ascending, count_ids, id_at, read_file
 from streamkeep.pipeline.lake.files import (
@@ -190,17 +190,10 @@ def _opened(one: Archived) -> Segment:
 
 def differences(segment: Segment, record: SegmentRecord) -> Iterator[str]:
     """Yield the differences between a segment and its row in the manifest."""
-    trailer = segment.trailer
-    for name, found, expected in (
-        ("size", segment.size, record.size_bytes),
-        ("checksum", trailer.checksum, record.checksum),
-        ("first ID", trailer.first_id, record.first_id),
-        ("last ID", trailer.last_id, record.last_id),
-        ("number of entries", trailer.entries, record.entries),
-        ("number of nodes", trailer.nodes, record.nodes),
-    ):
-        if found != expected:
-            yield f"{name} is {found}, {expected} in the manifest"
+    found = as_in_file(record, segment)
+    for name, there, told in zip(record._fields, found, record, strict=True):
+        if there != told:
+            yield f"{name} is {there}, {told} in the manifest"
 
 
 # --- one file of the lake -------------------------------------------------------------------------
