@@ -15,15 +15,9 @@ from typing import Final
 from uuid import UUID
 
 from streamkeep.engine.system import failpoints
+from streamkeep.format.copies import piece
 from streamkeep.format.copies.head import Generation, Head
-from streamkeep.format.copies.piece import (
-    END,
-    Piece,
-    PieceName,
-    encode_end,
-    generation_number,
-    is_generation_name,
-)
+from streamkeep.format.copies.piece import Piece, PieceName
 from streamkeep.format.core.errors import CorruptionError, UnreachableError
 from streamkeep.recovery.copies.target import Target
 from streamkeep.recovery.copies.writer import Again
@@ -95,7 +89,7 @@ class Generations:
             if first is None:
                 continue
             end = Piece(
-                END,
+                piece.END,
                 self._store.bytes if self._store else b"",
                 successor.epoch,
                 first,
@@ -104,7 +98,7 @@ class Generations:
                 0,
                 0,
             )
-            data = encode_end(end, successor.name, successor.owner)
+            data = piece.encode_end(end, successor.name, successor.owner)
             if not self.target.create(str(PieceName(ended.name, 0, first)), data):
                 raise Again(self.target.uri)  # it was written to in this moment
 
@@ -117,7 +111,7 @@ class Generations:
             last = self.target.header(names[-1])
         except CorruptionError:
             return None
-        return None if last.kind == END else last.last_commit + 1
+        return None if last.kind == piece.END else last.last_commit + 1
 
     def remove(self, since_ms: int, outdated: Container[str]) -> None:
         """Remove generations that nobody may want to go back to, and what was never named.
@@ -149,10 +143,10 @@ class Generations:
             name
             # A later one may be that of a process which is still at its base.
             for name in self.target.objects.folders()
-            if is_generation_name(name) and name not in named and name < newest
+            if piece.is_generation_name(name) and name not in named and name < newest
         ]
         for name in unnamed:
-            is_old = generation_number(name) + _ENDS < generation_number(newest)
+            is_old = piece.generation_number(name) + _ENDS < piece.generation_number(newest)
             if is_old or name not in self._bare:
                 self.target.remove(name, with_end=is_old)
         if not self._bare.issuperset(unnamed):

@@ -6,15 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from streamkeep.format.copies import piece as piece_format
 from streamkeep.format.copies.head import Generation
-from streamkeep.format.copies.piece import (
-    END,
-    Commit,
-    Piece,
-    PieceName,
-    decode_end,
-    read_commits,
-)
+from streamkeep.format.copies.piece import Commit, Piece, PieceName
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.recovery.copies.target import Target
 
@@ -45,7 +39,7 @@ def commits_after(piece: Piece, body: bytes, where: str, last: int, chain: int) 
     if piece.first_commit > last + 1:
         raise CorruptionError(where, f"it begins after commit {last + 1}, which is missing")
     before = piece.chain_before
-    for commit in read_commits(piece, body, where):
+    for commit in piece_format.read_commits(piece, body, where):
         if commit.commit_number > last:
             if before != chain:
                 raise OtherHistoryError(where, f"it has another commit {last} than was applied")
@@ -111,8 +105,8 @@ class PieceFollower:
                     return FoundPiece(names[at - 1], *self.target.piece(names[at - 1])[:2])
             return None
         piece, body, _ = self.target.piece(name)
-        if piece.kind == END:
-            successor, _ = decode_end(body, self.target.where(name))
+        if piece.kind == piece_format.END:
+            successor, _ = piece_format.decode_end(body, self.target.where(name))
             self._follow(successor)
             return self._next()
         return FoundPiece(name, piece, body)
@@ -148,7 +142,7 @@ class PieceFollower:
         if not at:
             return False
         piece, body, _ = self.target.piece(names[at - 1])
-        if piece.kind == END:
+        if piece.kind == piece_format.END:
             return False
-        commits = read_commits(piece, body, self.target.where(names[at - 1]))
+        commits = piece_format.read_commits(piece, body, self.target.where(names[at - 1]))
         return any((one.commit_number, one.chain) == (commit, chain) for one in commits)

@@ -17,17 +17,10 @@ from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import read_slot, slot_name
 from streamkeep.format.copies.head import SEGMENTS as SEGMENT_FOLDER
 from streamkeep.format.copies.piece import END, is_generation_name, read_commits
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
-from streamkeep.format.core.keys import (
-    KEYS,
-    NODES,
-    RETIRED,
-    STREAMS,
-    TABLES,
-    unpack_number,
-)
 from streamkeep.format.journal.journal import DELETE, MOVE, PUT, ChangeReader
 from streamkeep.format.node.envelope import Envelope, decode_envelope
 from streamkeep.format.node.node import SAME_FIELDS, SlotCursor, read_header
@@ -36,7 +29,7 @@ from streamkeep.format.rows.records import decode_key_row
 from streamkeep.recovery.copies.target import Place, Target
 
 _LOOK_S: Final = 0.2  # between looks at how far the shipper is
-_WITH_NODES: Final = (STREAMS, NODES, RETIRED)
+_WITH_NODES: Final = (keys.STREAMS, keys.NODES, keys.RETIRED)
 _FORMER_NAME: Final = bytes(16)  # an ID of the row in `retired` that has a name and no node
 
 
@@ -133,21 +126,23 @@ class _Search:
         Args:
             is_base: records that follow change these rows.
         """
-        change = ChangeReader(body, TABLES)
+        change = ChangeReader(body, keys.TABLES)
         while change.next():
             table, db_key, where = change.table, change.db_key, self.target.where(name)
-            if table == KEYS and change.kind == PUT:
-                number, key = decode_key_row(open_row(KEYS, db_key, change.value, where), where)
+            if table == keys.KEYS and change.kind == PUT:
+                number, key = decode_key_row(
+                    open_row(keys.KEYS, db_key, change.value, where), where
+                )
                 if key == self.key:
                     self.numbers.add(number)
-            elif table not in _WITH_NODES or unpack_number(db_key[:8]) not in self.numbers:
+            elif table not in _WITH_NODES or keys.unpack_number(db_key[:8]) not in self.numbers:
                 continue
-            elif table == STREAMS and change.kind not in (DELETE, MOVE):
+            elif table == keys.STREAMS and change.kind not in (DELETE, MOVE):
                 tail = change.change().apply(self._tails.get(db_key))
                 if is_base:
                     self._tails[db_key] = tail
                 self._search_node(name, decode_envelope(tail, where))
-            elif table == STREAMS and is_base:
+            elif table == keys.STREAMS and is_base:
                 self._tails.pop(db_key, None)
             elif change.kind == PUT and db_key[8:] != _FORMER_NAME:
                 self._search_node(name, decode_envelope(change.value, where))

@@ -9,33 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 from streamkeep.engine.remote.object_store import open_objects
-from streamkeep.format.copies.head import (
-    HEAD,
-    PROBE,
-    SEGMENTS,
-    VERIFIED,
-    Generation,
-    Head,
-    Verified,
-    decode_head,
-    decode_verified,
-)
-from streamkeep.format.copies.piece import (
-    END,
-    HEADER_SIZE,
-    Piece,
-    PieceName,
-    checksum_of,
-    decode_header,
-    decode_piece,
-    is_generation_name,
-    parse_name,
-)
+from streamkeep.format.copies import head as head_format
+from streamkeep.format.copies import piece as piece_format
+from streamkeep.format.copies.head import Generation, Head, Verified
+from streamkeep.format.copies.piece import Piece, PieceName
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError, StoreError
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import Segment
@@ -78,7 +60,9 @@ class Target:
             Refused: it does not, so two stores that write to it could mix their commits.
         """
         create = self.objects.create
-        if (create(PROBE, b"") and create(PROBE, b"")) or self.objects.replace(PROBE, b"", "0"):
+        if (
+            create(head_format.PROBE, b"") and create(head_format.PROBE, b"")
+        ) or self.objects.replace(head_format.PROBE, b"", "0"):
             raise Refused(
                 f"{self.uri}: it replaces an object in spite of If-None-Match or If-Match, so "
                 "that two stores could mix their commits there; next: name a target that heeds "
@@ -90,10 +74,10 @@ class Target:
     def head(self) -> tuple[Head, str] | None:
         """Return the head and its tag; None if there is none."""
         try:
-            data, tag = self.objects.get_tagged(HEAD)
+            data, tag = self.objects.get_tagged(head_format.HEAD)
         except FileNotFoundError:
             return None
-        return decode_head(data, self.where(HEAD)), tag
+        return head_format.decode_head(data, self.where(head_format.HEAD)), tag
 
     def known_head(self) -> Head:
         """Return the head.
@@ -114,10 +98,10 @@ class Target:
         data = head.encode()
         with contextlib.suppress(FileNotFoundError):  # the copy is gone
             if tag is None:
-                done = self.objects.create(HEAD, data)
+                done = self.objects.create(head_format.HEAD, data)
             else:
-                done = self.objects.replace(HEAD, data, tag)
-            return done or self._is(HEAD, data)
+                done = self.objects.replace(head_format.HEAD, data, tag)
+            return done or self._is(head_format.HEAD, data)
         return False
 
     # --- pieces -----------------------------------------------------------------------------
@@ -134,7 +118,7 @@ class Target:
 
     def names(self, generation: str, level: int) -> list[PieceName]:
         """Return the names of the pieces of a level, in the order of their commits."""
-        found = map(parse_name, self.objects.names(f"{generation}/{level}"))
+        found = map(piece_format.parse_name, self.objects.names(f"{generation}/{level}"))
         return sorted(one for one in found if one is not None)
 
     def rows(self, generation: str) -> list[Rows]:
@@ -165,7 +149,9 @@ class Target:
 
     def header(self, name: PieceName) -> Piece:
         """Return the header of a piece, of which only a read of the whole proves anything."""
-        return decode_header(self.read(str(name), 0, HEADER_SIZE), self.where(name))
+        return piece_format.decode_header(
+            self.read(str(name), 0, piece_format.HEADER_SIZE), self.where(name)
+        )
 
     def piece(self, name: PieceName) -> tuple[Piece, bytes, int]:
         """Return a piece, its body and its checksum.
@@ -178,25 +164,25 @@ class Target:
             data = self.objects.get(str(name))
         except FileNotFoundError:
             raise CorruptionError(where, "the piece is missing") from None
-        piece, body = decode_piece(data, where)
+        piece, body = piece_format.decode_piece(data, where)
         if piece.first_commit != name.first or (name.level and piece.last_commit != name.last):
             found = f"commits {piece.first_commit} to {piece.last_commit}"
             raise CorruptionError(where, f"it has {found}, which its name does not say")
-        return piece, body, checksum_of(data)
+        return piece, body, piece_format.checksum_of(data)
 
     def last_piece(self, generation: str) -> tuple[Piece, int] | None:
         """Return the last piece of level 0 before the end, and its checksum; None without one."""
         for name in reversed(self.names(generation, 0)):
             piece, _, checksum = self.piece(name)
-            if piece.kind != END:
+            if piece.kind != piece_format.END:
                 return piece, checksum
         return None
 
     def verified(self, generation: str) -> Verified:
         """Return what the last verification of a generation has noted."""
-        name = f"{generation}/{VERIFIED}"
+        name = f"{generation}/{head_format.VERIFIED}"
         try:
-            return decode_verified(self.objects.get(name), self.where(name))
+            return head_format.decode_verified(self.objects.get(name), self.where(name))
         except (FileNotFoundError, CorruptionError):  # the next verification says more
             return Verified(0, 0, 0, 0, 0)
 
@@ -212,14 +198,15 @@ class Target:
 
     def needed_segments(self, generation: str) -> set[str]:
         """Return the names of the segments that a generation needs."""
-        return set(_below(self.objects.names(f"{generation}/{SEGMENTS}"), f"{generation}/"))
+        names = self.objects.names(f"{generation}/{head_format.SEGMENTS}")
+        return {name.removeprefix(f"{generation}/") for name in names}
 
     def remove(self, generation: str, *, with_end: bool) -> None:
         """Remove what is left of a generation that the head does not name."""
         end = ""
         for last in self.names(generation, 0)[-1:]:
             with contextlib.suppress(CorruptionError):
-                if not with_end and self.header(last).kind == END:
+                if not with_end and self.header(last).kind == piece_format.END:
                     end = str(last)
         for name in self.objects.names(generation):
             if name != end:
@@ -227,20 +214,16 @@ class Target:
 
     def drop_segments(self) -> None:
         """Remove the segments that no generation needs, not even one whose base is being made."""
-        folders = filter(is_generation_name, self.objects.folders())
+        folders = filter(piece_format.is_generation_name, self.objects.folders())
         needed = {name for one in folders for name in self.needed_segments(one)}
-        for name in self.objects.names(SEGMENTS):
+        for name in self.objects.names(head_format.SEGMENTS):
             if name not in needed:
                 self.objects.remove(name)
 
 
 def segment_name(record: SegmentRecord) -> str:
     """Return the name of a segment in a copy; one that was rewritten has another one."""
-    return f"{SEGMENTS}/{record.path}.{record.checksum:016x}"
-
-
-def _below(names: list[str], prefix: str) -> Iterator[str]:
-    return (name.removeprefix(prefix) for name in names)
+    return f"{head_format.SEGMENTS}/{record.path}.{record.checksum:016x}"
 
 
 def chain_of(found: list[Rows], base_commit: int, end: int) -> list[Rows]:

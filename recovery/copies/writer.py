@@ -17,16 +17,9 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables.manifest import decode_row, is_named
 from streamkeep.engine.tables.segment_files import open_stored, stored_name
 from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.format.copies import piece as piece_format
 from streamkeep.format.copies.head import Generation
-from streamkeep.format.copies.piece import (
-    END,
-    RECORDS,
-    ROWS,
-    Piece,
-    PieceName,
-    checksum_of,
-    read_commits,
-)
+from streamkeep.format.copies.piece import Piece, PieceName
 from streamkeep.format.core.errors import CorruptionError, StreamkeepError
 from streamkeep.format.core.keys import ERASURES, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations
@@ -112,10 +105,10 @@ class Writer:
         at = bisect_right(names, done, key=lambda name: name.first)
         for name in names[max(0, at - 1) :]:  # the rows that are not written yet
             piece, body, _ = self.target.piece(name)
-            if piece.kind == END or piece.last_commit <= done:
+            if piece.kind == piece_format.END or piece.last_commit <= done:
                 continue
             self._pieces += 1
-            for commit in read_commits(piece, body, self.target.where(name)):
+            for commit in piece_format.read_commits(piece, body, self.target.where(name)):
                 if commit.commit_number > done:
                     self._note(commit.body)
         self.drop_merged_rows()
@@ -149,7 +142,7 @@ class Writer:
                 self._send_segments(segments)
                 here = history.position
                 piece = Piece(
-                    RECORDS,
+                    piece_format.RECORDS,
                     self.environment.uuid.bytes,
                     history.epoch,
                     start.commit_number + 1,
@@ -174,7 +167,7 @@ class Writer:
         if not self.target.create(str(name), data):
             raise Again(self.target.where(name))
         failpoints.hit("ship:sent")
-        self._before = checksum_of(data)
+        self._before = piece_format.checksum_of(data)
         self._pieces += 1
         self.pieces += 1
         self.sent_bytes += len(data)
@@ -304,7 +297,7 @@ class Writer:
 
         def send(*, is_end: bool) -> int:
             piece = Piece(
-                ROWS,
+                piece_format.ROWS,
                 self.environment.uuid.bytes,
                 self.history.epoch,
                 first,

@@ -39,16 +39,9 @@ from streamkeep.format.rows.retired import decode_former_name, is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord, as_in_file
 from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, decode_setting
 from streamkeep.format.segment.segment import Segment
+from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import Finding, Scope, finding
-from streamkeep.recovery.fsck.rows import (
-    ERASURE_SHAPE,
-    GARBAGE_SHAPE,
-    SEGMENT_SHAPE,
-    Rows,
-    check_counter,
-    numbers_in,
-    row_place,
-)
+from streamkeep.recovery.fsck.rows import Rows
 from streamkeep.recovery.fsck.source import Source, open_source
 from streamkeep.recovery.pages.tree import Tables
 
@@ -82,7 +75,7 @@ def check_retired(tables: Tables) -> Iterator[Finding]:
 
 
 def _check_retired(db_key: bytes, value: bytes) -> None:
-    where = row_place(RETIRED, db_key)
+    where = shapes.row_place(RETIRED, db_key)
     number, ms, seq = unpack_node_key(db_key)
     if is_former_name(ms, seq):
         decode_former_name(number, value, where)
@@ -100,7 +93,7 @@ def _retired_place(db_key: bytes) -> str:
     try:
         number, ms, seq = unpack_node_key(db_key)
     except errors.CorruptionError:
-        return row_place(RETIRED, db_key)
+        return shapes.row_place(RETIRED, db_key)
     return f"retired node {ms}-{seq} of stream number {number}"
 
 
@@ -115,10 +108,10 @@ class _Place(NamedTuple):
 
 def check_places(tables: Tables) -> Iterator[Finding]:
     """SK304, SK305: segments, retired nodes and live nodes of a stream do not overlap."""
-    numbers = set(numbers_in(tables, RETIRED))
-    numbers.update(row.stream_number for _, row in Rows(tables).under(SEGMENT_SHAPE))
+    numbers = set(shapes.numbers_in(tables, RETIRED))
+    numbers.update(row.stream_number for _, row in Rows(tables).under(shapes.SEGMENT_SHAPE))
     for number in sorted(numbers):
-        segments = Rows(tables).under(SEGMENT_SHAPE, pack_number(number))
+        segments = Rows(tables).under(shapes.SEGMENT_SHAPE, pack_number(number))
         before: _Place | None = None
         reach: Id = (0, 0)  # the highest ID of `before` and of all places before it
         for place in heapq.merge(
@@ -179,15 +172,15 @@ def check_manifest(tables: Tables) -> Iterator[Finding]:
     rows = Rows(tables)
     seen: dict[int, str] = {}
     streams = 0
-    for _, row in rows.under(SEGMENT_SHAPE):
+    for _, row in rows.under(shapes.SEGMENT_SHAPE):
         streams = max(streams, row.stream_number)
         other = seen.setdefault(row.sequence, row.where)
         if other != row.where:
             yield finding("SK308", row.where, f"{other} has the same sequence {row.sequence}")
-    yield from check_counter(tables, NEXT_SEQUENCE, max(seen, default=0))
-    for db_key, _ in rows.under(ERASURE_SHAPE):
+    yield from shapes.check_counter(tables, NEXT_SEQUENCE, max(seen, default=0))
+    for db_key, _ in rows.under(shapes.ERASURE_SHAPE):
         streams = max(streams, unpack_node_key(db_key)[0])
-    streams = max([streams, *numbers_in(tables, RETIRED)])
+    streams = max([streams, *shapes.numbers_in(tables, RETIRED)])
     try:
         body = tables.get_row(META, NEXT_STREAM, "meta")
         following = 1 if body is None else decode_counter(body, "meta")
@@ -207,7 +200,7 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
     SK314, SK315: the object store of the archive answers, and has what the store wrote there.
     """
     remote = Remote(tables)
-    for _, row in Rows(tables).under(SEGMENT_SHAPE):
+    for _, row in Rows(tables).under(shapes.SEGMENT_SHAPE):
         try:
             found = list(_check_file(tables, row, source.folder, remote, scope))
         except errors.UnreachableError as error:
@@ -319,7 +312,7 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
         return
     read = -1
     nodes = []
-    for db_key, _ in Rows(tables).under(ERASURE_SHAPE, pack_number(row.stream_number)):
+    for db_key, _ in Rows(tables).under(shapes.ERASURE_SHAPE, pack_number(row.stream_number)):
         wanted = unpack_node_key(db_key)[1:]
         if not row.first_id <= wanted <= row.last_id:
             continue
@@ -348,15 +341,15 @@ def _named_by_now(source: Source) -> tuple[set[str], set[str]] | None:
         if newest.tables is None:
             return None
         rows = Rows(newest.tables)
-        named = {row.path for _, row in rows.under(SEGMENT_SHAPE)}
-        return named, {row.path for _, row in rows.under(GARBAGE_SHAPE)}
+        named = {row.path for _, row in rows.under(shapes.SEGMENT_SHAPE)}
+        return named, {row.path for _, row in rows.under(shapes.GARBAGE_SHAPE)}
 
 
 def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
     """SK311, SK312, SK313: each file is named either by the manifest or as garbage."""
     rows = Rows(tables)
-    named = {row.path for _, row in rows.under(SEGMENT_SHAPE)}
-    doomed = {row.path for _, row in rows.under(GARBAGE_SHAPE) if row.kind == ARCHIVE_FILE}
+    named = {row.path for _, row in rows.under(shapes.SEGMENT_SHAPE)}
+    doomed = {row.path for _, row in rows.under(shapes.GARBAGE_SHAPE) if row.kind == ARCHIVE_FILE}
     for path in sorted(named & doomed):
         yield finding("SK313", f"segment {path}", "the file is listed as garbage")
     if rows.unreadable:

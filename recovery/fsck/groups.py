@@ -28,25 +28,16 @@ from streamkeep.format.core.id_codec import Id, unpack_id
 from streamkeep.format.rows import nacks
 from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.rows.records import GROUP_ROWS
+from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import Finding, Scope, finding, guarded, quoted
 from streamkeep.recovery.fsck.members import MemberKind, check_members
-from streamkeep.recovery.fsck.rows import (
-    CONSUMER_SHAPE,
-    GROUP_SHAPE,
-    ORDER_SHAPE,
-    OWNED_SHAPE,
-    PAGE_SHAPE,
-    Member,
-    Rows,
-    check_counter,
-    numbers_in,
-)
+from streamkeep.recovery.fsck.rows import Member, Rows
 from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.fsck.streams import stream_place
 from streamkeep.recovery.pages.tree import Tables
 
 _ROWS_OF_GROUPS: Final = (keys.CONSUMERS, keys.PEL, keys.CONSUMER_PEL, keys.PEL_ORDER)
-_CONSUMER: Final = MemberKind("consumer", CONSUMER_SHAPE, "SK221", "SK222", "SK223")
+_CONSUMER: Final = MemberKind("consumer", shapes.CONSUMER_SHAPE, "SK221", "SK222", "SK223")
 _NUMBER_SIZE: Final = 8
 
 
@@ -84,7 +75,7 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
     """SK202 to SK206: names, numbers and streams of groups; all rows belong to a group."""
     rows = Rows(tables)
     numbers = SortedPairs()
-    for db_key, record in rows.under(GROUP_SHAPE):
+    for db_key, record in rows.under(shapes.GROUP_SHAPE):
         prefix = db_key[:_NUMBER_SIZE]
         stream = keys.unpack_number(prefix)
         where = f"stream {stream} group {quoted(record.name)}"
@@ -98,7 +89,7 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
         if number == previous:
             yield finding("SK204", f"stream {stream}", f"two groups have the number {number}")
         previous = number
-    yield from check_counter(tables, NEXT_GROUP, max(0, previous))
+    yield from shapes.check_counter(tables, NEXT_GROUP, max(0, previous))
     garbage = rows.garbage(GROUP_ROWS)
     known = numbers.firsts()
     for number, _ in garbage:
@@ -108,7 +99,7 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
         return  # the other rows may belong to a group whose number could not be read
     for table in _ROWS_OF_GROUPS:
         known, doomed = numbers.firsts(), garbage.firsts()
-        for number in numbers_in(tables, table):
+        for number in shapes.numbers_in(tables, table):
             if not known.has(number) and not doomed.has(number):
                 problem = f"it does not exist, but has rows in {keys.TABLES[table].name}"
                 yield finding("SK206", f"group {number}", problem)
@@ -120,7 +111,7 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
 def check_groups(
     tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
-    for _, record in Rows(tables).under(GROUP_SHAPE, keys.pack_number(number)):
+    for _, record in Rows(tables).under(shapes.GROUP_SHAPE, keys.pack_number(number)):
         where = f"{stream_place(number, name)} group {quoted(record.name)}"
         yield from guarded(check_group(tables, where, record))
 
@@ -130,7 +121,7 @@ def check_group(tables: Tables, where: str, record: GroupRecord) -> Iterator[Fin
     rows = Rows(tables)
     prefix = keys.pack_number(record.number)
     yield from check_members(rows, _CONSUMER, prefix, record.next_consumer, where)
-    found = rows.under(CONSUMER_SHAPE, prefix)
+    found = rows.under(shapes.CONSUMER_SHAPE, prefix)
     members = sorted(row for _, row in found if isinstance(row, Member))
     known = {member.number for member in members} if rows.all_of(keys.CONSUMERS) else None
     facts = GroupFacts()
@@ -152,7 +143,7 @@ def pages_of(rows: Rows, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and NACKs of the pages of a group: the inline one, with the key b"", first."""
     if record.inline_nacks:
         yield b"", record.inline_nacks
-    yield from rows.under(PAGE_SHAPE, keys.pack_number(record.number))
+    yield from rows.under(shapes.PAGE_SHAPE, keys.pack_number(record.number))
 
 
 def walk_pages(
@@ -206,13 +197,13 @@ def _check_indexed(rows: Rows, where: str, page_key: bytes, page: bytes) -> Iter
     """SK231, SK233: both indexes have rows for a page."""
     for table, db_key, _ in index_rows(page_key, page):
         if table == keys.CONSUMER_PEL:
-            if rows.lacks(OWNED_SHAPE, db_key):
+            if rows.lacks(shapes.OWNED_SHAPE, db_key):
                 problem = f"consumer_pel has no row for it and consumer number {_owner(db_key)}"
                 yield finding("SK233", where, problem)
             continue
-        named = rows.get(ORDER_SHAPE, db_key)
+        named = rows.get(shapes.ORDER_SHAPE, db_key)
         if named is None:
-            lacking = rows.lacks(ORDER_SHAPE, db_key)
+            lacking = rows.lacks(shapes.ORDER_SHAPE, db_key)
         else:  # another page with the same earliest order; or the row is wrong, which is SK232
             lacking = named != page_key and _is_right(rows, db_key, named)
         if lacking:
@@ -221,7 +212,7 @@ def _check_indexed(rows: Rows, where: str, page_key: bytes, page: bytes) -> Iter
 
 def _is_right(rows: Rows, db_key: bytes, page_key: bytes) -> bool:
     """Return whether the row of an index names a page that has what it says."""
-    page = rows.get(PAGE_SHAPE, page_key)
+    page = rows.get(shapes.PAGE_SHAPE, page_key)
     with suppress(CorruptionError):  # `walk_pages` reports it
         return page is not None and any(db_key == key for _, key, _ in index_rows(page_key, page))
     return False
@@ -233,12 +224,12 @@ def _owner(db_key: bytes) -> int:
 
 def check_indexes(rows: Rows, where: str, prefix: bytes) -> Iterator[Finding]:
     """SK232, SK234: each row of an index names a page that has what it says."""
-    for shape in (ORDER_SHAPE, OWNED_SHAPE):
+    for shape in (shapes.ORDER_SHAPE, shapes.OWNED_SHAPE):
         for db_key, page_key in rows.under(shape, prefix):
             if _is_right(rows, db_key, page_key):
                 continue
             there = StreamId(*page_id(page_key))
-            if shape is ORDER_SHAPE:
+            if shape is shapes.ORDER_SHAPE:
                 place = f"{where} pel_order {db_key[_NUMBER_SIZE:].hex()}"
                 yield finding("SK232", place, f"not the earliest NACK of a page {there}")
             else:
@@ -266,7 +257,7 @@ def check_leases(
 ) -> Iterator[Finding]:
     """SK224: the row of a lease belongs to a consumer and to deliveries that were made."""
     for db_key, _ in rows.under(
-        CONSUMER_SHAPE, keys.leases_prefix(keys.pack_number(record.number))
+        shapes.CONSUMER_SHAPE, keys.leases_prefix(keys.pack_number(record.number))
     ):
         if not keys.is_lease_key(db_key):
             continue

@@ -18,23 +18,16 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.rows.extension import Idempotence, idempotence_of
 from streamkeep.format.rows.producers import message_key, order_key, producer_prefix
 from streamkeep.format.rows.records import IDEMPOTENCE_ROWS
+from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import Finding, Scope, finding, quoted
 from streamkeep.recovery.fsck.members import MemberKind, check_members
-from streamkeep.recovery.fsck.rows import (
-    MESSAGE_ORDER_SHAPE,
-    MESSAGE_SHAPE,
-    PRODUCER_SHAPE,
-    Member,
-    Rows,
-    check_counter,
-    numbers_in,
-)
+from streamkeep.recovery.fsck.rows import Member, Rows
 from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.fsck.streams import stream_place
 from streamkeep.recovery.pages.tree import Tables
 
 _ROWS_OF_MESSAGES: Final = (keys.PRODUCERS, keys.IDEMPOTENCY, keys.IDEMPOTENCY_ORDER)
-_PRODUCER: Final = MemberKind("producer", PRODUCER_SHAPE, "SK251", "SK252", "SK253")
+_PRODUCER: Final = MemberKind("producer", shapes.PRODUCER_SHAPE, "SK251", "SK252", "SK253")
 
 
 # --- all streams of the store -------------------------------------------------------------------
@@ -59,7 +52,7 @@ def check_message_numbers(tables: Tables) -> Iterator[Finding]:
             problem = f"another stream stores its messages under the number {number}"
             yield finding("SK262", f"stream {stream_number}", problem)
         previous = number
-    yield from check_counter(tables, NEXT_IDEMPOTENCE, previous)
+    yield from shapes.check_counter(tables, NEXT_IDEMPOTENCE, previous)
     garbage = Rows(tables).garbage(IDEMPOTENCE_ROWS)
     known = numbers.firsts()
     for number, _ in garbage:
@@ -69,7 +62,7 @@ def check_message_numbers(tables: Tables) -> Iterator[Finding]:
         return  # the other rows may belong to a stream that could not be read
     for table in _ROWS_OF_MESSAGES:
         known, doomed = numbers.firsts(), garbage.firsts()
-        for number in numbers_in(tables, table):
+        for number in shapes.numbers_in(tables, table):
             if not known.has(number) and not doomed.has(number):
                 problem = f"rows of {keys.TABLES[table].name} without a stream"
                 yield finding("SK264", f"messages {number}", problem)
@@ -99,12 +92,12 @@ def check_messages(
     if state.number:
         prefix = keys.pack_number(state.number)
         yield from check_members(rows, _PRODUCER, prefix, state.next_producer, where)
-        for _, row in rows.under(PRODUCER_SHAPE, prefix):
+        for _, row in rows.under(shapes.PRODUCER_SHAPE, prefix):
             if isinstance(row, Member):
                 producers += 1
                 yield from check_producer(rows, where, state, row)
         yield from check_by_message(rows, where, state)
-        for _ in rows.under(MESSAGE_ORDER_SHAPE, prefix):
+        for _ in rows.under(shapes.MESSAGE_ORDER_SHAPE, prefix):
             tracked += 1
         yield from check_by_order(rows, where, state)
     if not rows.all_of(*_ROWS_OF_MESSAGES):
@@ -123,7 +116,7 @@ def check_producer(
     place = f"{where} producer {quoted(producer.name)}"
     counted, highest, before = 0, -1, rows.unreadable
     prefix = producer_prefix(state.number, producer.number)
-    for _, message in rows.under(MESSAGE_ORDER_SHAPE, prefix):
+    for _, message in rows.under(shapes.MESSAGE_ORDER_SHAPE, prefix):
         counted += 1
         highest = message.order
     if rows.unreadable > before or not rows.tables.complete(keys.IDEMPOTENCY_ORDER):
@@ -139,13 +132,13 @@ def check_producer(
 
 def check_by_message(rows: Rows, where: str, state: Idempotence) -> Iterator[Finding]:
     """SK258, SK259: each message has its own key, and a row in `idempotency_order`."""
-    for db_key, message in rows.under(MESSAGE_SHAPE, keys.pack_number(state.number)):
+    for db_key, message in rows.under(shapes.MESSAGE_SHAPE, keys.pack_number(state.number)):
         producer = _producer_in(db_key)
         place = f"{where} message {quoted(message.iid)} of producer number {producer}"
         order = order_key(state.number, producer, message.order)
         if message_key(state.number, producer, message.iid) != db_key:
             yield finding("SK258", place, "the row has the key of another message")
-        elif rows.lacks(MESSAGE_ORDER_SHAPE, order):
+        elif rows.lacks(shapes.MESSAGE_ORDER_SHAPE, order):
             problem = f"idempotency_order has no row for its order {message.order}"
             yield finding("SK259", place, problem)
 
@@ -154,16 +147,18 @@ def check_by_order(rows: Rows, where: str, state: Idempotence) -> Iterator[Findi
     """SK259, SK261: each row in the order has a message, of a producer that exists."""
     prefix = keys.pack_number(state.number)
     previous = -1
-    for db_key, message in rows.under(MESSAGE_ORDER_SHAPE, prefix):
+    for db_key, message in rows.under(shapes.MESSAGE_ORDER_SHAPE, prefix):
         producer = _producer_in(db_key)
-        if producer != previous and rows.lacks(PRODUCER_SHAPE, keys.number_key(prefix, producer)):
+        if producer != previous and rows.lacks(
+            shapes.PRODUCER_SHAPE, keys.number_key(prefix, producer)
+        ):
             place = f"{where} producer number {producer}"
             yield finding("SK261", place, "it does not exist, but has messages")
         previous = producer
         by_message = message_key(state.number, producer, message.iid)
         place = f"{where} order {message.order} of producer number {producer}"
-        found = rows.get(MESSAGE_SHAPE, by_message)
-        if rows.lacks(MESSAGE_SHAPE, by_message):
+        found = rows.get(shapes.MESSAGE_SHAPE, by_message)
+        if rows.lacks(shapes.MESSAGE_SHAPE, by_message):
             yield finding("SK259", place, f"the message {quoted(message.iid)} does not exist")
         elif found is not None and found != message:
             problem = f"the message {quoted(message.iid)} has another order or entry"

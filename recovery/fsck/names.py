@@ -12,22 +12,16 @@ from streamkeep.engine.txn.txn import NEXT_STREAM
 from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.rows.records import STREAM_NODES
+from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import Finding, finding, quoted
-from streamkeep.recovery.fsck.rows import (
-    KEY_SHAPE,
-    NAME_SHAPE,
-    Rows,
-    check_counter,
-    numbers_in,
-    row_place,
-)
+from streamkeep.recovery.fsck.rows import Rows
 from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.pages.tree import Tables
 
 
 def named_streams(tables: Tables) -> Iterator[tuple[int, bytes]]:
     """Yield (number, name) of every readable row of `keys`, in the order of the keys."""
-    return (named for _, named in Rows(tables).under(KEY_SHAPE))
+    return (named for _, named in Rows(tables).under(shapes.KEY_SHAPE))
 
 
 def nameless_streams(tables: Tables) -> Iterator[int]:
@@ -37,19 +31,19 @@ def nameless_streams(tables: Tables) -> Iterator[int]:
 def check_names(tables: Tables) -> Iterator[Finding]:
     """SK010, SK012, SK016: every name has its key, a record, and its row in `names`."""
     rows = Rows(tables)
-    for db_key, (number, name) in rows.under(KEY_SHAPE):
+    for db_key, (number, name) in rows.under(shapes.KEY_SHAPE):
         where = f"stream {quoted(name)}"
         if keys.name_key(b"", name) != db_key:
             problem = f"the row contains the name {quoted(name)}"
-            yield finding("SK010", row_place(keys.KEYS, db_key), problem)
+            yield finding("SK010", shapes.row_place(keys.KEYS, db_key), problem)
         if tables.lacks(keys.STREAMS, keys.pack_number(number)):
             yield finding("SK012", where, f"stream number {number} has no record")
-        second = rows.get(NAME_SHAPE, keys.pack_number(number))
+        second = rows.get(shapes.NAME_SHAPE, keys.pack_number(number))
         if second is not None and second != name:
             yield finding("SK016", where, f"`names` has {quoted(second)}")
-        elif rows.lacks(NAME_SHAPE, keys.pack_number(number)):
+        elif rows.lacks(shapes.NAME_SHAPE, keys.pack_number(number)):
             yield finding("SK016", where, "`names` lacks it")
-    for db_key, _ in rows.under(NAME_SHAPE):
+    for db_key, _ in rows.under(shapes.NAME_SHAPE):
         if tables.lacks(keys.STREAMS, db_key):
             where = f"stream {keys.unpack_number(db_key)}"
             yield finding("SK016", where, "`names` has it, but it has no record")
@@ -67,7 +61,7 @@ def check_numbers(tables: Tables) -> Iterator[Finding]:
             yield finding("SK011", f"stream {number}", f"{names} names refer to it")
         if garbage.has(number):
             yield finding("SK015", f"stream {number}", "its nodes are listed as garbage")
-    yield from check_counter(tables, NEXT_STREAM, highest)
+    yield from shapes.check_counter(tables, NEXT_STREAM, highest)
 
 
 def check_orphans(tables: Tables) -> Iterator[Finding]:
@@ -75,7 +69,7 @@ def check_orphans(tables: Tables) -> Iterator[Finding]:
     garbage = Rows(tables).garbage(STREAM_NODES).firsts()
     if not tables.complete(keys.GARBAGE):
         return
-    for number in numbers_in(tables, keys.NODES):
+    for number in shapes.numbers_in(tables, keys.NODES):
         if tables.lacks(keys.STREAMS, keys.pack_number(number)) and not garbage.has(number):
             yield finding("SK112", f"stream {number}", "macro nodes without a stream record")
 

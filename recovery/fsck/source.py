@@ -24,15 +24,9 @@ from typing import Final
 
 import lmdb
 
+from streamkeep.engine.checkpoint import checkpoint_file as checkpoints
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import (
-    CHECKPOINT_FILE,
-    UNFINISHED,
-    CheckpointFile,
-    age,
-    meta_of,
-    position_of,
-)
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.recover import has_commits
 from streamkeep.engine.crash_recovery.state import State, Way, examine
 from streamkeep.engine.crash_recovery.stored_version import check_format
@@ -159,9 +153,9 @@ def read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:
 
 def _read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:
     try:
-        data = store.read(CHECKPOINT_FILE)
+        data = store.read(checkpoints.CHECKPOINT_FILE)
     except FileNotFoundError:
-        return None, [finding("SK020", CHECKPOINT_FILE, "the file is missing")]
+        return None, [finding("SK020", checkpoints.CHECKPOINT_FILE, "the file is missing")]
     sound: list[CheckpointSlot] = []
     damaged: list[int] = []
     for number in range(SLOTS):
@@ -169,16 +163,20 @@ def _read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:
         slot = decode_slot(stored)
         if slot is not None:
             sound.append(slot)
-        elif any(stored) and not stored.startswith(UNFINISHED):
+        elif any(stored) and not stored.startswith(checkpoints.UNFINISHED):
             damaged.append(number)
     code = "SK021" if sound else "SK020"
     found = [
-        finding(code, f"{CHECKPOINT_FILE} slot {number}", "the slot is truncated or damaged")
+        finding(
+            code, f"{checkpoints.CHECKPOINT_FILE} slot {number}", "the slot is truncated or damaged"
+        )
         for number in damaged
     ]
     if not sound and not damaged:
-        found.append(finding("SK020", CHECKPOINT_FILE, "the file contains no checkpoint"))
-    newest = max(sound, key=age, default=None)
+        found.append(
+            finding("SK020", checkpoints.CHECKPOINT_FILE, "the file contains no checkpoint")
+        )
+    newest = max(sound, key=checkpoints.age, default=None)
     return newest, found
 
 
@@ -302,7 +300,7 @@ def _replay_newer(source: Source) -> str:
         return ""
     try:
         row, _ = tables.main.find(POSITION_KEY)
-        position = position_of(slot) if row is None else decode_position(row)
+        position = checkpoints.position_of(slot) if row is None else decode_position(row)
         if position.commit_number < control.made:
             source.replay = Replay(tables, Reader(journal, slot, position))
             source.replay.run(control.made)
@@ -344,10 +342,10 @@ def _use_state(source: Source, state: State) -> bool:
 
 def _replay(source: Source, way: Way) -> Replay:
     """Return a replay that begins at a checkpoint."""
-    meta = meta_of(way.slot)
+    meta = checkpoints.meta_of(way.slot)
     tables = Tables(PageFile(source.folder, meta.page_size), meta)
     journal = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
-    return Replay(tables, Reader(journal, way.slot, position_of(way.slot)))
+    return Replay(tables, Reader(journal, way.slot, checkpoints.position_of(way.slot)))
 
 
 def _tell(source: Source, state: State, way: Way) -> None:
@@ -383,7 +381,7 @@ def _differences(source: Source, checkpoint: Way, data: Way) -> Iterator[Finding
     tables = replay.tables
     try:
         replay.run(data.slot.commit_number)
-        shown = Tables(tables.pages, meta_of(data.slot))
+        shown = Tables(tables.pages, checkpoints.meta_of(data.slot))
         count = 0
         for table, rows in tables.changed.items():
             for db_key, value in rows.items():
@@ -448,7 +446,7 @@ def _find(path: Path, trust_owners: Trusted) -> Folder:
     store = find_folder(path, trust_owners)
     if store is None:
         raise errors.NotAStoreError(f"{path}: no such store")
-    if not store.exists(DATA_FILE) and not store.exists(CHECKPOINT_FILE):
+    if not store.exists(DATA_FILE) and not store.exists(checkpoints.CHECKPOINT_FILE):
         raise errors.NotAStoreError(f"{path}: not a store: it contains no {DATA_FILE}")
     check_files(store, readonly=True)
     try:
@@ -468,7 +466,9 @@ def _locked(store: Folder) -> Iterator[tuple[CheckpointFile | None, bool]]:
         try:
             lock = CheckpointFile(store, readonly=True)
         except PermissionError as error:
-            raise errors.StoreError(f"{store.path / CHECKPOINT_FILE}: {error.strerror}") from error
+            raise errors.StoreError(
+                f"{store.path / checkpoints.CHECKPOINT_FILE}: {error.strerror}"
+            ) from error
     if lock is None:
         yield None, True
         return

@@ -16,16 +16,9 @@ import lmdb
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.copying import open_new, tables_of
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import (
-    KEYS,
-    LAST_NUMBER,
-    NAMES,
-    fits,
-    name_key,
-    pack_number,
-)
 from streamkeep.format.node.check import Slot
 from streamkeep.format.rows.records import decode_key_row, encode_key_row
 from streamkeep.recovery.pages.tree import Tables
@@ -72,7 +65,7 @@ class Found:
     def keep(
         self, number: int, why: str, slots: Iterable[Slot], key: bytes | None = None, **more: int
     ) -> None:
-        key = self.noted(NAMED + pack_number(number)) or key
+        key = self.noted(NAMED + keys.pack_number(number)) or key
         count = self.lost.keep_entries(why, key, number, slots, **more)
         self.report.stream(number).moved += count
 
@@ -117,7 +110,7 @@ class Found:
             return
         over = self._tables[table]
         for row in self._trees.walk(table, prefix, start):
-            if fits(table, row.key) and self._txn.get(row.key, db=over) is None:
+            if keys.fits(table, row.key) and self._txn.get(row.key, db=over) is None:
                 yield row.key, 1, row.value()
 
     def numbers(self, table: int) -> Iterator[int]:
@@ -126,9 +119,9 @@ class Found:
         while row := next(self.rows(table, start=start), None):
             number = int.from_bytes(row[0][:_NUMBER_SIZE], "big")
             yield number
-            if number == LAST_NUMBER:
+            if number == keys.LAST_NUMBER:
                 return
-            start = pack_number(number + 1)
+            start = keys.pack_number(number + 1)
 
     # --- notes --------------------------------------------------------------------------------
 
@@ -176,36 +169,36 @@ class Found:
 
 def read_names(found: Found) -> None:
     """Note one name for each stream that `keys` names."""
-    for db_key, value in found.rows(KEYS):
+    for db_key, value in found.rows(keys.KEYS):
         try:
-            number, name = decode_key_row(open_row(KEYS, db_key, value, "key row"), "key row")
+            number, name = decode_key_row(open_row(keys.KEYS, db_key, value, "key row"), "key row")
         except CorruptionError as error:
             found.lost.keep_value("name", error.problem, value, key=db_key.hex())
             found.report.other.append(f"the name of a stream: {error.problem}")
             continue
-        own_key = name_key(b"", name)
+        own_key = keys.name_key(b"", name)
         if own_key != db_key:
-            if found.get(KEYS, own_key) is not None:
+            if found.get(keys.KEYS, own_key) is not None:
                 continue  # that row counts
             _take(found, number, name)
-        number_key = pack_number(number)
+        number_key = keys.pack_number(number)
         if found.noted(NAMED + number_key) is None or (
-            found.get_row(NAMES, number_key, "names") == name
+            found.get_row(keys.NAMES, number_key, "names") == name
         ):
             found.note(NAMED + number_key, name)
 
 
 def name_of(found: Found, number: int) -> tuple[bytes, bool]:
     """Return the name of a stream, and whether it is a new one."""
-    number_key = pack_number(number)
+    number_key = keys.pack_number(number)
     known = found.noted(NAMED + number_key)
     if known is not None:
         return known, False
-    name = found.get_row(NAMES, number_key, "names")
-    is_new = name is None or found.get(KEYS, name_key(b"", name)) is not None
+    name = found.get_row(keys.NAMES, number_key, "names")
+    is_new = name is None or found.get(keys.KEYS, keys.name_key(b"", name)) is not None
     if name is None or is_new:
         name = b"lost+found/stream-%d" % number
-        while found.get(KEYS, name_key(b"", name)) is not None:
+        while found.get(keys.KEYS, keys.name_key(b"", name)) is not None:
             name += b"'"
     _take(found, number, name)
     found.note(NAMED + number_key, name)
@@ -214,10 +207,10 @@ def name_of(found: Found, number: int) -> tuple[bytes, bool]:
 
 def is_live(found: Found, number: int) -> bool:
     """Return whether the new store has a stream, once those with its number were written."""
-    return found.noted(NAMED + pack_number(number)) is not None
+    return found.noted(NAMED + keys.pack_number(number)) is not None
 
 
 def _take(found: Found, number: int, name: bytes) -> None:
     """Have no other stream get a name."""
-    own_key = name_key(b"", name)
-    found.put(KEYS, own_key, seal_row(KEYS, own_key, encode_key_row(number, name)))
+    own_key = keys.name_key(b"", name)
+    found.put(keys.KEYS, own_key, seal_row(keys.KEYS, own_key, encode_key_row(number, name)))

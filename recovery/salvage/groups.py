@@ -22,19 +22,8 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.humanize import count_text
 from streamkeep.format.rows import group_records
-from streamkeep.format.rows.nacks import (
-    MAX_COUNT,
-    NACK_SIZE,
-    ORDERS,
-    OWNED,
-    Nack,
-    count_nacks,
-    decode_nack,
-    examine_page,
-    first_order_key,
-    make_order_key,
-    order_time,
-)
+from streamkeep.format.rows import nacks as nack_rows
+from streamkeep.format.rows.nacks import Nack
 from streamkeep.format.rows.records import GROUP_ROWS
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.fsck.groups import page_id
@@ -185,7 +174,9 @@ def _group(
         found.lose(stream, f"{count} of {where}")
     out.write(partial(_create, stream_name, record, members, leases))
     while some := list(islice(nacks, _BATCH)):
-        out.write(partial(_add, stream_name, record.name, members, some), len(some) * NACK_SIZE)
+        out.write(
+            partial(_add, stream_name, record.name, members, some), len(some) * nack_rows.NACK_SIZE
+        )
 
 
 def _pages(found: Found, record: group_records.GroupRecord) -> Iterator[tuple[bytes, bytes]]:
@@ -204,10 +195,10 @@ def _count_sound(found: Found, record: group_records.GroupRecord) -> Counter[int
     for db_key, page in _pages(found, record):
         first = page_id(db_key)
         try:
-            facts = examine_page(page, *first)
+            facts = nack_rows.examine_page(page, *first)
         except CorruptionError:
             return None
-        order = first_order_key(page)
+        order = nack_rows.first_order_key(page)
         above = highest is None or (first > highest and not record.inline_nacks)
         if facts.misplaced or order in orders or not above:
             return None
@@ -226,7 +217,11 @@ def _nacks(found: Found, record: group_records.GroupRecord) -> tuple[Counter[int
     owned = _count_sound(found, record)
     if owned is not None:
         pages = (page for _, page in _pages(found, record))
-        return owned, (decode_nack(page, at) for page in pages for at in range(count_nacks(page)))
+        return owned, (
+            nack_rows.decode_nack(page, at)
+            for page in pages
+            for at in range(nack_rows.count_nacks(page))
+        )
     nacks: dict[Id, Nack] = {}
     for _, page in _pages(found, record):
         for nack in _nacks_in(page):
@@ -288,17 +283,19 @@ def _decode(db_key: bytes, value: bytes) -> group_records.GroupRecord:
 
 def _nacks_in(page: bytes) -> Iterator[Nack]:
     """Yield the valid NACKs of a page, with values that are possible."""
-    for index in range(len(page) // NACK_SIZE):
-        nack = decode_nack(page[index * NACK_SIZE : (index + 1) * NACK_SIZE], 0)
-        if nack.delivery_count > MAX_COUNT:
+    for index in range(len(page) // nack_rows.NACK_SIZE):
+        nack = nack_rows.decode_nack(
+            page[index * nack_rows.NACK_SIZE : (index + 1) * nack_rows.NACK_SIZE], 0
+        )
+        if nack.delivery_count > nack_rows.MAX_COUNT:
             continue
         if nack.consumer > keys.LAST_MEMBER:
             nack.consumer = 0  # no consumer can have such a number
         owned = nack.consumer != 0
-        if not owned or nack.delivery_time >= OWNED:
+        if not owned or nack.delivery_time >= nack_rows.OWNED:
             nack.delivery_time = 0  # unknown: any consumer may claim it
-        by = max(nack.delivery_time, order_time(nack.order_key)) if owned else 0
-        nack.order_key = make_order_key(owned, by, nack.order() % ORDERS)
+        by = max(nack.delivery_time, nack_rows.order_time(nack.order_key)) if owned else 0
+        nack.order_key = nack_rows.make_order_key(owned, by, nack.order() % nack_rows.ORDERS)
         yield nack
 
 

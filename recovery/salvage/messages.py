@@ -17,15 +17,9 @@ from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.humanize import count_text
 from streamkeep.format.node.envelope import decode_envelope
+from streamkeep.format.rows import producers as producer_rows
 from streamkeep.format.rows.extension import Idempotence, idempotence_of
-from streamkeep.format.rows.producers import (
-    Message,
-    decode_message,
-    decode_producer,
-    message_key,
-    order_key,
-    producer_prefix,
-)
+from streamkeep.format.rows.producers import Message
 from streamkeep.format.rows.records import IDEMPOTENCE_ROWS, decode_stream_record
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.salvage.found import Found
@@ -90,12 +84,16 @@ def _messages_of(found: Found, state: Idempotence, producer: int) -> list[Messag
     """Return the messages of a producer, each once, the oldest first."""
     orders: dict[int, Message] = {}
     for table in (keys.IDEMPOTENCY_ORDER, keys.IDEMPOTENCY):
-        for db_key, value in found.rows(table, producer_prefix(state.number, producer)):
+        for db_key, value in found.rows(
+            table, producer_rows.producer_prefix(state.number, producer)
+        ):
             with suppress(CorruptionError):
-                message = decode_message(open_row(table, db_key, value, "message"), "message")
+                message = producer_rows.decode_message(
+                    open_row(table, db_key, value, "message"), "message"
+                )
                 own_keys = (
-                    order_key(state.number, producer, message.order),
-                    message_key(state.number, producer, message.iid),
+                    producer_rows.order_key(state.number, producer, message.order),
+                    producer_rows.message_key(state.number, producer, message.iid),
                 )
                 if db_key in own_keys:
                     orders.setdefault(message.order, message)
@@ -112,7 +110,7 @@ def move_messages(found: Found) -> None:
 
 
 def _decode_producer(body: bytes) -> tuple[int, bytes, None]:
-    producer, name = decode_producer(body, "producer")
+    producer, name = producer_rows.decode_producer(body, "producer")
     return producer.number, name, None
 
 

@@ -20,15 +20,10 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id, unpack_id
+from streamkeep.format.node import envelope as envelopes
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import Slot, validate
-from streamkeep.format.node.envelope import (
-    PAGE_LISTPACK,
-    Envelope,
-    decode_envelope,
-    set_trimmed,
-    trimmed_slots,
-)
+from streamkeep.format.node.envelope import Envelope
 from streamkeep.format.node.node import NodeIds, tombstone_slots
 from streamkeep.format.rows import extension, records
 from streamkeep.format.rows.retention import retention_of
@@ -147,7 +142,7 @@ class StreamWriter:
             )
             loss.entries = None
             return records.StreamRecord(records.PAGE_FIT, _NODE_ENTRIES), None
-        envelope = decode_envelope(value, "stream")
+        envelope = envelopes.decode_envelope(value, "stream")
         try:
             record = records.decode_stream_record(envelope.record, "stream")
             extension.split_sections(record.extension, "stream")
@@ -170,7 +165,7 @@ class StreamWriter:
         damaged = self.found.notes(placement.DAMAGED[keys.NODES] + prefix)
         yield from heapq.merge(
             (
-                (unpack_id(db_key[_NUMBER_SIZE:]), decode_envelope(value, "node"), b"")
+                (unpack_id(db_key[_NUMBER_SIZE:]), envelopes.decode_envelope(value, "node"), b"")
                 for db_key, value in sound
             ),
             (
@@ -210,7 +205,7 @@ class StreamWriter:
         """Move the other entries of an older copy of a damaged node to lost+found."""
         noted = self.found.noted(placement.OLD_NODE + keys.node_key(number, *key))
         if noted is not None:
-            envelope = decode_envelope(placement.split_candidate(noted)[1], "page")
+            envelope = envelopes.decode_envelope(placement.split_candidate(noted)[1], "page")
             why = "in an older copy of a damaged node; may have been deleted since"
             self.found.keep(number, why, live_slots(envelope.listpack, *key, read))
 
@@ -293,8 +288,8 @@ def _node(envelope: Envelope) -> Node:
     ids = validate(envelope.listpack, *key)
     trimmed = envelope.trimmed
     if trimmed:
-        slots = trimmed_slots(trimmed) & tombstone_slots(envelope.listpack, *key)
-        trimmed = set_trimmed(b"", sorted(slots))
+        slots = envelopes.trimmed_slots(trimmed) & tombstone_slots(envelope.listpack, *key)
+        trimmed = envelopes.set_trimmed(b"", sorted(slots))
     age = (envelope.epoch, envelope.commit_number)
     return Node(*key, envelope.listpack, trimmed, age, ids)
 
@@ -302,7 +297,7 @@ def _node(envelope: Envelope) -> Node:
 def _nodes_of(slots: list[Slot]) -> Iterator[Node]:
     """Yield nodes with the live entries among slots."""
     live = [(slot.ms, slot.seq, slot.pairs) for slot in slots if not slot.deleted]
-    for ms, seq, data in encode_nodes(live, PAGE_LISTPACK):
+    for ms, seq, data in encode_nodes(live, envelopes.PAGE_LISTPACK):
         yield Node(ms, seq, data, b"", _UNKNOWN, validate(data, ms, seq))
 
 

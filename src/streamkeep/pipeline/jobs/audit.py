@@ -34,34 +34,17 @@ from streamkeep.pipeline.distribution.packing import pack, spread
 from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, run_units, timed
 from streamkeep.pipeline.jobs.executor.audit import Archived, Task, describe_stores, look_at
 from streamkeep.pipeline.jobs.to_lake import SEGMENTS_PER_TASK, group_tasks
-from streamkeep.pipeline.lake.files import (
-    ERASED,
-    Erased,
-    LakeConflictError,
-    LakeError,
-    LakeFile,
-    Origin,
-    attempts,
-    ids_within,
-    read_erased,
-)
+from streamkeep.pipeline.lake import files as lake_files
+from streamkeep.pipeline.lake.files import Erased, LakeConflictError, LakeError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.storage.places import StorageError, host
+from streamkeep.pipeline.store_fleet import pieces
 from streamkeep.pipeline.store_fleet.members import find_members, live_member
-from streamkeep.pipeline.store_fleet.pieces import (
-    NO_HEAD,
-    POSITIONS,
-    Member,
-    Positions,
-    deleted_streams,
-    pack_groups,
-    read_positions,
-    replaced_stores,
-)
+from streamkeep.pipeline.store_fleet.pieces import Member, Positions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,19 +142,23 @@ def _begin(lake: str | None) -> _Found:
 
     It is read at once, since other jobs remove it with their commits.
     """
-    for _ in attempts(lake) if lake is not None else ():
+    for _ in lake_files.attempts(lake) if lake is not None else ():
         table = Lake.open(lake or "")
         found = _Found(table, table.files())
         # Also those of which the log names no file: all of them may have been taken out of it.
-        stores = {file.store for file in found.files} | POSITIONS.stores(table.uri)
-        names = [kind.application(one) for one in stores for kind in (POSITIONS, ERASED)]
+        stores = {file.store for file in found.files} | pieces.POSITIONS.stores(table.uri)
+        names = [
+            kind.application(one)
+            for one in stores
+            for kind in (pieces.POSITIONS, lake_files.ERASED)
+        ]
         try:
             with table.reading((), NAME, names):
                 for one in stores:
-                    version = table.transaction(POSITIONS.application(one))
-                    found.positions[one] = read_positions(table.uri, one, version)
-                    version = table.transaction(ERASED.application(one))
-                    found.gone[one] = read_erased(table.uri, one, version)
+                    version = table.transaction(pieces.POSITIONS.application(one))
+                    found.positions[one] = pieces.read_positions(table.uri, one, version)
+                    version = table.transaction(lake_files.ERASED.application(one))
+                    found.gone[one] = lake_files.read_erased(table.uri, one, version)
         except LakeConflictError:
             continue
         return found
@@ -198,7 +185,7 @@ def _look_at_fleet(spark: SparkSession, fleet: str, found: _Found) -> dict[str, 
             raise
         except StreamkeepError as error:
             found.problems.append(f"store {member.store}: {error}")
-    found.problems += [f"store {one}: its archive in {fleet} {NO_HEAD}" for one in headless]
+    found.problems += [f"store {one}: its archive in {fleet} {pieces.NO_HEAD}" for one in headless]
     asks = [(one, found.positions[one.store]) for one in archived]
     units = pack(asks, lambda ask: ask[0].segments + 100, SEGMENTS_PER_TASK)
     for one in run_units(spark, units, describe_stores):
@@ -212,7 +199,7 @@ def _look_at_fleet(spark: SparkSession, fleet: str, found: _Found) -> dict[str, 
 
 
 def _look_for_replaced(found: _Found, members: Sequence[Member]) -> None:
-    for store, text in replaced_stores(found.positions, members).items():
+    for store, text in pieces.replaced_stores(found.positions, members).items():
         found.problems.append(f"store {store}: {text.partition('; next:')[0]}")
 
 
@@ -230,7 +217,7 @@ def _look_at_live(member: Member, found: _Found, prefix: str) -> None:
             Archived(member, one, driver=driver, prefix=prefix) for one in iter_segments(txn)
         ]
         found.segments += len(segments)
-        found.groups += pack_groups(segments)
+        found.groups += pieces.pack_groups(segments)
         ordered = sorted(segments, key=lambda one: (one.record.stream_number, one.record.first_id))
         for before, after in pairwise(one.record for one in ordered):
             same = before.stream_number == after.stream_number
@@ -259,7 +246,7 @@ def _look_at_live(member: Member, found: _Found, prefix: str) -> None:
                 old = archived.get(number)
                 history = 0 if old is None else old.entries + old.retired_entries
                 found.expected[stream] += record.length + history
-        for number, text in deleted_streams(positions, living).items():
+        for number, text in pieces.deleted_streams(positions, living).items():
             origin = Origin(member.store, number, positions.streams[number].key)
             found.problems.append(f"{origin}: {text.partition('; next:')[0]}")
 
@@ -276,7 +263,7 @@ def plan(found: _Found, cores: int = 0) -> list[Task]:
             *found.erased.get((file.store, number), ()),
             *found.gone[file.store].get(number, ()),
         }
-        erased[file.path] = tuple(sorted(ids_within(known, file.first, file.last)))
+        erased[file.path] = tuple(sorted(lake_files.ids_within(known, file.first, file.last)))
     statistics = found.table.statistics()
     for part in spread(found.files, lambda file: file.size_bytes, cores):
         gone = {one.path: erased[one.path] for one in part}

@@ -33,21 +33,8 @@ from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.pipeline.distribution.units import Progress, Report, run_units, timed
 from streamkeep.pipeline.jobs.executor.rewrite import Task, count_in_file, rewrite_files
-from streamkeep.pipeline.lake.files import (
-    ERASED,
-    LakeConflictError,
-    LakeError,
-    LakeFile,
-    Origin,
-    attempts,
-    ids_of_path,
-    ids_within,
-    read_erased,
-    stream_folder,
-    unsigned,
-    with_ids,
-    write_erased,
-)
+from streamkeep.pipeline.lake import files as lake_files
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin
 from streamkeep.pipeline.lake.read import read_lake
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.source.stores import reading
@@ -109,7 +96,7 @@ def erase(
                 spark, lake, streams=[key_text(name)], stores=[origins[0].store]
             ).where(where)
             for row in rows.select("ms", "seq").toLocalIterator():
-                wanted.add(StreamId(unsigned(row.ms), unsigned(row.seq)))
+                wanted.add(StreamId(lake_files.unsigned(row.ms), lake_files.unsigned(row.seq)))
         chosen = tuple(sorted(wanted))
         erased = 0
         if store is not None and chosen:
@@ -179,13 +166,14 @@ def _erase_in_lake(
     progress: Progress | None,
 ) -> tuple[int, int]:
     """Replace the files that hold one of the IDs; return (erased entries, new files)."""
-    for _ in attempts(lake):
+    for _ in lake_files.attempts(lake):
         table, added = Lake.open(lake), list[LakeFile]()
         schema = table.entry_schema.serialize().to_pybytes()
         tasks = [
             Task(table.uri, schema, (file,), inside)
             for file in table.files()
-            if file.origin in origins and (inside := ids_within(ids, file.first, file.last))
+            if file.origin in origins
+            and (inside := lake_files.ids_within(ids, file.first, file.last))
         ]
         try:
             with table.reading([task.files[0] for task in tasks], NAME):
@@ -223,16 +211,16 @@ def _commit(
         LakeConflictError: another job has committed something of the streams; nothing was changed.
     """
     uri, store = table.uri, origins[0].store
-    applications = {files: files.application(store) for files in (ERASED, POSITIONS)}
+    applications = {files: files.application(store) for files in (lake_files.ERASED, POSITIONS)}
     old = {files: table.transaction(one) for files, one in applications.items()}
     with table.reading((), NAME, list(applications.values())):
-        known = read_erased(uri, store, old[ERASED])
+        known = lake_files.read_erased(uri, store, old[lake_files.ERASED])
         positions = read_positions(uri, store, old[POSITIONS])
-    now = with_ids(known, {one.number for one in origins}, ids)
+    now = lake_files.with_ids(known, {one.number for one in origins}, ids)
     new: dict[NumberedFiles, int] = {}
     if now != known:
-        new[ERASED] = next_version(old[ERASED])
-        write_erased(uri, store, new[ERASED], now)
+        new[lake_files.ERASED] = next_version(old[lake_files.ERASED])
+        lake_files.write_erased(uri, store, new[lake_files.ERASED], now)
     for origin, number in gone.items():
         positions = positions.with_rows(origin.number, origin.key, -number, number)
     new[POSITIONS] = next_version(old[POSITIONS])
@@ -326,8 +314,8 @@ def _count_in(
     Its rows decide, and not its range: a job that began after the erasure, such as `compact`, may
     be about to commit a file of that range, which has none of them.
     """
-    ends = ids_of_path(path) or (MIN_ID, MAX_ID)
-    inside = ids_within(ids, *ends)
+    ends = lake_files.ids_of_path(path) or (MIN_ID, MAX_ID)
+    inside = lake_files.ids_within(ids, *ends)
     if not inside:
         return 0
     return count_in_file(system, root, LakeFile(path, origin, None, 0, 0, *ends), inside)
@@ -345,7 +333,7 @@ def _paths_of(table: Lake, origins: Sequence[Origin]) -> Iterator[tuple[str, Ori
     system, root = file_system(table.uri)
     known = {file.path for file in table.files()} | table.replaced()
     for origin in origins:
-        folder = stream_folder(origin)
+        folder = lake_files.stream_folder(origin)
         selector = pafs.FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
         listed = [
             info.path[len(root) + 1 :]
@@ -353,4 +341,4 @@ def _paths_of(table: Lake, origins: Sequence[Origin]) -> Iterator[tuple[str, Ori
             if info.type == pafs.FileType.File
         ]
         for path in {*listed, *(one for one in known if one.startswith(f"{folder}/"))}:
-            yield path, origin, path in known or ids_of_path(path) is not None
+            yield path, origin, path in known or lake_files.ids_of_path(path) is not None

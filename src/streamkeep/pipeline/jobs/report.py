@@ -213,7 +213,9 @@ def _streams(page: Page, reader: DataFrameReader, sizes: Mapping[str, tuple[int,
 def _groups(txn: Txn, pin: Pin) -> Iterator[tuple[Any, ...]]:
     """Yield a row for each group; latency is from ID to delivery, of what was delivered once."""
     now_ms, stream = txn.now_ms(), txn.find_stream(pin.key)
-    for group in groups_of(txn, stream) if stream else ():
+    if stream is None:
+        return
+    for group in groups_of(txn, stream):
         record, end_ms = group.record, pin.end.ms
         dated = record.last_ms and end_ms <= MAX_CALENDAR_MS
         delay = max(0, end_ms - record.last_ms) if dated else None

@@ -37,33 +37,19 @@ from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError, Strea
 from streamkeep.pipeline.distribution.packing import pack, spread
 from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, run_units, timed
 from streamkeep.pipeline.jobs.executor.to_lake import NotCopied, Task, write_pieces
-from streamkeep.pipeline.lake.files import (
-    ERASED,
-    LakeConflictError,
-    LakeError,
-    Origin,
-    attempts,
-    read_erased,
-)
+from streamkeep.pipeline.lake import files as lake_files
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, Origin
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import EVERY_KEY, ReadOptions, read_options
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.numbered import next_version
 from streamkeep.pipeline.storage.places import StorageError, new_folder, remove_folder, sweep
+from streamkeep.pipeline.store_fleet import pieces as fleet_pieces
 from streamkeep.pipeline.store_fleet.executor import Ask, NotPlanned, Work, plan_stores
 from streamkeep.pipeline.store_fleet.live import SLICE_BYTES, plan_live
 from streamkeep.pipeline.store_fleet.members import find_members, live_member
-from streamkeep.pipeline.store_fleet.pieces import (
-    NO_HEAD,
-    POSITIONS,
-    Member,
-    Positions,
-    pack_groups,
-    read_positions,
-    replaced_stores,
-    without_erased,
-)
+from streamkeep.pipeline.store_fleet.pieces import Member, Positions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,8 +151,8 @@ def to_lake(
         _run(spark, members, find, lake, columns, options, report, progress, folder)
         table = Lake.open(lake)
         for one in headless:  # one that was never copied may be published for the first time
-            if table.transaction(POSITIONS.application(one)) is not None:
-                failed.append(f"store {one}: its archive in {store} {NO_HEAD}")
+            if table.transaction(fleet_pieces.POSITIONS.application(one)) is not None:
+                failed.append(f"store {one}: its archive in {store} {fleet_pieces.NO_HEAD}")
         report.problems = [*sorted(set(failed)), *report.problems]
         report.details["lake_version"] = table.version
     return report
@@ -192,7 +178,7 @@ def _run(
     checked = False
     problems: dict[str, str] = {}
     there = members
-    for _ in attempts(lake):
+    for _ in lake_files.attempts(lake):
         try:
             table = Lake.create(lake, columns)
         except LakeConflictError:  # another job has committed something
@@ -226,19 +212,19 @@ def _replaced(table: Lake, members: Sequence[Member]) -> list[tuple[Work, str]]:
     """Return the stores in whose place a member is, with positions that note it, and a sentence."""
     if not any(one.path for one in members):
         return []
-    others = sorted(POSITIONS.stores(table.uri) - {one.store for one in members})
-    versions = {one: table.transaction(POSITIONS.application(one)) for one in others}
+    others = sorted(fleet_pieces.POSITIONS.stores(table.uri) - {one.store for one in members})
+    versions = {one: table.transaction(fleet_pieces.POSITIONS.application(one)) for one in others}
 
     def read(store: str) -> Positions:
         try:
-            return read_positions(table.uri, store, versions[store])
+            return fleet_pieces.read_positions(table.uri, store, versions[store])
         except CorruptionError:
             return Positions()  # a job has just replaced them; the next run, or audit, reports them
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         copied = dict(zip(others, threads.map(read, others), strict=True))
     found = []
-    for store, text in replaced_stores(copied, members).items():
+    for store, text in fleet_pieces.replaced_stores(copied, members).items():
         was = copied[store]
         member = Member(store, was.name, was.labels)
         positions = replace(was, gone=True)
@@ -263,8 +249,8 @@ def plan(
     asks: list[Ask] = []
     planned: list[Work | NotPlanned] = []
     for member in members:
-        version = table.transaction(POSITIONS.application(member.store))
-        erased = table.transaction(ERASED.application(member.store))
+        version = table.transaction(fleet_pieces.POSITIONS.application(member.store))
+        erased = table.transaction(lake_files.ERASED.application(member.store))
         ask = Ask(member, table.uri, version, erased, options, some)
         if member.path:
             planned.append(_planned_live(ask, folder))
@@ -288,9 +274,9 @@ def _planned_live(ask: Ask, folder: str | None) -> Work | NotPlanned:
     """Return the work for a store on a path, or its error."""
     member, problems = ask.member, dict[tuple[int, bytes], str]()
     try:
-        before = read_positions(ask.lake, member.store, ask.version)
+        before = fleet_pieces.read_positions(ask.lake, member.store, ask.version)
         pieces, positions = plan_live(member, before, ask.options, problems, folder)
-        gone = read_erased(ask.lake, member.store, ask.erased)
+        gone = lake_files.read_erased(ask.lake, member.store, ask.erased)
     except StorageError:
         raise
     except StreamkeepError as error:
@@ -301,7 +287,7 @@ def _planned_live(ask: Ask, folder: str | None) -> Work | NotPlanned:
         positions,
         None,
         any(piece.late for piece in pieces),
-        pack_groups(without_erased(pieces, gone), SLICE_BYTES),
+        fleet_pieces.pack_groups(fleet_pieces.without_erased(pieces, gone), SLICE_BYTES),
         problems=problems,
         absent=before.absent,
         keys={one.key for one in positions.streams.values()} | {key for _, key in problems},
@@ -314,7 +300,7 @@ def _moved_on(table: Lake, stores: Iterable[str]) -> set[str]:
 
     It has removed their old positions, so that they could not be planned.
     """
-    applications = {one: POSITIONS.application(one) for one in stores}
+    applications = {one: fleet_pieces.POSITIONS.application(one) for one in stores}
     changed = table.changed(applications.values())
     return {store for store, one in applications.items() if one in changed}
 
@@ -379,8 +365,8 @@ def _leave_out(table: Lake, store: Work) -> bool:
         LakeConflictError: another job has committed something of the store.
     """
     uuid = store.member.store
-    with table.reading((), NAME, [POSITIONS.application(uuid)]):
-        before = read_positions(table.uri, uuid, store.version)
+    with table.reading((), NAME, [fleet_pieces.POSITIONS.application(uuid)]):
+        before = fleet_pieces.read_positions(table.uri, uuid, store.version)
     streams = dict(store.positions.streams)
     for number, _ in store.problems:
         streams.pop(number, None)
@@ -403,7 +389,7 @@ def _commit(table: Lake, stores: list[Work], report: Report) -> list[Work]:
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             list(threads.map(partial(_write, table.uri), mine))
         for store, version in mine:
-            versions[POSITIONS.application(store.member.store)] = version
+            versions[fleet_pieces.POSITIONS.application(store.member.store)] = version
             if store.head is not None:
                 versions[_head_application(store.member.store)] = store.head
         failpoints.hit("fleet:positions")
@@ -417,7 +403,8 @@ def _commit(table: Lake, stores: list[Work], report: Report) -> list[Work]:
             beaten = [
                 one
                 for one in stores
-                if table.transaction(POSITIONS.application(one.member.store)) != one.version
+                if table.transaction(fleet_pieces.POSITIONS.application(one.member.store))
+                != one.version
             ]
             for one in beaten:
                 table.discard(one.files)
@@ -438,12 +425,12 @@ def _commit(table: Lake, stores: list[Work], report: Report) -> list[Work]:
 
 def _write(lake: str, one: tuple[Work, int]) -> None:
     store, version = one
-    POSITIONS.write(lake, store.member.store, version, store.positions.as_json())
+    fleet_pieces.POSITIONS.write(lake, store.member.store, version, store.positions.as_json())
 
 
 def _forget(lake: str, versions: Sequence[tuple[str, int | None]]) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        list(threads.map(lambda one: POSITIONS.remove(lake, *one), versions))
+        list(threads.map(lambda one: fleet_pieces.POSITIONS.remove(lake, *one), versions))
 
 
 def promoted_columns(spark: SparkSession, ddl: str) -> pa.Schema:

@@ -30,14 +30,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from streamkeep.pipeline.lake.files import LakeConflictError, wait_after
-from streamkeep.pipeline.storage.places import (
-    StorageError,
-    endpoint,
-    file_system,
-    log_settings,
-    one_line,
-    reaching,
-)
+from streamkeep.pipeline.storage import places
+from streamkeep.pipeline.storage.places import StorageError
 
 _LISTINGS: Final = 12  # tries for one that has the newest version: about seven seconds
 _THREADS: Final = 4
@@ -69,17 +63,20 @@ def newest_table(place: str) -> DeltaTable | None:
 def table_at(place: str, version: int | None = None) -> DeltaTable | None:
     """Return a Delta table at the version that the listing of its log gives; None for no table."""
     try:
-        with reaching(place):
-            return DeltaTable(place, version=version, storage_options=log_settings(place))
+        with places.reaching(place):
+            return DeltaTable(place, version=version, storage_options=places.log_settings(place))
     except TableNotFoundError:
         return None
 
 
 def _has_version(place: str, version: int) -> bool:
     """Return whether the log of a table has a version, by its name and not by a listing."""
-    system, root = file_system(place)
+    system, root = places.file_system(place)
     try:
-        with reaching(place), system.open_input_file(f"{root}/_delta_log/{version:020d}.json"):
+        with (
+            places.reaching(place),
+            system.open_input_file(f"{root}/_delta_log/{version:020d}.json"),
+        ):
             return True
     except FileNotFoundError:
         return False
@@ -95,15 +92,15 @@ def create_table(place: str, schema: pa.Schema, **options: Any) -> DeltaTable:
     Raises:
         StorageError: the storage cannot be reached, or two simultaneous commits succeed there.
     """
-    with reaching(place):
-        s3 = place.startswith(("s3://", "s3a://")) and endpoint() is not None
+    with places.reaching(place):
+        s3 = place.startswith(("s3://", "s3a://")) and places.endpoint() is not None
         if s3 and table_at(place) is None and not _one_wins(place):
             raise StorageError(
-                f"{place}: the server {endpoint()} ignores `If-None-Match`, so of two jobs that "
-                "commit at the same time, both would succeed, and the entries of one would be "
-                "lost; next: use a server that honours it, or a disk"
+                f"{place}: the server {places.endpoint()} ignores `If-None-Match`, so of two jobs "
+                "that commit at the same time, both would succeed, and the entries of one would "
+                "be lost; next: use a server that honours it, or a disk"
             )
-        told = log_settings(place)
+        told = places.log_settings(place)
         return DeltaTable.create(place, schema, mode="ignore", storage_options=told, **options)
 
 
@@ -111,7 +108,7 @@ def create_table(place: str, schema: pa.Schema, **options: Any) -> DeltaTable:
 def reading_log(place: str) -> Iterator[None]:
     """Raise StorageError for what delta-rs raises inside the block."""
     try:
-        with reaching(place):
+        with places.reaching(place):
             yield
     except DeltaError as error:
         raise StorageError(
@@ -148,7 +145,7 @@ def commit(
     properties = CommitProperties(custom_metadata=told, app_transactions=moved)
     schema = pa.schema(table.schema().to_arrow())
     try:
-        with reaching(place):
+        with places.reaching(place):
             table.create_write_transaction(
                 actions,
                 "append",
@@ -169,8 +166,8 @@ def commit(
         return done
     except (DeltaError, OSError, StorageError) as error:
         raise StorageError(
-            f"{place}: it is unknown whether {what} was committed ({one_line(error)}); its files "
-            f"stay; next: {again}"
+            f"{place}: it is unknown whether {what} was committed ({places.one_line(error)}); its "
+            f"files stay; next: {again}"
         ) from error
     done = newest_table(place)
     for name, version in versions.items():
@@ -184,7 +181,7 @@ def commit(
 
 
 def _one_wins(lake: str) -> bool:
-    place, settings = f"{lake}/_commit-check-{secrets.token_hex(8)}", log_settings(lake)
+    place, settings = f"{lake}/_commit-check-{secrets.token_hex(8)}", places.log_settings(lake)
     try:
         DeltaTable.create(place, _SCHEMA, storage_options=settings)
         together = Barrier(_THREADS)
@@ -215,5 +212,5 @@ def _one_wins(lake: str) -> bool:
         # More versions than winners: the answer to a commit was lost, which is no defect.
         return int(DeltaTable(place, storage_options=settings).version()) >= won
     finally:
-        system, path = file_system(place)
+        system, path = places.file_system(place)
         system.delete_dir(path)

@@ -26,13 +26,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.lake import files
 from streamkeep.pipeline.lake.files import PARTITIONS
-from streamkeep.pipeline.storage.places import (
-    check_written,
-    file_system,
-    make_folder,
-    reaching,
-    sync_file,
-)
+from streamkeep.pipeline.storage import places
 
 FILE_BYTES: Final = 256 << 20  # of rows in memory, about ten times as much as on disk
 _GROUP_ROWS: Final = 1 << 20
@@ -156,7 +150,7 @@ class FileWriter:
     def _end_group(self) -> None:
         if self._writer is None:
             folder = f"{self._root}/{files.folder_of(self._origin, self._day)}"
-            make_folder(self._system, folder)
+            places.make_folder(self._system, folder)
             self._draft = f"{folder}/_{uuid.uuid4().hex}.draft"
             self._sink = _Sink(self._system.open_output_stream(self._draft, compression=None))
             self._writer = pq.ParquetWriter(
@@ -184,10 +178,10 @@ class FileWriter:
         path = files.new_path(self._origin, self._day, self._first, self._last, checksum)
         target = f"{self._root}/{path}"
         if isinstance(self._system, pafs.LocalFileSystem):
-            sync_file(self._draft)  # a power loss must not empty a file that a commit names
+            places.sync_file(self._draft)  # a power loss must not empty a file that a commit names
         failpoints.hit("lake:file-written")
         self._system.move(self._draft, target)
-        check_written(self._root, self._system, target, size)
+        places.check_written(self._root, self._system, target, size)
         failpoints.hit("lake:file-named")
         file = files.LakeFile(
             path, self._origin, self._day, self._entries, size, self._first, self._last
@@ -369,9 +363,9 @@ class TableFile:
 
 def table_batches(uri: str, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file with the columns of its partition. Runs in a worker."""
-    system, root = file_system(uri)
+    system, root = places.file_system(uri)
     names = [name for name in schema.names if name not in PARTITIONS]
-    with reaching(uri), pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:
+    with places.reaching(uri), pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:
         there = set(source.schema_arrow.names)
         for batch in source.iter_batches(_BATCH_ROWS, columns=[n for n in names if n in there]):
             columns = [

@@ -53,19 +53,8 @@ from streamkeep.arrow.batches import DEFAULT_SCHEMA, SYSTEM_COLUMNS
 from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.engine.system import failpoints
 from streamkeep.pipeline.lake import delta
+from streamkeep.pipeline.lake import files as lake_files
 from streamkeep.pipeline.lake.executor import described
-from streamkeep.pipeline.lake.files import (
-    LAST_MS,
-    PARTITIONS,
-    LakeConflictError,
-    LakeError,
-    LakeFile,
-    NoSuchLakeError,
-    Origin,
-    Statistics,
-    ids_of_path,
-    signed,
-)
 from streamkeep.pipeline.storage import places
 from streamkeep.pipeline.storage.numbered import next_version
 
@@ -89,22 +78,22 @@ class Lake:
         self.uri = uri
         self.table = table
         schema = pa.schema(table.schema().to_arrow())
-        known = (*PARTITIONS, *_ORIGIN.names, *_BASE.names)
+        known = (*lake_files.PARTITIONS, *_ORIGIN.names, *_BASE.names)
         missing = [name for name in known if name not in schema.names]
-        if missing or tuple(table.metadata().partition_columns) != PARTITIONS:
-            raise LakeError(
+        if missing or tuple(table.metadata().partition_columns) != lake_files.PARTITIONS:
+            raise lake_files.LakeError(
                 f"{uri}: a Delta table, but not a lake of streams: it lacks "
                 f"{', '.join(missing) or 'the partitions bucket and date'}"
             )
         found = self.transaction(FORMAT)
         if found is None:
-            raise LakeError(
+            raise lake_files.LakeError(
                 f"{uri}: a program from before the first release made this lake; next: make a new "
                 "one with `streamkeep spark to-lake`, from the stores and their archives"
             )
         if found != LAKE_FORMAT:
             newer = "; next: upgrade Streamkeep" if found > LAKE_FORMAT else ""
-            raise LakeError(
+            raise lake_files.LakeError(
                 f"{uri}: lake format {found}, but this version of Streamkeep reads format "
                 f"{LAKE_FORMAT}{newer}"
             )
@@ -126,9 +115,9 @@ class Lake:
         try:
             table = delta.newest_table(place) if version is None else delta.table_at(place, version)
         except DeltaError as error:
-            raise LakeError(f"{uri}: {error}") from error
+            raise lake_files.LakeError(f"{uri}: {error}") from error
         if table is None:
-            raise NoSuchLakeError(
+            raise lake_files.NoSuchLakeError(
                 f"{uri}: no such lake; next: `streamkeep spark to-lake` makes one"
             )
         return cls(place, table)
@@ -150,8 +139,8 @@ class Lake:
         """
         columns = promoted if promoted is not None else pa.schema([])
         for field in columns:
-            if field.name in (*PARTITIONS, *SYSTEM_COLUMNS):
-                raise LakeError(
+            if field.name in (*lake_files.PARTITIONS, *SYSTEM_COLUMNS):
+                raise lake_files.LakeError(
                     f"{uri}: every lake has a column {field.name!r}; next: leave it out of the "
                     "promoted columns"
                 )
@@ -167,7 +156,7 @@ class Lake:
             delta.create_table(
                 place,
                 schema,
-                partition_by=list(PARTITIONS),
+                partition_by=list(lake_files.PARTITIONS),
                 name="streamkeep lake",
                 description="entries of Redis streams, one per row",
                 commit_properties=numbered,
@@ -175,8 +164,8 @@ class Lake:
         except DeltaError as error:
             try:
                 cls.open(uri)  # another job may have made it at the same moment
-            except LakeError:
-                raise LakeError(f"{uri}: {error}") from error
+            except lake_files.LakeError:
+                raise lake_files.LakeError(f"{uri}: {error}") from error
         failpoints.hit("lake:made")
         lake = cls.open(uri)
         return lake if promoted is None else lake.with_columns(promoted)
@@ -191,7 +180,7 @@ class Lake:
         for field in wanted:
             at = self.promoted.get_field_index(field.name)
             if at >= 0 and self.promoted.field(at).type != field.type:
-                raise LakeError(
+                raise lake_files.LakeError(
                     f"{self.uri}: the column {field.name!r} is {self.promoted.field(at).type}, not "
                     f"{field.type}, and the type of a column cannot change; next: leave the column "
                     "out, or make another lake"
@@ -209,11 +198,11 @@ class Lake:
                     ),
                 )
         except CommitFailedError as error:
-            raise LakeConflictError(
+            raise lake_files.LakeConflictError(
                 f"{self.uri}: another job committed first ({error}); next: run the job again"
             ) from error
         except DeltaError as error:
-            raise LakeError(f"{self.uri}: {error}") from error
+            raise lake_files.LakeError(f"{self.uri}: {error}") from error
         return Lake.open(self.uri)
 
     def lacking_columns(self) -> set[str]:
@@ -237,7 +226,7 @@ class Lake:
         """Return the columns of the files without those of their origin."""
         return pa.schema([*_BASE, *self.promoted])
 
-    def files(self) -> list[LakeFile]:
+    def files(self) -> list[lake_files.LakeFile]:
         """Return the valid files, ordered by stream and ID.
 
         Files of other programs are opened to see which IDs they hold.
@@ -251,20 +240,20 @@ class Lake:
         rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
         return [{**row, "path": unquote(row["path"])} for row in rows]
 
-    def _file(self, row: dict[str, Any]) -> LakeFile:
+    def _file(self, row: dict[str, Any]) -> lake_files.LakeFile:
         path = row["path"]
-        ends = ids_of_path(path)
+        ends = lake_files.ids_of_path(path)
         origin = None
         if ends is not None and row.get("min.stream") is not None:
             key = key_of_text(row["min.stream"])
-            origin = Origin(row["min.store"], row["min.incarnation"], key)
+            origin = lake_files.Origin(row["min.store"], row["min.incarnation"], key)
         if ends is None or origin is None or origin.bucket != row["partition.bucket"]:
             system, root = places.file_system(self.uri)
             with places.reaching(self.uri):
                 origin, *ids = described(system, root, path)
             ends = (ids[0], ids[1])
         day = row["partition.date"]
-        return LakeFile(
+        return lake_files.LakeFile(
             path,
             origin,
             None if day is None else str(day),
@@ -273,13 +262,13 @@ class Lake:
             *ends,
         )
 
-    def statistics(self) -> dict[str, dict[str, Statistics]]:
+    def statistics(self) -> dict[str, dict[str, lake_files.Statistics]]:
         """Return what the log says of the columns of each file, by path and column."""
         columns = [name for name in self.file_schema.names if name != "fields"]
         found = {}
         for row in self.logged():
             said = {
-                name: Statistics(
+                name: lake_files.Statistics(
                     *(row.get(f"{what}.{name}") for what in ("min", "max", "null_count"))
                 )
                 for name in columns
@@ -306,10 +295,10 @@ class Lake:
     def commit(
         self,
         job: str,
-        added: Sequence[LakeFile],
+        added: Sequence[lake_files.LakeFile],
         *,
-        removed: Sequence[LakeFile] = (),
-        origins: Iterable[Origin] = (),
+        removed: Sequence[lake_files.LakeFile] = (),
+        origins: Iterable[lake_files.Origin] = (),
         versions: Mapping[str, int] | None = None,
         moves_data: bool = True,
     ) -> Lake:
@@ -346,7 +335,7 @@ class Lake:
             moved | dict(versions or {}),
             what=f"the work of {job}",
             again=f"run {job} again",
-            partition_by=PARTITIONS,
+            partition_by=lake_files.PARTITIONS,
             message=f"streamkeep {job}",
         )
         failpoints.hit("lake:committed")
@@ -354,7 +343,7 @@ class Lake:
 
     @contextmanager
     def reading(
-        self, files: Sequence[LakeFile], job: str, applications: Sequence[str] = ()
+        self, files: Sequence[lake_files.LakeFile], job: str, applications: Sequence[str] = ()
     ) -> Iterator[None]:
         """Explain an error inside the block if another job has replaced what it reads.
 
@@ -371,7 +360,7 @@ class Lake:
             named = {file.path for file in Lake.open(self.uri).files()}
             if all(file.path in named for file in files) and not self.changed(applications):
                 raise
-            raise LakeConflictError(
+            raise lake_files.LakeConflictError(
                 f"{self.uri}: another job replaced files while they were read; next: run {job} "
                 "again"
             ) from error
@@ -381,7 +370,7 @@ class Lake:
         newest = Lake.open(self.uri) if applications else self
         return {one for one in applications if newest.transaction(one) != self.transaction(one)}
 
-    def discard(self, files: Iterable[LakeFile]) -> None:
+    def discard(self, files: Iterable[lake_files.LakeFile]) -> None:
         system, root = places.file_system(self.uri)
         for file in files:
             try:
@@ -410,7 +399,7 @@ class Lake:
         return [unquote(path) for path in removed if path.endswith((".parquet", ".draft"))]
 
 
-def _add_action(file: LakeFile, moves_data: bool, now_ms: int) -> AddAction:
+def _add_action(file: lake_files.LakeFile, moves_data: bool, now_ms: int) -> AddAction:
     ends = [file.first, file.last]
     origin = {
         "store": file.origin.store,
@@ -419,10 +408,10 @@ def _add_action(file: LakeFile, moves_data: bool, now_ms: int) -> AddAction:
     }
     low, high = dict[str, Any](origin), dict[str, Any](origin)
     if ends[0].ms >> 63 == ends[1].ms >> 63:  # else the signed numbers are not in their order
-        low["ms"], high["ms"] = (signed(one.ms) for one in ends)
+        low["ms"], high["ms"] = (lake_files.signed(one.ms) for one in ends)
         if ends[0].ms == ends[1].ms and ends[0].seq >> 63 == ends[1].seq >> 63:
-            low["seq"], high["seq"] = (signed(one.seq) for one in ends)
-    if ends[1].ms <= LAST_MS:
+            low["seq"], high["seq"] = (lake_files.signed(one.seq) for one in ends)
+    if ends[1].ms <= lake_files.LAST_MS:
         low["ts"], high["ts"] = (_iso(one.ms) for one in ends)
     stats: dict[str, Any] = {
         "numRecords": file.entries,

@@ -28,15 +28,10 @@ from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import MissingSegmentError, StoreError, StreamkeepError
 from streamkeep.format.segment.segment import Segment
+from streamkeep.pipeline.source import stores
 from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan, note_loss
 from streamkeep.pipeline.source.slices import Slice
-from streamkeep.pipeline.source.stores import (
-    DATA_FILE,
-    StreamReplacedError,
-    open_segment,
-    reading,
-    stream_nodes,
-)
+from streamkeep.pipeline.source.stores import StreamReplacedError
 from streamkeep.pipeline.source.stream_nodes import Tally
 from streamkeep.pipeline.storage.places import check_reached, unreachable
 
@@ -144,10 +139,10 @@ def nodes_of(notes: str = "") -> Iterator[Callable[[Slice], Nodes]]:
 def _on_this_host(path: str) -> Store[bytes]:
     """Open a store that the driver has under a path."""
     try:
-        return reading(path)
+        return stores.reading(path)
     except StreamkeepError as error:
         # Without its data file a store may be damaged, but here it is only elsewhere.
-        if os.path.exists(f"{path}/{DATA_FILE}") and not isinstance(error, StoreError):
+        if os.path.exists(f"{path}/{stores.DATA_FILE}") and not isinstance(error, StoreError):
             raise
         raise unreachable(path, "store", str(error).partition("; next:")[0]) from error
 
@@ -159,7 +154,7 @@ def read_file(one: Slice) -> Nodes:
     """Yield the nodes of a slice that names its file, one block at a time."""
     assert one.segment is not None
     check_reached(one.path, "folder of segments")
-    with open_segment(one.path, one.segment) as segment:
+    with stores.open_segment(one.path, one.segment) as segment:
         yield from _blocks(segment, one)
 
 
@@ -254,7 +249,7 @@ def _copy_nodes(
     size = 0
     deadline = time.monotonic() + _CHUNK_S
     with store.snapshot() as snapshot:
-        stream = stream_nodes(snapshot.txn, one.key, one.number, one.source)
+        stream = stores.stream_nodes(snapshot.txn, one.key, one.number, one.source)
         for copied in stream.chunks(one.start, one.end, after, _CHUNK_BYTES // _COPIES):
             nodes += [node for node in copied if node[2]]
             size += sum(len(node[2]) for node in copied)

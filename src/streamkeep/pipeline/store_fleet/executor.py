@@ -12,19 +12,8 @@ from streamkeep.format.segment.remote import Manifest
 from streamkeep.pipeline.lake.files import LakeFile, read_erased
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.storage.places import StorageError
-from streamkeep.pipeline.store_fleet.pieces import (
-    NO_HEAD,
-    FleetError,
-    Member,
-    Positions,
-    deleted_streams,
-    new_pieces,
-    pack_groups,
-    read_positions,
-    streams_gone_back,
-    without_erased,
-    without_streams,
-)
+from streamkeep.pipeline.store_fleet import pieces as fleet_pieces
+from streamkeep.pipeline.store_fleet.pieces import FleetError, Member, Positions
 
 
 @dataclass(frozen=True)
@@ -99,13 +88,16 @@ def plan_stores(asks: tuple[Ask, ...]) -> list[Work | NotPlanned]:
 def _planned(ask: Ask) -> Work:
     wants = ask.options.wants
     member, manifest = read_manifest(ask.member)
-    before = read_positions(ask.lake, member.store, ask.version)
-    pieces, positions = new_pieces(member, manifest, before, wants)
+    before = fleet_pieces.read_positions(ask.lake, member.store, ask.version)
+    pieces, positions = fleet_pieces.new_pieces(member, manifest, before, wants)
     changed = positions != before
     living = {number: one.key for number, one in manifest.streams.items() if one.exists}
     deleted, back = (
         {number: text for number, text in found.items() if wants(before.streams[number].key)}
-        for found in (deleted_streams(before, living), streams_gone_back(before, manifest))
+        for found in (
+            fleet_pieces.deleted_streams(before, living),
+            fleet_pieces.streams_gone_back(before, manifest),
+        )
     )
     problems = {}
     if ask.options.fail_on_data_loss:
@@ -114,7 +106,7 @@ def _planned(ask: Ask) -> Work:
             for number, text in (deleted | back).items()
         }
     else:
-        positions = without_streams(positions, deleted)
+        positions = fleet_pieces.without_streams(positions, deleted)
     erased = read_erased(ask.lake, member.store, ask.erased)
     return Work(
         ask.member,
@@ -122,7 +114,7 @@ def _planned(ask: Ask) -> Work:
         positions,
         None if ask.some else member.version,
         any(piece.late for piece in pieces),
-        pack_groups(without_erased(pieces, erased)),
+        fleet_pieces.pack_groups(fleet_pieces.without_erased(pieces, erased)),
         problems=problems,
         absent=before.absent,
         keys={one.key for one in manifest.streams.values() if wants(one.key)},
@@ -133,6 +125,8 @@ def _planned(ask: Ask) -> Work:
 def read_manifest(member: Member) -> tuple[Member, Manifest]:
     newest = RemoteArchive(open_objects(member.uri), member.store).newest()
     if newest is None:
-        raise FleetError(f"store {member.store}: its archive in {member.uri} {NO_HEAD}")
+        raise FleetError(
+            f"store {member.store}: its archive in {member.uri} {fleet_pieces.NO_HEAD}"
+        )
     head, manifest = newest
     return Member.archived(head, member.uri), manifest

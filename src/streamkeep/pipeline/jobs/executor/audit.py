@@ -21,26 +21,13 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import MissingSegmentError, StreamkeepError
 from streamkeep.format.segment.manifest import SegmentRecord, as_in_file
 from streamkeep.format.segment.segment import Segment
+from streamkeep.pipeline.lake import files as lake_files
 from streamkeep.pipeline.lake.executor import ascending, count_ids, id_at, read_file
-from streamkeep.pipeline.lake.files import (
-    LakeFile,
-    Origin,
-    Statistics,
-    checksum_of_path,
-    day_of,
-    folder_of,
-)
+from streamkeep.pipeline.lake.files import LakeFile, Origin, Statistics
 from streamkeep.pipeline.storage.places import check_reached, file_system, host
+from streamkeep.pipeline.store_fleet import pieces
 from streamkeep.pipeline.store_fleet.executor import read_manifest
-from streamkeep.pipeline.store_fleet.pieces import (
-    Member,
-    Positions,
-    deleted_streams,
-    pack_groups,
-    stream_pieces,
-    streams_gone_back,
-    unpack_group,
-)
+from streamkeep.pipeline.store_fleet.pieces import Member, Positions
 
 _CHUNK: Final = 8 << 20
 
@@ -94,7 +81,7 @@ class Facts(NamedTuple):
 
 def look_at(task: Task) -> list[Facts]:
     """Check the files of a task; return the facts about each. Runs in a worker."""
-    segments: list[Archived] = [one for text in task.groups for one in unpack_group(text)]
+    segments: list[Archived] = [one for text in task.groups for one in pieces.unpack_group(text)]
     for path in {one.member.path for one in segments if one.driver not in ("", host())}:
         check_reached(f"{path}/archive", "archive")  # where it is missing, each file would be
     found = [_segment_facts(one) for one in segments]
@@ -140,14 +127,16 @@ def _described(member: Member, positions: Positions) -> Described:
     expected: dict[int, int] = defaultdict(int)
     for number, stream in manifest.streams.items():
         end = positions.end_of(number)
-        for piece in stream_pieces(member, stream.key, manifest.of_stream(number)):
+        for piece in pieces.stream_pieces(member, stream.key, manifest.of_stream(number)):
             record = piece.record
             assert record is not None
             whole = (piece.start, piece.end) == (record.first_id, record.last_id)
             if whole and piece.end <= end:
                 expected[number] += piece.entries
     living = {number: one.key for number, one in manifest.streams.items() if one.exists}
-    losses = deleted_streams(positions, living) | streams_gone_back(positions, manifest)
+    losses = pieces.deleted_streams(positions, living) | pieces.streams_gone_back(
+        positions, manifest
+    )
     prefix = f"store {member.store}: "
     segments = [
         Archived(member, one.record, one.sealed, prefix=prefix)
@@ -159,7 +148,7 @@ def _described(member: Member, positions: Positions) -> Described:
         for number, text in sorted(losses.items())
     ]
     streams = {number: (expected[number], one.erased) for number, one in manifest.streams.items()}
-    return Described(member.store, problems, pack_groups(segments), len(segments), streams)
+    return Described(member.store, problems, pieces.pack_groups(segments), len(segments), streams)
 
 
 def _segment_facts(one: Archived) -> Facts:
@@ -212,7 +201,7 @@ def _file_facts(
         size, checksum = _digest(system, f"{root}/{file.path}")
         if size != file.size_bytes:
             problems.append(f"{where}: {size} bytes, {file.size_bytes} in the log")
-        if not file.foreign and checksum != checksum_of_path(file.path):
+        if not file.foreign and checksum != lake_files.checksum_of_path(file.path):
             problems.append(f"{where}: its checksum is {checksum}, which differs from its name")
         else:
             found = _rows_problems(system, root, file, erased, said)
@@ -240,8 +229,8 @@ def _rows_problems(
     erased: Sequence[StreamId],
     said: Mapping[str, Statistics],
 ) -> Iterator[str]:
-    if not file.path.startswith(folder_of(file.origin, file.date) + "/"):
-        yield f"it is in the wrong partition, not in {folder_of(file.origin, file.date)}"
+    if not file.path.startswith(lake_files.folder_of(file.origin, file.date) + "/"):
+        yield f"it is in the wrong partition, not in {lake_files.folder_of(file.origin, file.date)}"
     last: StreamId | None = None
     first: StreamId | None = None
     entries = erased_entries = 0
@@ -258,7 +247,7 @@ def _rows_problems(
         first, last = first or ends[0], ends[1]
         erased_entries += count_ids(batch, erased)
         entries += len(batch)
-        if any(day_of(one.ms) != file.date for one in ends):
+        if any(lake_files.day_of(one.ms) != file.date for one in ends):
             yield f"rows {entries - len(batch)} to {entries} are not all of {file.date}"
     if erased_entries:
         yield (
