@@ -19,7 +19,7 @@ from streamkeep.jobs import worker as worker_module
 from streamkeep.jobs.job import current_job
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.worker import Worker
-from streamkeep.jobs.worker_log import JsonFormatter, Report, StatusLine, TextFormatter
+from streamkeep.jobs.worker_log import JsonFormatter, Report, TextFormatter
 
 
 @pytest.fixture
@@ -251,32 +251,6 @@ def test_a_line_per_job(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     line = JsonFormatter().format(record)
     parts = ('"event": "failed"', f'"job": "{job.id}"', '"error": "ValueError"', '"attempt": 1')
     assert all(part in line for part in parts)
-
-
-def test_the_line_of_status_counts(queue: Queue) -> None:
-    class Terminal:
-        text = ""
-
-        def write(self, text: str) -> None:
-            self.text += text
-
-        def flush(self) -> None:
-            pass
-
-    @queue.task
-    def task() -> None:
-        pass
-
-    jobs = [task.delay() for _ in range(3)]
-    terminal: Any = Terminal()
-    line = StatusLine(terminal)
-    with working(Worker(queue, report=line)):
-        for job in jobs:
-            job.result(timeout=PATIENCE_S)
-        wait_until(lambda: line.text().startswith("0 running · 3 done · "))
-        line.draw()
-    assert "0 running · 3 done" in terminal.text
-    assert terminal.text.endswith("\r\x1b[K")
 
 
 def test_a_coroutine_whose_job_was_lost_is_cancelled_when_the_worker_stops(queue: Queue) -> None:

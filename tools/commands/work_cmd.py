@@ -22,11 +22,9 @@ from streamkeep.tools.base.arguments import Flags, Ms, Number, SizeBytes
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import Exit, Failure, as_json
 from streamkeep.tools.base.opening import on_signals
-from streamkeep.tools.base.terminal import unguarded
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
-    from streamkeep.jobs.worker_log import Report
 
 _LOOK_S: Final = 0.5
 _SKIPPED: Final = {"node_modules", "__pycache__", "site-packages"}
@@ -103,10 +101,10 @@ def work(
         _work_again_and_again()
         return
     found = _queues(target, queues)
-    with _log_to_stderr(log_json or as_json()) as report:
+    with _log_to_stderr(log_json or as_json()):
         if chosen == "processes":
             beside = None if ship is None else partial(_shipping, found, ship)
-            _run_processes(found, concurrency, grace, max(0, max_memory), report, beside)
+            _run_processes(found, concurrency, grace, max(0, max_memory), beside)
             return
         from streamkeep.jobs.worker import Worker
 
@@ -115,7 +113,6 @@ def work(
             concurrency=concurrency,
             mode="asyncio" if chosen == "asyncio" else "threads",
             grace=grace / 1000,
-            report=report,
         )
         with _shipping(found, ship):
             if until_idle:
@@ -146,24 +143,15 @@ def _run_processes(
     concurrency: int,
     grace: int,
     max_memory: int,
-    report: Report,
     beside: Callable[[], AbstractContextManager[None]] | None,
 ) -> None:
-    from streamkeep.jobs.worker_log import LineHandler
     from streamkeep.jobs.worker_processes import Processes
-
-    def in_child() -> None:
-        for handler in logging.getLogger().handlers:
-            if isinstance(handler, LineHandler):
-                handler.status = None  # the parent draws it
 
     pool = Processes(
         queues,
         concurrency=concurrency,
         grace=grace / 1000,
         max_memory=max_memory,
-        report=report,
-        in_child=in_child,
         beside=beside,
     )
     on_signals(pool.stop)
@@ -178,23 +166,17 @@ def _run_processes(
 
 
 @contextmanager
-def _log_to_stderr(json: bool) -> Iterator[Report]:
-    """Write the log to standard error; on a terminal, with a line of status. Yield the report."""
-    from streamkeep.jobs.worker_log import JsonFormatter, LineHandler, StatusLine, TextFormatter
-    from streamkeep.jobs.worker_log import Report as LogReport
+def _log_to_stderr(json: bool) -> Iterator[None]:
+    from streamkeep.jobs.worker_log import JsonFormatter, TextFormatter
 
-    handler = LineHandler(sys.stderr)
+    handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if json else TextFormatter())
     root = logging.getLogger()
-    report = LogReport()
-    if not json and sys.stderr.isatty():
-        handler.terminal = unguarded(sys.stderr)
-        report = handler.status = StatusLine(handler.terminal)
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     try:
-        yield report
+        yield
     finally:
         root.removeHandler(handler)
         root.setLevel(level)

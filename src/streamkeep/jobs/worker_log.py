@@ -1,4 +1,4 @@
-"""What a worker says: a line per job in the log, and a line of status on a terminal.
+"""What a worker says: a line per job in the log.
 
 A `Report` receives each event. The text of a line is for people; with JSON, each line is an
 object with `time`, `level`, `event`, and members that depend on the event.
@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
-import threading
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.jobs.failures import text_of
 
@@ -25,17 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("streamkeep.worker")
 
 _LEVELS: Final = {"done": logging.INFO, "failed": logging.ERROR}
-_REDRAW_S: Final = 0.2
-_CLEAR: Final = "\r\x1b[K"
 
 
 class Report:
-    """What a worker reports: it logs each event, and counts for those who show the counts."""
+    """What a worker reports: it logs each event."""
 
     abandons = "its thread is abandoned"
-
-    def note(self, state: str, more: int) -> None:
-        """Count an event: the change of the running jobs, and the state of one; empty for none."""
 
     def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
         names = [queue.name for queue in queues]
@@ -44,7 +36,7 @@ class Report:
         _say(logging.INFO, text, event="begun", **more)
 
     def started(self, run: Run) -> None:
-        self.note("", 1)
+        """A handler begins."""
 
     def waits(self, run: Run, error: Exception) -> None:
         """A handler has ended, and the store cannot take the end of its job yet."""
@@ -52,7 +44,6 @@ class Report:
 
     def ran(self, run: Run, outcome: Outcome) -> None:
         """A handler has ended, and its job was ended or retried."""
-        self.note(outcome.state, -1)
         level = _LEVELS.get(outcome.state, logging.WARNING)
         if not log.isEnabledFor(level):
             return
@@ -71,13 +62,11 @@ class Report:
         """A handler runs longer than its limit, and is abandoned."""
         text = f"ran longer than its max_runtime; {self.abandons}, and this attempt has failed"
         _say_of(run, logging.ERROR, text, "too_long")
-        self.note("too long", -1)
 
     def given_back(self, run: Run) -> None:
         """A job was given back, since the worker stops."""
         text = "did not end in time and was given back; this was no attempt"
         _say_of(run, logging.WARNING, text, "given_back")
-        self.note("given back", -1)
 
     def too_large(self, used: int, limit: int) -> None:
         """The process has more memory than it may, and stops."""
@@ -144,69 +133,3 @@ class JsonFormatter(logging.Formatter):
 def _time_of(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
-
-
-# --- the line of status -------------------------------------------------------------------------
-
-
-class StatusLine(Report):
-    """Logs events, and draws a line with their counts that is always the last one of a terminal."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._lock = threading.RLock()
-        self._counts: dict[str, int] = {}
-        self._running = 0
-        self._begun = time.monotonic()
-        self._drawn_at = 0.0
-        self._recent: list[float] = []
-
-    def ended(self) -> None:
-        with self._lock:
-            self._stream.write(_CLEAR)
-        super().ended()
-
-    def note(self, state: str, more: int) -> None:
-        """Count an event, and draw the line if it is time."""
-        with self._lock:
-            self._running += more
-            now = time.monotonic()
-            if state:
-                self._counts[state] = self._counts.get(state, 0) + 1
-                self._recent = [one for one in self._recent if now - one < 5.0] + [now]
-            if now - self._drawn_at >= _REDRAW_S:
-                self._drawn_at = now
-                self.draw()
-
-    def text(self) -> str:
-        counts = [f"{count:,} {state}" for state, count in sorted(self._counts.items())]
-        span = min(5.0, max(0.2, time.monotonic() - self._begun))
-        rate = f"{len(self._recent) / span:,.0f}/s"
-        return " · ".join([f"{self._running} running", *counts, rate])
-
-    def draw(self) -> None:
-        with self._lock:
-            self._stream.write(_CLEAR + self.text())
-            self._stream.flush()
-
-
-class LineHandler(logging.Handler):
-    """Writes log lines above the line of status, if there is one."""
-
-    def __init__(self, stream: IO[str] | None = None) -> None:
-        super().__init__()
-        self._stream = stream or sys.stderr
-        self.status: StatusLine | None = None
-        self.terminal: Any = None  # where a line of status is, of any process
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            text = self.format(record) + "\n"
-            if self.terminal is not None:
-                self.terminal.write(_CLEAR)
-            self._stream.write(text)
-            self._stream.flush()
-            if self.status is not None:
-                self.status.draw()
-        except Exception:
-            self.handleError(record)

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
@@ -31,6 +31,9 @@ from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.worker import EXIT_RECYCLED, Worker
 from streamkeep.jobs.worker_log import Report, log
 from streamkeep.jobs.worker_runs import Run, resident_bytes
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.running import Outcome
 
 EXIT_FAILED: Final = 1
 _EARLY_S: Final = 1.0  # a child that ends so soon has not worked
@@ -88,10 +91,15 @@ class ChildReport(Report):
 
     def waits(self, run: Run, error: Exception) -> None:
         super().waits(run, error)
-        self._tell(waits=True)  # for the store: it does not hang
+        self._tell(job=run.job.id, left=None)  # it waits for the store, and does not hang
 
-    def note(self, state: str, more: int) -> None:
-        self._tell(ended=state)
+    def ran(self, run: Run, outcome: Outcome) -> None:
+        super().ran(run, outcome)
+        self._tell(job="", left=None)
+
+    def too_long(self, run: Run) -> None:
+        super().too_long(run)
+        self._tell(job="", left=None)  # the job is ended first, and this process with it
 
     def stopping(self, running: int, grace_s: float) -> None:
         pass
@@ -116,8 +124,6 @@ class Processes:
         concurrency: int = 1,
         grace: Duration = 30,
         max_memory: int = 0,
-        report: Report | None = None,
-        in_child: Callable[[], None] = lambda: None,
         beside: Callable[[], AbstractContextManager[object]] | None = None,
     ) -> None:
         """Name the queues; the children open their stores.
@@ -127,7 +133,6 @@ class Processes:
             grace: how long jobs may go on after `stop`.
             max_memory: bytes; a child that has more, during a job or after it, is replaced; 0 for
                 no limit. See `Worker`.
-            in_child: called first in each child.
             beside: what one more child does, from before the others begin to work until all of them
                 have ended: such as shipping the store, since this process opens none.
         """
@@ -137,8 +142,7 @@ class Processes:
         self._concurrency = concurrency
         self._grace_s = milliseconds(grace, "grace") / 1000
         self._max_memory = max_memory
-        self._report = report or Report()
-        self._in_child = in_child
+        self._report = Report()
         self._beside = beside
         self._children: dict[int, Child] = {}
         self._stops = 0
@@ -228,16 +232,10 @@ class Processes:
 
     def _hear(self, child: Child) -> None:
         for event in child.read():
-            if "job" in event:
-                child.job, child.worked = event["job"], True
-                if event["left"] is not None:
-                    child.kill_at = time.monotonic() + event["left"] + RUN_GRACE_MS / 2000
-                self._report.note("", 1)
-            elif "waits" in event:
-                child.kill_at = float("inf")
-            elif "ended" in event:
-                child.job, child.kill_at = "", float("inf")
-                self._report.note(event["ended"], -1)
+            child.job, child.worked = event["job"], True
+            child.kill_at = float("inf")
+            if event["left"] is not None:
+                child.kill_at = time.monotonic() + event["left"] + RUN_GRACE_MS / 2000
 
     # --- children -------------------------------------------------------------------------------
 
@@ -269,7 +267,6 @@ class Processes:
         self._children[pid] = Child(pid, orders, events, works=works)
 
     def _be_child(self, orders: int, events: int) -> int:
-        self._in_child()
         worker = Worker(
             self.queues,
             grace=self._grace_s,
@@ -293,7 +290,6 @@ class Processes:
 
     def _be_beside(self, orders: int, events: int) -> int:
         assert self._beside is not None
-        self._in_child()
         for number in (signal.SIGINT, signal.SIGTERM):  # which all processes may get
             signal.signal(number, signal.SIG_IGN)
         with self._beside():
@@ -320,8 +316,6 @@ class Processes:
                 self._wait_until = time.monotonic() + pause
             how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
             what = f" while it ran job {child.job}" if child.job else ""
-            if child.job:
-                self._report.note("crashed", -1)
             log.log(
                 logging.INFO if code == EXIT_RECYCLED else logging.ERROR,
                 "process %d %s%s; another one takes its place",
