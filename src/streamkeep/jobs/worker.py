@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -61,8 +60,6 @@ class Worker:
 
     The end of a job that did its work is on disk soon, not at once; see `Core.sync_of_ends`.
     """
-
-    _wakeup = _waker = -1
 
     def __init__(
         self,
@@ -112,15 +109,7 @@ class Worker:
         self._now = False  # stop without grace
         self._ran = 0  # jobs that have ended here
         self._error: BaseException | None = None  # because of which it stops
-        # A signal handler may not take a lock, so what it does is written to a pipe.
-        self._wakeup, self._waker = os.pipe()
-        os.set_blocking(self._waker, False)
-        os.set_blocking(self._wakeup, False)
-
-    def __del__(self) -> None:
-        for handle in (self._wakeup, self._waker):
-            with suppress(OSError):
-                os.close(handle)
+        self._alarm = worker_runs.Alarm()
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -151,14 +140,14 @@ class Worker:
         """
         self._now = self._stopping
         self._stopping = True
-        self._wake()
+        self._alarm.ring()
 
     def stop_once(self, *, now: bool = False) -> None:
         """Do as the first call of `stop`; with `now`, as the second; again, nothing."""
         if not self._stopping or (now and not self._now):
             self._now = self._now or now
             self._stopping = True
-            self._wake()
+            self._alarm.ring()
 
     def run_until_idle(self) -> int:
         """Run, in the calling thread, the jobs that are due, until there are none; for tests.
@@ -188,16 +177,10 @@ class Worker:
         with self._lock:
             return list(self._runs)
 
-    def _wake(self) -> None:
-        with suppress(OSError):  # full, so that it looks anyway
-            os.write(self._waker, b"!")
-
     # --- the watch ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Watch over the jobs that run, until the worker has stopped."""
-        poller = select.poll()
-        poller.register(self._wakeup, select.POLLIN)
         woken = False
         deadline = float("inf")
         while True:
@@ -221,9 +204,8 @@ class Worker:
             if self._max_memory and self._exits and self._runs:
                 self._end_large()
                 left = min(left, _MEMORY_TICK_S)
-            if poller.poll(max(1, int(left * 1000) + 1)):
-                with suppress(BlockingIOError):
-                    os.read(self._wakeup, 4096)
+            self._alarm.wait(max(0.001, left + 0.001))
+            self._alarm.silence()
         for thread in list(self._threads):
             if thread is not threading.current_thread():
                 thread.join(_JOIN_S if not self._now else 0.1)
@@ -320,7 +302,7 @@ class Worker:
         finally:
             with self._lock:
                 self._threads.discard(threading.current_thread())
-            self._wake()
+            self._alarm.ring()
 
     def _stop_because_of(self, error: BaseException) -> None:
         """Stop because of an error that `run` then raises."""
@@ -415,7 +397,7 @@ class Worker:
         with self._lock:
             self._runs.add(run)
         if run.left_s() < _TICK_S or (self._max_memory and self._exits):
-            self._wake()  # the watch must not sleep past its end
+            self._alarm.ring()  # the watch must not sleep past its end
         self._report.started(run)
         return run
 
@@ -477,7 +459,7 @@ class Worker:
         finally:
             self._end(run)
             room.release()
-            self._wake()
+            self._alarm.ring()
 
 
 async def _in_thread(work: Callable[[], Result]) -> Result:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
 import signal
 import sys
 import threading
@@ -30,7 +29,7 @@ from streamkeep.jobs.ending import RUN_GRACE_MS
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.worker import EXIT_RECYCLED, Worker
 from streamkeep.jobs.worker_log import Report, log
-from streamkeep.jobs.worker_runs import Run, resident_bytes
+from streamkeep.jobs.worker_runs import Alarm, Run, resident_bytes
 
 if TYPE_CHECKING:
     from streamkeep.jobs.running import Outcome
@@ -115,8 +114,6 @@ class ChildReport(Report):
 class Processes:
     """Runs the handlers of queues in child processes, one job in each."""
 
-    _wakeup = _waker = -1
-
     def __init__(
         self,
         queues: Sequence[Queue],
@@ -148,20 +145,12 @@ class Processes:
         self._stops = 0
         self._early = 0
         self._wait_until = 0.0  # before this time, no child is started
-        self._wakeup, self._waker = os.pipe()
-        for handle in (self._wakeup, self._waker):
-            os.set_blocking(handle, False)
-
-    def __del__(self) -> None:
-        for handle in (self._wakeup, self._waker):
-            with suppress(OSError):
-                os.close(handle)
+        self._alarm = Alarm()
 
     def stop(self) -> None:
         """Stop all children, with grace at the first call; may be called by a signal handler."""
         self._stops += 1
-        with suppress(OSError):
-            os.write(self._waker, b"!")
+        self._alarm.ring()
 
     def run(self) -> bool:
         self._report.begun(self.queues, self._concurrency, "processes")
@@ -218,17 +207,10 @@ class Processes:
 
     def _sleep(self) -> None:
         """Sleep until a child says something or ends, or `stop` is called."""
-        poller = select.poll()
-        poller.register(self._wakeup, select.POLLIN)
         by_events = {child.events: child for child in self._children.values()}
-        for events in by_events:
-            poller.register(events, select.POLLIN)
-        for handle, _ in poller.poll(_TICK_S * 1000):
-            if handle == self._wakeup:
-                with suppress(BlockingIOError):
-                    os.read(handle, 4096)
-            else:
-                self._hear(by_events[handle])
+        for events in self._alarm.wait(_TICK_S, by_events):
+            self._hear(by_events[events])
+        self._alarm.silence()
 
     def _hear(self, child: Child) -> None:
         for event in child.read():
@@ -250,8 +232,9 @@ class Processes:
             try:
                 for child in self._children.values():
                     child.close()
-                for handle in (orders, events, self._wakeup, self._waker):
-                    os.close(handle)
+                os.close(orders)
+                os.close(events)
+                self._alarm.close()
                 be = self._be_child if works else self._be_beside
                 status = be(orders_read, events_write)
             except BaseException:

@@ -1,11 +1,16 @@
-"""One job that runs in a worker: its handler, its end, for how long it may run, its memory."""
+"""One job that runs in a worker: its handler, its end, for how long it may run, its memory.
+
+`Alarm` wakes the thread that watches over it.
+"""
 
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +24,44 @@ if TYPE_CHECKING:
     from streamkeep.jobs.running import Again, Done, Outcome
 
 TOO_LONG: Final = "builtins.TimeoutError"
+
+
+class Alarm:
+    """Wakes a thread that waits for it. A signal handler, which may take no lock, may ring it."""
+
+    handle = -1
+
+    def __init__(self) -> None:
+        self.handle = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def ring(self) -> None:
+        """Wake the thread now, or have its next wait return at once."""
+        with suppress(OSError):  # it was closed
+            os.eventfd_write(self.handle, 1)
+
+    def silence(self) -> None:
+        """Forget the rings so far; before the caller looks at what they are about."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.handle)
+
+    def wait(self, seconds: float | None, others: Iterable[int] = ()) -> list[int]:
+        """Sleep until it rings, one of other descriptors is readable, or the time is over.
+
+        Returns:
+            Those of the others that are readable.
+        """
+        poller = select.poll()
+        for handle in (self.handle, *others):
+            poller.register(handle, select.POLLIN)
+        ready = poller.poll(None if seconds is None else max(0.0, seconds) * 1000)
+        return [handle for handle, _ in ready if handle != self.handle]
+
+    def close(self) -> None:
+        handle, self.handle = self.handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    __del__ = close
 
 
 class Run:

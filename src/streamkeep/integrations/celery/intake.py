@@ -6,10 +6,7 @@ The loop of the worker never waits for the store. It says how many messages it h
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import select
 import threading
 import uuid
 from collections import deque
@@ -23,6 +20,7 @@ from streamkeep.integrations.celery.topology import REFRESH_S, Topology, message
 from streamkeep.integrations.celery.workers import are_here, known_tasks
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.jobs import Job, Queue, take
+from streamkeep.jobs.worker_runs import Alarm
 
 log = logging.getLogger("streamkeep.celery")
 
@@ -45,32 +43,12 @@ class Arrived(NamedTuple):
     job: Job | None
 
 
-class Bell:
+class Bell(Alarm):
     """Messages that have arrived, and a descriptor that is readable while there may be some."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.arrived: deque[Arrived] = deque()
-        self.handle = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-    def ring(self) -> None:
-        if self.handle >= 0:
-            os.eventfd_write(self.handle, 1)
-
-    def silence(self) -> None:
-        """Make the descriptor unreadable; before the messages are looked at."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.handle)
-
-    def wait(self, seconds: float | None) -> None:
-        """Sleep until it rings, or the time is over; None for no limit."""
-        watched = select.poll()
-        watched.register(self.handle, select.POLLIN)
-        watched.poll(None if seconds is None else max(0.0, seconds) * 1000)
-
-    def close(self) -> None:
-        handle, self.handle = self.handle, -1
-        if handle >= 0:
-            os.close(handle)
 
 
 class JobIntake:
