@@ -261,7 +261,7 @@ def test_reading_commands_do_not_change_the_data_file() -> None:
         ("range", "s", "k"),
         ("range", "s", "k", "--reverse", "--json"),
         ("tail", "s", "k"),
-        ("info", "s", "k", "--full", "--count", "0"),
+        ("info", "s", "k"),
         ("streams", "s"),
         ("stat", "s"),
         ("stat", "s", "k", "--json"),

@@ -71,7 +71,6 @@ def test_a_time_that_is_none_is_a_usage_error() -> None:
         (("add", "s", "k", "a", "b", "--exact"), "--exact needs --maxlen or --minid"),
         (("trim", "s", "k", "--range", "-", "+", "--exact"), "--exact cannot be used with --range"),
         (("trim", "s", "k", "--range", "-", "+", "--acked"), "--acked cannot be used with --range"),
-        (("info", "s", "k", "--count", "3"), "--count needs --full"),
         (("spark", "to-lake", "s", "lake", "--every", "9s"), "--every needs --follow"),
         (("fsck", "s", "--explain", "SK201"), "STORE cannot be used with --explain"),
         (("dump", "s", "k", "--node", "1-0", "--start", "1"), "--start is for entries"),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format import quoting
-from streamkeep.format.core.json_form import pending_json
+from streamkeep.format.core.json_form import consumer_json, pending_json
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
-from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import From, Ms, Natural, StorePath, To
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.commands.entry_cmds import print_entry
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
@@ -71,175 +70,79 @@ def stream_json(stat: StreamStat) -> dict[str, Any]:
 
 
 @command()
-def info(store_path: StorePath, key: bytes, full: bool = False, count: Natural = 10) -> None:
-    """Print counters, first and last entry of KEY (XINFO STREAM).
+def info(store_path: StorePath, key: bytes) -> None:
+    """Print counters, first and last entry, groups and consumers of KEY (XINFO).
 
     radix-tree-keys is the number of macro nodes, each of which holds many entries. The figures
     with idmp, pids and iids concern `streamkeep add --idmp`. The lease of a consumer says whether
     the process that got its newest entries is alive or dead; unknown if it had none.
 
     \b
-    Examples:
+    Example:
       streamkeep info orders.store orders
-      streamkeep info orders.store orders --full --count 3
-
-    Args:
-        full: Print entries and groups, too.
-        count (-n N): How many entries, and pending entries of each group, --full prints; 0 for all.
     """
-    if not full:
-        arguments.refuse_options("needs --full", "count")
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         counters = snapshot.xinfo_stream(key)
         ends = {"first-entry": next(snapshot.scan(key), None)}
         ends["last-entry"] = next(snapshot.scan(key, reverse=True), None)
-        figures = {
-            name: value.decode() if isinstance(value, bytes) else value
-            for name, value in counters.items()
-            if name not in ends
-        }
-        if common.as_json():
-            members = {name.replace("-", "_"): value for name, value in figures.items()}
-            for name, entry in ends.items():
-                shown = None if entry is None else entry.id.decode()
-                members[name.replace("-", "_") + "_id"] = shown
-            output.json_line("stream", key=key, **members)
-        else:
-            width = max(map(len, figures))
-            for name, value in figures.items():
-                text = output.number(value) if isinstance(value, int) else value
-                output.line(f"{name:<{width}}  {text}")
-            for name, entry in ends.items():
-                brief = "-"
-                if entry is not None:
-                    brief = f"{entry.id.decode()}  {output.brief_pairs(entry.pairs)}"
-                output.line(f"{name:<{width}}  {brief}")
-        printed = print_entries(snapshot, key, count) if full else 0
-        if full:
-            for one in full_groups(snapshot, key, count):
-                print_full_group(key, one)
-    output.done(key=key, entries=printed)
-
-
-def print_entries(snapshot: Snapshot, key: bytes, count: int) -> int:
-    """Print the first `count` entries, 0 for all; return how many there were."""
-    printed = 0
-    if not common.as_json():
-        output.line("entries")
-    for entry in islice(snapshot.scan(key), count or None):
-        if common.as_json():
-            print_entry(entry, show_time=False)
-        else:
-            output.line(f"  {entry.id.decode()}  {quoting.pairs_text(entry.pairs)}")
-        printed += 1
-    if not common.as_json():
-        print_rest(snapshot.xlen(key) - printed, "  ")
-    return printed
-
-
-def print_rest(left: int, indent: str) -> None:
-    if left:
-        output.line(f"{indent}{output.ellipsis()} {left:,} more")
-
-
-def full_groups(snapshot: Snapshot, key: bytes, count: int) -> list[dict[str, Any]]:
-    """Return the groups as XINFO STREAM FULL has them; `count` 0 for all pending entries."""
-    pending = [int(one["pending"]) for one in snapshot.xinfo_groups(key)]
-    # 0 would also collect all entries of the stream, which may be many, and are printed already.
-    most = count or max([1, *pending])
-    found: list[dict[str, Any]] = snapshot.xinfo_stream(key, True, most)["groups"]
-    for group in found:
-        with_leases = snapshot.xinfo_consumers(key, group["name"], leases=True)
-        leases = {one["name"]: one["lease"] for one in with_leases}
-        for consumer in group["consumers"]:
-            consumer["lease"] = leases[consumer["name"]]
-    return found
-
-
-def print_full_group(key: bytes, group: dict[str, Any]) -> None:
-    """Print one group of XINFO STREAM FULL with its consumers and what is pending."""
-    if common.as_json():
-        _print_json_group(key, group)
-        return
-    last_id = group["last-delivered-id"].decode()
-    output.line(
-        f"group {quoting.named(group['name'])}: last-delivered-id {last_id}, "
-        f"entries-read {output.number(group['entries-read'])}, lag {output.number(group['lag'])}, "
-        f"{group['pel-count']:,} pending, {group['nacked-count']:,} of them nacked"
-    )
-    for consumer in group["consumers"]:
-        output.line(
-            f"  consumer {quoting.named(consumer['name'])}: {consumer['pel-count']:,} pending, "
-            f"seen {_moment_text(consumer['seen-time'])}, "
-            f"active {_moment_text(consumer['active-time'])}, lease {consumer['lease']}"
-        )
-        _print_pending(consumer["pending"], consumer["pel-count"])
-    if group["nacked-count"]:
-        output.line("  without owner, for any consumer to claim:")
-        rows = [(one, 0, count) for one, *owned, count in group["pending"] if unowned(*owned)]
-        _print_pending(rows, group["nacked-count"])
-
-
-def _print_pending(pending: Sequence[Sequence[Any]], total: int) -> None:
-    for entry_id, delivery_time, delivery_count in pending:
-        times = count_text(delivery_count, "time")
-        last = f", last {time_text(delivery_time)}" if delivery_time else ""
-        output.line(f"    {entry_id.decode()}  delivered {times}{last}")
-    print_rest(total - len(pending), "    ")
-
-
-def unowned(consumer: bytes, delivery_time: int) -> bool:
-    """Say whether a pending entry has no owner: a consumer returned it with XNACK."""
-    return not consumer and not delivery_time
-
-
-def _print_json_group(key: bytes, group: dict[str, Any]) -> None:
-    output.json_line(
-        "group",
-        key=key,
-        name=group["name"],
-        last_delivered_id=group["last-delivered-id"].decode(),
-        entries_read=group["entries-read"],
-        lag=group["lag"],
-        pel_count=group["pel-count"],
-        nacked_count=group["nacked-count"],
-        pending=[
-            {
-                **_json_pending(entry_id, delivery_time, delivery_count),
-                "consumer": (None if unowned(owner, delivery_time) else owner),
-            }
-            for entry_id, owner, delivery_time, delivery_count in group["pending"]
-        ],
-        consumers=[
-            {
-                "name": consumer["name"],
-                "seen_time_ms": known_ms(consumer["seen-time"]),
-                "active_time_ms": known_ms(consumer["active-time"]),
-                "lease": consumer["lease"],
-                "pel_count": consumer["pel-count"],
-                "pending": [_json_pending(*row) for row in consumer["pending"]],
-            }
-            for consumer in group["consumers"]
-        ],
-    )
-
-
-def _json_pending(entry_id: bytes, delivery_time: int, delivery_count: int) -> dict[str, Any]:
-    return {
-        "id": entry_id.decode(),
-        "delivery_time_ms": delivery_time or None,  # 0: an entry without owner
-        "times_delivered": delivery_count,
+        groups = snapshot.xinfo_groups(key)
+        consumers = [
+            (group["name"], one)
+            for group in groups
+            for one in snapshot.xinfo_consumers(key, group["name"], leases=True)
+        ]
+    figures = {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in counters.items()
+        if name not in ends
     }
-
-
-def known_ms(ms: int) -> int | None:
-    """Return a time in Unix milliseconds; None for one that never was."""
-    return None if ms < 0 else ms
-
-
-def _moment_text(ms: int) -> str:
-    """Return a time as text; `never` for one that never was."""
-    return "never" if ms < 0 else time_text(ms)
+    if common.as_json():
+        members = {name.replace("-", "_"): value for name, value in figures.items()}
+        for name, entry in ends.items():
+            shown = None if entry is None else entry.id.decode()
+            members[name.replace("-", "_") + "_id"] = shown
+        output.json_line("stream", key=key, **members)
+    else:
+        width = max(map(len, figures))
+        for name, value in figures.items():
+            text = output.number(value) if isinstance(value, int) else value
+            output.line(f"{name:<{width}}  {text}")
+        for name, entry in ends.items():
+            brief = "-"
+            if entry is not None:
+                brief = f"{entry.id.decode()}  {output.brief_pairs(entry.pairs)}"
+            output.line(f"{name:<{width}}  {brief}")
+    output.listing(
+        "group",
+        groups,
+        lambda one: {"key": key, **{name.replace("-", "_"): one[name] for name in one}},
+        ("group", "last-delivered-id", "entries-read", "lag", "pending", "consumers"),
+        lambda one: (
+            *(output.cut(quoting.shown(one["name"])), one["last-delivered-id"].decode()),
+            *(one["entries-read"], one["lag"], one["pending"], one["consumers"]),
+        ),
+        left=(0, 1),
+    )
+    output.listing(
+        "consumer",
+        consumers,
+        lambda row: {
+            "key": key,
+            "group": row[0],
+            **consumer_json(row[1]),
+            "lease": row[1]["lease"],
+        },
+        ("group", "consumer", "pending", "idle", "inactive", "lease"),
+        lambda row: (
+            *(output.cut(quoting.shown(name)) for name in (row[0], row[1]["name"])),
+            row[1]["pending"],
+            output.span_text(row[1]["idle"] / 1000),
+            "-" if row[1]["inactive"] < 0 else output.span_text(row[1]["inactive"] / 1000),
+            row[1]["lease"],
+        ),
+        left=(0, 1, 5),
+    )
+    output.done(key=key, groups=len(groups), consumers=len(consumers))
 
 
 LISTED: Final = 100  # pending entries that are printed unless another count is asked for
