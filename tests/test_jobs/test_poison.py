@@ -286,7 +286,7 @@ def test_a_job_that_waits_for_a_store_is_not_ended_by_its_max_runtime(
         # Other steps of a worker are refused too, and before this the limit ends the process.
         wait_until(lambda: [run.waits for run in tuple(worker._runs)] == [True])
         monkeypatch.setattr(worker_runs, "time", hours_later)
-        worker._wake()
+        worker._alarm.ring()
         before = len(refused)
         wait_until(lambda: len(refused) > before + 3)
         room.set()

@@ -26,8 +26,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_is_wrong_is_named(path: Path, tmp_path: Path) -> None:
-    assert "ADDRESS:PORT" in run("ui", path, "--bind", "x:y", status=2).stderr
-    assert "without TLS" in run("ui", path, "--bind", "0.0.0.0:0", status=1).stderr
+    assert "HOST:PORT" in run("ui", path, "--bind", "x:y", status=1).stderr
+    assert "in the clear" in run("ui", path, "--bind", "0.0.0.0:0", status=1).stderr
     assert "together" in run("ui", path, "--tls-cert", "x", status=2).stderr
     run("ui", tmp_path / "none", status=6)
     token = tmp_path / "token"
@@ -44,9 +44,9 @@ def test_an_address_in_use_is_named(path: Path) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         bind = f"127.0.0.1:{taken.getsockname()[1]}"
-        said = run("ui", path, "--bind", bind, status=1).stderr
+        said = run("ui", path, "--bind", bind, status=3).stderr
     assert bind in said
-    assert "next: --bind 127.0.0.1:0" in said
+    assert "0 for any that is free" in said
 
 
 @pytest.mark.slow

@@ -206,7 +206,10 @@ async def serve(store: Store[bytes], options: Options) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
                 loop.add_signal_handler(number, stopped.set)
-        http = await _start_http(store, options, context, server)
+        http = None
+        if options.http is not None:
+            http, settings.shown["http"] = await start_http(store, options, context)
+            http.app.state.more_metrics = lambda: metrics_of(server)
         _notify("READY=1")
         if options.ready is not None:
             options.ready(server)
@@ -219,12 +222,11 @@ async def serve(store: Store[bytes], options: Options) -> None:
         await server.close()
 
 
-async def _start_http(
-    store: Store[bytes], options: Options, tls: ssl.SSLContext | None, server: Server
-) -> HttpServer | None:
-    """Begin to serve HTTP and the page, if that is wanted."""
-    if options.http is None:
-        return None
+async def start_http(
+    store: Store[bytes], options: Options, tls: ssl.SSLContext | None
+) -> tuple[HttpServer, str]:
+    """Serve HTTP and the page at `options.http`; return the server, and where it is."""
+    assert options.http is not None
     try:
         from streamkeep.server.http.app import create_app
         from streamkeep.server.http.serving import HttpServer, bind
@@ -233,18 +235,17 @@ async def _start_http(
             f"HTTP needs packages that are not installed ({error.name}); next: "
             f"{install_hint('server')}"
         ) from error
-    host, port = address(options.http)
     try:
-        sockets = bind(host, port)
+        sockets = bind(*address(options.http))
     except OSError as error:
-        raise StoreError(f"cannot listen on {options.http}: {error}") from error
-    port = sockets[0].getsockname()[1]  # of port 0, one that was free
-    server.settings.shown["http"] = f"{options.http.rpartition(':')[0]}:{port}"
+        raise StoreError(
+            f"cannot listen on {options.http}: {error.strerror or error}; next: name another port, "
+            "or 0 for any that is free"
+        ) from error
     app = create_app(store, options.access, write=options.write, hosts=options.hosts)
-    app.state.more_metrics = lambda: metrics_of(server)
     http = HttpServer(app, sockets, tls=tls)
     await http.start()
-    return http
+    return http, f"{options.http.rpartition(':')[0]}:{sockets[0].getsockname()[1]}"
 
 
 def tls_context(certificate: Path, key: Path, authority: Path | None = None) -> ssl.SSLContext:

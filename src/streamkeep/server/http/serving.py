@@ -90,7 +90,7 @@ class HttpServer(uvicorn.Server):
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._sockets = sockets
-        self._application = app
+        self.app = app
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
             app,
@@ -126,7 +126,7 @@ class HttpServer(uvicorn.Server):
 
     async def stop(self) -> None:
         """Stop accepting, end the event streams, and wait a few seconds for other requests."""
-        self._application.stop()
+        self.app.stop()
         self.should_exit = True
         if self._task is not None:
             await self._task
