@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from typing import Any, Final
 
 from streamkeep.integrations.address import Address
@@ -37,26 +35,14 @@ class Shared:
 
 
 _shared: dict[Address, Shared] = {}
-_lock = threading.Lock()
 
 
 def shared(address: Address) -> Shared:
-    with _lock:
-        return _shared.setdefault(address, Shared(address))
+    found = _shared.get(address)
+    return _shared.setdefault(address, Shared(address)) if found is None else found
 
 
 def close_all() -> None:
     """Close the stores of this process; for programs that end their use of Celery, and tests."""
-    with _lock:
-        found = list(_shared.values())
-        _shared.clear()
-    for one in found:
-        one.close()
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+    while _shared:
+        _shared.popitem()[1].close()

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -406,22 +404,11 @@ def _or_lost(
 
 # --- the queues of this process -----------------------------------------------------------------
 
-_queues: dict[tuple[str, str], tuple[QueueSettings, TaskQueue]] = {}
-_lock = threading.Lock()
+_queues: dict[tuple[str, str, str], TaskQueue] = {}
 
 
 def queue_of(path: str, name: str, settings: QueueSettings) -> TaskQueue:
     """Return the queue of a store, of which a process has one; Django makes backends per thread."""
-    with _lock:
-        found = _queues.get((path, name))
-        if found is None or found[0] != settings:
-            found = _queues[path, name] = settings, TaskQueue(path, name, settings)
-        return found[1]
-
-
-def _leave_to_parent() -> None:
-    global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
+    key = path, name, repr(settings)
+    found = _queues.get(key)
+    return _queues.setdefault(key, TaskQueue(path, name, settings)) if found is None else found
