@@ -151,10 +151,9 @@ def test_notes_during_progress_are_harmless(store: Path) -> None:
         "terminal.guard()\n"
         "common.given = lambda: common.Common(progress=True)\n"
         f"name = {HOSTILE!r}\n"
-        "for bar in (output.progress(name, 5, sized=False), output.steps(name)):\n"
-        "    with bar as move:\n"
-        "        move(1, 1); output.note(name); logging.getLogger('x').warning('%s', name)\n"
-        "        print(name, file=sys.stderr); move(2, 2)\n"
+        "with output.progress(name, 'steps') as move:\n"
+        "    move(1, 5); output.note(name); logging.getLogger('x').warning('%s', name)\n"
+        "    print(name, file=sys.stderr); move(2, 5)\n"
         "raise ValueError(name)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)

@@ -19,8 +19,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeVar
 
 import click
 
@@ -30,11 +30,6 @@ from streamkeep.format.core.durations import duration_text
 from streamkeep.format.humanize import entries_text, size_text
 from streamkeep.tools.base import common
 from streamkeep.tools.base.terminal import guard, unguarded, visible
-
-if TYPE_CHECKING:
-    from streamkeep.transfer.stores import Progress, ProgressCallback
-
-Advance = Callable[[int, int], None]  # takes what is done of the total, and entries so far
 
 _NAME_WIDTH: Final = 40
 
@@ -304,90 +299,50 @@ def result(text: str, **members: Any) -> None:
 # --- progress -----------------------------------------------------------------------------------
 
 
+class Advance(Protocol):
+    """Takes what is done, of how much if that is known, and how many entries that is."""
+
+    def __call__(
+        self, done: int, total: int | None = None, entries: int | None = None, /
+    ) -> None: ...
+
+
 @contextmanager
-def _bar(
-    label: str, columns: Callable[[Any], list[Any]], total: int | None
-) -> Iterator[Callable[..., None]]:
-    """Show progress, if it is wanted; yield what updates it.
+def progress(label: str, unit: str) -> Iterator[Advance]:
+    """Show progress on standard error, if it is wanted; yield what moves it.
 
     Args:
-        columns: return what to show after the label, of `rich.progress`.
+        unit: what is counted, such as bytes.
     """
     wanted = common.given().progress
     if not (sys.stderr.isatty() if wanted is None else wanted):
-        yield lambda **state: None
+        yield lambda done, total=None, entries=None: None
         return
-    from rich import progress
+    from rich import progress as bars
     from rich.console import Console
     from rich.markup import escape
 
-    shown = [progress.TextColumn("{task.description}"), *columns(progress)]
+    columns = (
+        *(bars.TextColumn("{task.description}"), bars.BarColumn(bar_width=16)),
+        *(bars.TaskProgressColumn(), bars.TextColumn("{task.fields[told]}")),
+        bars.TimeRemainingColumn(),
+    )
     console = Console(
         file=unguarded(sys.stderr), force_terminal=True if wanted else None, highlight=False
     )
-    with progress.Progress(*shown, console=console, transient=True) as bar:
-        guard()  # rich takes over the streams, to put other output above the bar
-        task = bar.add_task(escape(cut(visible(label), 20)), total=total, told="")
-        yield lambda **state: bar.update(task, **state)
-
-
-@contextmanager
-def steps(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how many parts of some work are done; yield what takes that number and all of them."""
-
-    def columns(rich: Any) -> list[Any]:
-        return [rich.BarColumn(bar_width=16), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()]
-
-    with _bar(label, columns, None) as update:
-        yield lambda done, total: update(completed=done, total=total)
-
-
-@contextmanager
-def progress(label: str, total: int | None, *, sized: bool, unit: str = "") -> Iterator[Advance]:
-    """Show progress on standard error; yield what moves it.
-
-    Args:
-        total: how much there is to do; None if that is unknown, and then there is no bar.
-        sized: what is done is counted in bytes.
-        unit: what is counted, when that is not entries.
-    """
-
-    def columns(rich: Any) -> list[Any]:
-        told = rich.TextColumn("{task.fields[told]}")
-        if total is None:
-            return [told]
-        bar = rich.BarColumn(bar_width=16)
-        return [bar, rich.TaskProgressColumn(), told, rich.TimeRemainingColumn()]
-
     began = time.perf_counter()
-    with _bar(label, columns, total) as update:
+    with bars.Progress(*columns, console=console, transient=True) as bar:
+        guard()  # rich takes over the streams, to put other output above the bar
+        task = bar.add_task(escape(cut(visible(label), 20)), total=None, told="")
 
-        def advance(done: int, entries: int) -> None:
-            rate = entries / max(time.perf_counter() - began, 1e-9)
-            counted = f"{entries:,} {unit}" if unit else entries_text(entries)
-            told = f"{counted}, {rate:,.0f}/s"
-            if sized and total is None:
-                told = f"{size_text(done)}, {told}"
-            update(completed=done, told=told)
+        def advance(done: int, total: int | None = None, entries: int | None = None, /) -> None:
+            passed = max(time.perf_counter() - began, 1e-9)
+            if entries is not None:
+                told = f"{entries_text(entries)}, {entries / passed:,.0f}/s"
+            elif unit == "bytes":
+                told = f"{size_text(done)}, {size_text(round(done / passed))}/s"
+            else:
+                told = f"{done:,} {unit}, {done / passed:,.0f}/s"
+            bar.update(task, completed=done, total=total or None, told=told)
 
         yield advance
-
-
-@contextmanager
-def shown_progress(label: str, *, sized: bool) -> Iterator[ProgressCallback]:
-    """Yield what `streamkeep.transfer` calls; the first call shows a bar, where one is wanted.
-
-    Args:
-        sized: the work is counted in bytes.
-    """
-    with ExitStack() as stack:
-        advance: Advance | None = None
-
-        def moved(state: Progress) -> None:
-            nonlocal advance
-            if advance is None:
-                bar = progress(label, state.total, sized=sized)
-                advance = stack.enter_context(bar)
-            advance(state.done, state.entries)
-
-        yield moved

@@ -147,7 +147,7 @@ def run(
     """
     with open_store(store_path) as store:
         care = store.maintain() if maintain else None
-        with output.progress("archiving", None, sized=True, unit="bytes") as advance:
+        with output.progress("archiving", "bytes") as advance:
             try:
                 report = store.archive(
                     wait=not no_wait,
@@ -337,10 +337,8 @@ def verify(
     with open_store(store_path, readonly=True) as store:
         records = store.archived_segments(key, stream_number=stream_number)
         size = sum(record.size_bytes for record in records)
-        with output.progress("verifying", size, sized=True, unit="bytes") as advance:
-            for one in store.verify_archive(
-                key, stream_number=stream_number, progress=lambda done, _: advance(done, done)
-            ):
+        with output.progress("verifying", "bytes") as advance:
+            for one in store.verify_archive(key, stream_number=stream_number, progress=advance):
                 bad += bool(one.problems)
                 problems += len(one.problems)
                 if common.as_json():
@@ -394,12 +392,12 @@ def adopt(
     adopted = known = entries = 0
     with (
         open_store(store_path, create=create, hint="--create creates it") as store,
-        output.progress("adopting", None, sized=True, unit="bytes") as advance,
+        output.progress("adopting", "bytes") as advance,
     ):
         for one in store.adopt_segments(
             *paths,
             key=key,
-            progress=lambda done, _: advance(done, done),
+            progress=advance,
             max_block_bytes=max_block_bytes,
         ):
             record = one.record
@@ -450,10 +448,8 @@ def export(
         records = store.archived_segments(key, **vars(chosen))
         size = sum(record.size_bytes for record in records)
         folder.mkdir(parents=True, exist_ok=True)
-        with output.progress("exporting", size, sized=True, unit="bytes") as advance:
-            for path in store.export_segments(
-                folder, key, **vars(chosen), progress=lambda done, _: advance(done, done)
-            ):
+        with output.progress("exporting", "bytes") as advance:
+            for path in store.export_segments(folder, key, **vars(chosen), progress=advance):
                 copied += 1
                 output.item("exported", str(path), file=str(path))
     output.done(segments=copied, size_bytes=size)
@@ -554,13 +550,13 @@ def restore(
             name = source or (key if chosen.stream_number is None else None)
             origin.archived_segments(name, **vars(chosen))  # a wrong name must not create INTO
         target = stack.enter_context(open_store(into or store_path, create=into is not None))
-        advance = stack.enter_context(output.progress("restoring", None, sized=False))
+        advance = stack.enter_context(output.progress("restoring", "entries"))
         try:
             report = target.restore_archive(
                 key,
                 source,
                 from_store=origin,
-                progress=lambda done, _: advance(done, done),
+                progress=advance,
                 **vars(chosen),
             )
         except IdTooSmallError as error:

@@ -184,19 +184,20 @@ def dump(
             raise click.UsageError(f"{error}, as in --format jsonl") from error
     if target == STDOUT and chosen in BINARY_FORMATS and sys.stdout.isatty():
         raise Failure(f"{chosen} is not for a terminal", hint="--output FILE")
+    sink = target if target != STDOUT else binary_output()  # before rich takes over the stream
     with (
         open_store(store_path, readonly=True) as store,
-        output.shown_progress(str(store_path), sized=False) as moved,
+        output.progress(str(store_path), "entries") as advance,
         arguments.as_of_library(),
     ):
         report = dump_file(
             store,
-            target if target != STDOUT else binary_output(),
+            sink,
             format=chosen,
             keys=None if key is None else [key],
             count=count,
             types=dict(map(_field_type, types)) or None,
-            progress=moved,
+            progress=lambda one: advance(one.done, one.total, one.entries),
             **{**vars(written), "fields": written.fields or None},
         )
     if report.unfinished:

@@ -92,13 +92,8 @@ def erase(
             loss = f"{quoting.named(key)} in {store_path}: {many}; nothing brings the entries back"
             confirm_loss([loss], "Erase these entries?", yes=yes)
         # Also without an ID: bytes may be left of entries that are in no node any more.
-        with output.progress("erase", 1000, sized=False, unit="pages") as advance:
-            count = store.erase(
-                key or b"",
-                *wanted,
-                timeout=timeout / 1000,
-                progress=lambda done, total: advance(1000 * done // max(total, 1), done),
-            )
+        with output.progress("erase", "pages") as advance:
+            count = store.erase(key or b"", *wanted, timeout=timeout / 1000, progress=advance)
         left = store.find_remains(key or b"", condition) if condition is not None else []
         if left:
             shown = " ".join(map(str, left[:10]))

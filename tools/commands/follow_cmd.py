@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -87,13 +86,12 @@ def follow_server(source: str, store_path: Path, *, once: bool, **options: Any) 
     from streamkeep.replication import Follower
 
     with ExitStack() as bar:
-        shown: list[Callable[[int, int], None]] = []
+        shown: list[output.Advance] = []
 
         def progress(done: int, total: int | None) -> None:
             if not shown:
-                made = output.progress("all keys", total, sized=True, unit="bytes")
-                shown.append(bar.enter_context(made))
-            shown[0](done, done)
+                shown.append(bar.enter_context(output.progress("all keys", "bytes")))
+            shown[0](done, total)
 
         def told(text: str) -> None:
             bar.close()

@@ -122,7 +122,7 @@ def load(
     source = sys.stdin.buffer if file == STDIN else file
     try:
         with (
-            output.shown_progress(os.path.basename(name), sized=True) as moved,
+            output.progress(os.path.basename(name), "bytes") as advance,
             arguments.as_of_library(),
         ):
             report = load_file(
@@ -132,7 +132,7 @@ def load(
                 key=key,
                 sync=given(ctx).sync,
                 name=name,
-                progress=moved,
+                progress=lambda one: advance(one.done, one.total, one.entries),
                 **options,
             )
     except KeyExistsError as error:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -99,7 +98,7 @@ def run(
         output.done(target=target, forgotten=held)
         output.note(f"{target}: {store_path} {text}")
         return
-    with open_store(store_path) as store, _advancing("base", sized=True) as progress:
+    with open_store(store_path) as store, output.progress("base", "bytes") as advance:
         shipper = Shipper(
             store,
             target,
@@ -108,7 +107,7 @@ def run(
             hold_bytes=hold,
             take_over=take_over,
             renew=renew,
-            progress=progress,
+            progress=lambda what, *state: advance(*state),
         )
         if not once:
             on_signals(shipper.stop.set)
@@ -171,8 +170,10 @@ def verify(
             present = stack.enter_context(source.snapshot())
             with suppress(StoreError):  # nothing ships it: what is missing is said below
                 source.wait_shipped(_CATCH_UP_S)
-        with _advancing("verify", sized=False) as progress:
-            report = verify_copy(target, everything=everything, progress=progress)
+        with output.progress("verify", "pieces") as advance:
+            report = verify_copy(
+                target, everything=everything, progress=lambda what, *state: advance(*state)
+            )
         for problem in report.problems:
             output.item("problem", str(problem), where=problem.where, problem=problem.problem)
         drilled = None
@@ -280,8 +281,13 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
     from streamkeep.recovery.copies.restore import restore_copy
 
     at_ms = None if at is None else StreamId.parse(at).ms
-    with _advancing("restore", sized=False) as progress:
-        report = restore_copy(target, new, commit=commit, at_ms=at_ms, progress=progress)
+    with output.progress("restore", "pieces") as advance:
+        report = restore_copy(
+            *(target, new),
+            commit=commit,
+            at_ms=at_ms,
+            progress=lambda what, *state: advance(*state),
+        )
     behind = f"; {report.target} has {report.behind:,} later ones" if report.behind else ""
     output.total(
         f"{new}: restored up to commit {report.commit_number}, of {time_text(report.time_ms)}"
@@ -321,8 +327,10 @@ def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 
     if source.startswith(("redis://", "rediss://", "unix://")):
         follow_server(source, store_path, once=once)
         return
-    with _advancing("restore", sized=False) as progress:
-        following = Standby(source, store_path, every=every / 1000, progress=progress)
+    with output.progress("restore", "pieces") as advance:
+        following = Standby(
+            source, store_path, every=every / 1000, progress=lambda what, *state: advance(*state)
+        )
     try:
         if not once:
             on_signals(following.stop.set)
@@ -365,9 +373,3 @@ def promote(store_path: StorePath) -> None:
         f"{store_path}: can be written; it goes on after commit {state.commit_number}, of "
         f"{time_text(state.time_ms)}"
     )
-
-
-@contextmanager
-def _advancing(label: str, *, sized: bool) -> Iterator[Callable[[str, int, int], None]]:
-    with output.progress(label, None, sized=sized, unit="bytes" if sized else "pieces") as advance:
-        yield lambda what, done, total: advance(done, done)

@@ -163,7 +163,7 @@ def run(at: Where, name: str, /, *args: Any, steps: bool = True, **options: Any)
     """Start Spark, and run a job of `streamkeep.pipeline`; its options have the names of ours."""
     with running(at) as session, ExitStack() as stack:
         if steps:
-            options["progress"] = stack.enter_context(output.steps(name))
+            options["progress"] = stack.enter_context(output.progress(name, "steps"))
         job = getattr(import_module(f"streamkeep.pipeline.jobs.{name}"), name)
         report: Report = job(session, *args, **options)
     return report
@@ -242,7 +242,7 @@ def to_lake(
         found: list[str] = []
         while True:
             began = time.monotonic()
-            with output.steps("to-lake") as advance:
+            with output.progress("to-lake", "steps") as advance:
                 report = jobs.to_lake(
                     session,
                     fleet or stores[0],

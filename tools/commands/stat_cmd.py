@@ -82,8 +82,7 @@ def stat(
         if first is not None and (chart is not False or plot):
             plan = plan_buckets(first, figures["last_time_ms"])
         if plan is not None:
-            total = sum(one.length for one in stats)
-            with output.progress("counting", total, sized=False) as advance:
+            with output.progress("counting", "entries") as advance:
                 keys = [one.name for one in stats]
                 counts = count_entries(snapshot, keys, plan, advance)
             if chart is not False:
@@ -211,7 +210,7 @@ def count_entries(
 ) -> list[int]:
     """Count the entries of streams in each bucket; reads the IDs of all of them."""
     counts = [0] * (len(plan.edges) - 1)
-    done = 0
+    done, total = 0, sum(map(snapshot.xlen, keys))
     for key in keys:
         walk = NodeWalk(snapshot.txn, existing_stream(snapshot.txn, key))
         more = walk.stream.record.length > 0 and walk.first()
@@ -221,7 +220,7 @@ def count_entries(
                 place = bisect_right(plan.edges, ms) - 1
                 counts[min(max(place, 0), len(counts) - 1)] += 1
             done += len(ids)
-            advance(done, done)
+            advance(done, total)
             more = walk.next()
     return counts
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -123,12 +125,8 @@ def fsck(
         return
     store_path = arguments.given_store(store_path)
     counts = dict.fromkeys(Severity, 0)
-    with output.progress("checking", 100, sized=False, unit="pages") as advance:
-
-        def show(state: Progress) -> None:
-            advance(round(100 * state.done / max(1, state.total)), state.done)
-
-        moved = Progress(show)
+    with output.progress("checking", "pages") as advance:
+        moved = Progress(lambda state: advance(state.done, state.total))
         for found in check(store_path, quick=quick, stream=key, progress=moved):
             counts[found.severity] += 1
             _tell(found)
@@ -209,13 +207,13 @@ def repair(
         raise click.UsageError("--scratch is for --dry-run")
     data = store_path / DATA_FILE
     total = data.stat().st_size // 4096 or None if data.exists() else None
-    with output.progress("repairing", total, sized=False, unit="pages") as advance:
+    with output.progress("repairing", "pages") as advance:
         done = 0
 
         def count(pages: int) -> None:
             nonlocal done
             done += pages
-            advance(min(done, total or done), done)
+            advance(min(done, total or done), total)
 
         if dry_run or target is None:
             repaired = repairs.try_repair(store_path, scratch=scratch, progress=count)
@@ -290,6 +288,16 @@ def _verdict(repaired: Repaired) -> str:
     return "loss" if repaired.report.lost_anything() else "clean"
 
 
+@contextmanager
+def _in_parts(label: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show the progress of a copy, whose parts count the same, however large each is."""
+    parts = ("archive", "data", "check")
+    with output.progress(label, "steps") as advance:
+        yield lambda what, done, total: advance(
+            100 * parts.index(what) + 100 * done // max(total, 1), 300
+        )
+
+
 @command()
 def backup(store_path: StorePath, target: Path, no_verify: bool = False) -> None:
     """Copy STORE, which may be in use, to the folder TARGET.
@@ -311,12 +319,7 @@ def backup(store_path: StorePath, target: Path, no_verify: bool = False) -> None
     """
     from streamkeep.recovery.backups.backup import backup as copy_store
 
-    with output.progress("backup", 300, sized=False, unit="bytes") as advance:
-        parts = ("archive", "data", "check")
-
-        def show(what: str, done: int, total: int) -> None:
-            advance(100 * parts.index(what) + 100 * done // max(total, 1), done)
-
+    with _in_parts("backup") as show:
         report = copy_store(store_path, target, verify=not no_verify, progress=show)
     if common.as_json():
         members = {"commit": report.commit_number, **report._asdict(), "path": str(report.path)}
@@ -352,15 +355,8 @@ def restore(backup_path: Path, store_path: StorePath) -> None:
     """
     from streamkeep.recovery.backups.backup import restore as restore_store
 
-    with output.steps("restore") as advance:
-        parts = ("archive", "data", "check")
-        report = restore_store(
-            backup_path,
-            store_path,
-            progress=lambda what, done, total: advance(
-                100 * parts.index(what) + 100 * done // max(total, 1), 300
-            ),
-        )
+    with _in_parts("restore") as show:
+        report = restore_store(backup_path, store_path, progress=show)
     output.done(path=str(report.path), epoch=report.epoch, seconds=output.seconds())
     size = size_text(report.data_bytes + report.copied_bytes)
     text = f"{store_path}: restored from {backup_path}; {size}; checked"
@@ -383,8 +379,8 @@ def compact(store_path: StorePath) -> None:
 
     data = store_path / "data.mdb"
     total = data.stat().st_size if data.exists() else 0
-    with output.progress("compact", total, sized=True, unit="bytes") as advance:
-        done = compact_store(store_path, progress=lambda size: advance(size, size))
+    with output.progress("compact", "bytes") as advance:
+        done = compact_store(store_path, progress=lambda size: advance(size, total))
     text = f"{size_text(done.before_bytes)} before, {size_text(done.after_bytes)} after"
     sizes = {"before_bytes": done.before_bytes, "after_bytes": done.after_bytes}
     output.result(text, **sizes, epoch=done.epoch)
