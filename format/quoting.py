@@ -117,14 +117,14 @@ def pairs_text(pairs: Pairs) -> str:
     return " ".join(f"{shown(field, ' =')}={shown(value, ' ')}" for field, value in pairs)
 
 
-def brief_pairs(pairs: Pairs, ellipsis: str = "…") -> str:
-    """Return fields and values as `pairs_text` does; long values are cut, with `ellipsis` added."""
+def brief_pairs(pairs: Pairs) -> str:
+    """Return fields and values as `pairs_text` does; long values are cut."""
     short = [
         (
             shown(field[:_SUMMARY_VALUE], " ="),
             shown(value, " ")
             if len(value) <= _SUMMARY_VALUE
-            else f"{shown(value[:_SUMMARY_VALUE], ' ')}{ellipsis} ({size_text(len(value))})",
+            else f"{shown(value[:_SUMMARY_VALUE], ' ')}… ({size_text(len(value))})",
         )
         for field, value in pairs
     ]

@@ -16,7 +16,6 @@ from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import COMPLETE_VARIABLE
 from streamkeep.tools.base.command import CommandGroup, of_system, tell, tell_usage, wants_json
 from streamkeep.tools.base.common import MEANINGS, Exit, Failure
-from streamkeep.tools.base.opening import WORDS
 from streamkeep.tools.base.terminal import guard
 
 Families: TypeAlias = tuple[tuple[str, dict[str, str]], ...]
@@ -113,11 +112,8 @@ class Root(CommandGroup):
         **extra: Any,
     ) -> click.Context:
         """Parse the arguments; a help text whose reader goes early is no error."""
-        words = list(args)
         try:
-            ctx = super().make_context(info_name, args, parent, **extra)
-            ctx.meta[WORDS] = words
-            return ctx
+            return super().make_context(info_name, args, parent, **extra)
         except BrokenPipeError:
             output.give_up()
             raise click.exceptions.Exit(Exit.OK) from None

@@ -145,10 +145,10 @@ def test_the_only_queue_needs_no_name(path: Path) -> None:
         Queue(queue.store, "mails").put(1)
         found = run("queue", "dead", path, "--task", "x", status=2).stderr
         assert "has several queues: crawl, mails" in found
-        hint = f"name one: streamkeep queue dead {path} --task x --queue crawl"
+        hint = "next: name one with --queue"
         assert hint in found
         other = run("queue", "dead", path, "--queue", "mail", "--task", "x", status=6).stderr
-        assert hint.partition(": ")[2] in other
+        assert hint in other
 
 
 def test_control(path: Path) -> None:

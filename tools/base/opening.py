@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 OPENED: Final = "streamkeep.opened"  # the paths of the stores that a command has opened
-WORDS: Final = "streamkeep.words"  # the command line, after `streamkeep`
 
 
 def check_secret(path: Path) -> None:

@@ -121,15 +121,7 @@ def shell_key(key: bytes) -> str:
 
 def cut(text: str, width: int = _NAME_WIDTH) -> str:
     """Return the text, shortened when it is longer than a table column should be."""
-    return text if len(text) <= width else text[: width - 1] + ellipsis()
-
-
-def ellipsis() -> str:
-    return "…" if encodable("…") else "..."
-
-
-def brief_pairs(pairs: quoting.Pairs) -> str:
-    return quoting.brief_pairs(pairs, ellipsis())
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def note_losses(losses: Mapping[str, int]) -> None:
@@ -236,7 +228,7 @@ def table_lines(
         return _blocks(headings, rows)
     lines = [headings, *rows]
     if ruled:
-        lines.insert(1, [("─" if encodable("─") else "-") * wide for wide in widths])
+        lines.insert(1, ["─" * wide for wide in widths])
     made = []
     for row in lines:
         padded = []
@@ -258,15 +250,6 @@ def _blocks(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
             for heading, text in zip(headings[1:], others, strict=True)
         ]
     return made
-
-
-def encodable(text: str) -> bool:
-    """Say whether standard output can show the text."""
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 # --- JSON ---------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def print_text(one: Difference) -> None:
 
 def _told(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[0], tuple):
-        return output.brief_pairs(value)
+        return quoting.brief_pairs(value)
     if isinstance(value, dict):
         owner = value["consumer"]
         name = "nobody" if owner is None else quoting.named(owner)

@@ -249,7 +249,7 @@ def _print(items: Iterable[Item]) -> None:
         elif isinstance(item, Slot):
             output.item(
                 "slot",
-                f"{item.number:>4}  {item.state:<7}  {item.id}  {output.brief_pairs(item.pairs)}",
+                f"{item.number:>4}  {item.state:<7}  {item.id}  {quoting.brief_pairs(item.pairs)}",
                 slot=item.number,
                 id=str(item.id),
                 state=item.state,

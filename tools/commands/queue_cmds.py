@@ -17,7 +17,7 @@ from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, Positive, StorePath, Yes
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.common import Exit, Failure
-from streamkeep.tools.base.opening import WORDS, confirm_loss, open_store
+from streamkeep.tools.base.opening import confirm_loss, open_store
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from streamkeep.jobs.listing import Listed
     from streamkeep.jobs.queue import Queue
 
-_MOST_TEXT: Final = 60
 _MOST_CALL: Final = 1000
 # Fields that `show` has under other names, or not at all.
 _SHOWN_ELSEWHERE: Final = ("id", "job", "task", "queued", "begun", "ended", "failed", "worker")
@@ -60,23 +59,13 @@ def _opened(
         name = given or (known[0] if len(known) == 1 else "default")
         if given is None and len(known) > 1 and name not in known:
             has = f"{store_path} has several queues: {', '.join(known)}"
-            raise Failure(has, hint=f"name one: {_with_queue(known[0])}", status=Exit.USAGE)
+            raise Failure(has, hint="name one with --queue", status=Exit.USAGE)
         if name not in known and not create:
-            hint = f"name one: {_with_queue(known[0])}" if known else ""
+            hint = "name one with --queue" if known else ""
             its = f"; its queues are {', '.join(known)}" if known else ", and no other one"
             problem = f"{store_path} has no queue {name!r}{its}"
             raise Failure(problem, hint=hint, status=Exit.MISSING)
         yield Queue(store, name)
-
-
-def _with_queue(name: str) -> str:
-    """Return the command line that runs, with another queue."""
-    words = [*click.get_current_context().meta[WORDS]]
-    if "--queue" in words:
-        at = words.index("--queue")
-        del words[at : at + 2]
-    words = [one for one in words if not one.startswith("--queue=")]
-    return shlex.join(["streamkeep", *words, "--queue", name])
 
 
 # --- look ---------------------------------------------------------------------------------------
@@ -327,7 +316,7 @@ def dead(
         ("job", "task", "attempts", "deaths", "reason", "error"),
         lambda one: (
             *(one.job, one.task, one.attempts, one.deaths),
-            *(_brief(one.reason), _brief(_error(one))),
+            *(output.cut(text.partition("\n")[0], 60) for text in (one.reason, _error(one))),
         ),
         left=(0, 1, 4, 5),
     )
@@ -337,11 +326,6 @@ def dead(
 def _error(letter: Letter) -> str:
     kind = letter.error.rpartition(".")[2]
     return f"{kind}: {letter.message}" if kind else letter.message
-
-
-def _brief(text: str) -> str:
-    line = text.partition("\n")[0]
-    return line if len(line) <= _MOST_TEXT else line[: _MOST_TEXT - 1] + output.ellipsis()
 
 
 # --- change -------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ def _show_chart(plan: Plan, counts: list[int]) -> None:
     output.line("")
     output.line(f"entries per {plan.unit}{', UTC' if plan.style else ''}")
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
-    for text in bars(plan, counts, width, blocks=output.encodable("█▏")):
+    for text in bars(plan, counts, width):
         output.line(text)
 
 
@@ -225,12 +225,8 @@ def count_entries(
     return counts
 
 
-def bars(plan: Plan, counts: Sequence[int], width: int, *, blocks: bool) -> Iterator[str]:
-    """Yield a bar chart, one line per bucket, that fits `width` columns.
-
-    Args:
-        blocks: draw with block characters, to an eighth of a column; else with `#`.
-    """
+def bars(plan: Plan, counts: Sequence[int], width: int) -> Iterator[str]:
+    """Yield a bar chart, one line per bucket, that fits `width` columns."""
     labels = [plan.label(index) for index in range(len(counts))]
     numbers = [output.number(count) for count in counts]
     label_width = max(map(len, labels))
@@ -241,10 +237,7 @@ def bars(plan: Plan, counts: Sequence[int], width: int, *, blocks: bool) -> Iter
         eighths = round(8 * room * count / highest)
         if count:
             eighths = max(eighths, 1)
-        if blocks:
-            bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-        else:
-            bar = "#" * max(eighths // 8, min(count, 1))
+        bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
         yield f"{label:<{label_width}}  {number:>{number_width}}  {bar}".rstrip()
 
 

@@ -110,7 +110,7 @@ def info(store_path: StorePath, key: bytes) -> None:
         for name, entry in ends.items():
             brief = "-"
             if entry is not None:
-                brief = f"{entry.id.decode()}  {output.brief_pairs(entry.pairs)}"
+                brief = f"{entry.id.decode()}  {quoting.brief_pairs(entry.pairs)}"
             output.line(f"{name:<{width}}  {brief}")
     output.listing(
         "group",

@@ -80,7 +80,7 @@ def fitting(lines: list[str], columns: int, height: int) -> list[str]:
 
     if len(lines) > height:
         left_out = len(lines) - height + 1
-        lines = [*lines[: height - 1], f"{output.ellipsis()} {left_out:,} lines more"]
+        lines = [*lines[: height - 1], f"… {left_out:,} lines more"]
     return [set_cell_size(visible(line), columns).rstrip() for line in lines]
 
 
