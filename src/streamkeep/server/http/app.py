@@ -27,7 +27,7 @@ from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.server.access import Access
-from streamkeep.server.http import groups, health, queues, streams  # noqa: F401  # their routes
+from streamkeep.server.http import groups, health, queues, streams  # noqa: F401  # routes
 from streamkeep.server.http.events import HEARTBEAT_S, STALL_S
 from streamkeep.server.http.guard import Guard
 from streamkeep.server.http.routes import State, document, served
@@ -98,6 +98,7 @@ def create_app(
     """
     access = access or Access()
     state = State(store, write=write, heartbeat_s=heartbeat_s, stall_s=stall_s)
+    state.checker = health.Checker(state.store)
     routes = Starlette(
         routes=[*served(state), Route("/openapi.json", _description), *(_PAGE if page else ())],
         exception_handlers={

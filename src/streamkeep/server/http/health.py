@@ -17,7 +17,7 @@ from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.recovery.fsck.findings import CATALOGUE, Progress, Severity
 from streamkeep.recovery.fsck.store import check
 from streamkeep.server.http.overview import now_ms, survey
-from streamkeep.server.http.routes import Call, Found, State, route
+from streamkeep.server.http.routes import Call, Found, route
 
 LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full, as by `status`
 _SHOWN: Final = (
@@ -25,7 +25,6 @@ _SHOWN: Final = (
     "durable_commit", "checkpoint_commit",
 )  # fmt: skip
 _MOST_FINDINGS: Final = 200
-_making: Final = threading.Lock()
 _MANY_COMMITS: Final = 10_000  # of a snapshot that keeps pages
 
 
@@ -69,7 +68,7 @@ def store_facts(call: Call) -> Found:
         "backup": backup,
         "copies": [one._asdict() for one in whole.copies],
         "redis": None if whole.redis is None else whole.redis._asdict(),
-        "check": checker_of(call.state).report(),
+        "check": call.state.checker.report,
         "time_ms": now_ms(),
     }
 
@@ -94,9 +93,9 @@ def survey_store(call: Call) -> Found:
 )
 def check_store(call: Call) -> Found:
     """Begin to check the store (fsck); GET /store has the result. Changes nothing."""
-    checker = checker_of(call.state)
+    checker = call.state.checker
     checker.begin(call.members.get("quick", True))
-    return checker.report() or {}
+    return checker.report or {}
 
 
 @route("GET /metrics", "info", types="text/plain", whole=True, heavy=True)
@@ -117,70 +116,50 @@ def _writes(call: Call) -> bool:
 
 
 class Checker:
-    """Checks a store in a thread, one check at a time, and keeps what the last one found."""
+    """Checks a store in a thread, one check at a time.
+
+    Attributes:
+        report: what the running check, or the last one, has found; None if there was none.
+    """
 
     def __init__(self, store: Store[bytes]) -> None:
         self._store = store
-        self._lock = threading.Lock()
-        self._report: dict[str, Any] | None = None
+        self._running = threading.Lock()
+        self.report: dict[str, Any] | None = None
 
     def begin(self, quick: bool) -> None:
         """Begin a check, unless one is running."""
-        with self._lock:
-            if self._report is not None and self._report["running"]:
-                return
-            self._report = {
-                "running": True,
-                "quick": quick,
-                "began_ms": now_ms(),
-                "done": 0,
-                "total": 0,
-                "errors": 0,
-                "warnings": 0,
-                "findings": [],
-            }
-        threading.Thread(target=self._run, args=(quick,), name="fsck", daemon=True).start()
-
-    def report(self) -> dict[str, Any] | None:
-        """Return what the running or the last check has found; None if there was none."""
-        with self._lock:
-            return None if self._report is None else dict(self._report)
+        if self._running.acquire(blocking=False):
+            zeros = dict.fromkeys(("done", "total", "errors", "warnings"), 0)
+            state = {"running": True, "quick": quick, "began_ms": now_ms()}
+            self.report = {**state, **zeros, "findings": []}
+            threading.Thread(target=self._run, args=(quick,), name="fsck", daemon=True).start()
 
     def _set(self, **members: Any) -> None:
-        with self._lock:
-            assert self._report is not None
-            self._report = {**self._report, **members}
+        self.report = {**(self.report or {}), **members}  # not in place: replies have it
 
     def _run(self, quick: bool) -> None:
-        def moved(progress: Progress) -> None:
-            self._set(done=progress.done, total=progress.total)
-
-        counts = {Severity.NOTE: 0, Severity.WARNING: 0, Severity.ERROR: 0}
+        progress = Progress(lambda one: self._set(done=one.done, total=one.total))
+        counts = dict.fromkeys(Severity, 0)
         findings: list[dict[str, Any]] = []
-        failed = None
+        failed: str | None = "an internal error"
         try:
-            for finding in check(self._store, quick=quick, progress=Progress(moved)):
+            for finding in check(self._store, quick=quick, progress=progress):
                 counts[finding.severity] += 1
                 if len(findings) < _MOST_FINDINGS:
                     kind = CATALOGUE.get(finding.code)
                     advice = None if kind is None else kind.advice
                     findings.append({**finding.as_json(), "advice": advice})
+            failed = None
         except (StreamkeepError, OSError) as error:
             failed = str(error)
-        self._set(
-            running=False,
-            ended_ms=now_ms(),
-            failed=failed,
-            errors=counts[Severity.ERROR],
-            warnings=counts[Severity.WARNING],
-            findings=findings,
-        )
-
-
-def checker_of(state: State) -> Checker:
-    """Return what checks the store of an application: one for all threads."""
-    with _making:
-        if state.checker is None:
-            state.checker = Checker(state.store)
-    checker: Checker = state.checker
-    return checker
+        finally:
+            self._set(
+                running=False,
+                ended_ms=now_ms(),
+                failed=failed,
+                errors=counts[Severity.ERROR],
+                warnings=counts[Severity.WARNING],
+                findings=findings,
+            )
+            self._running.release()

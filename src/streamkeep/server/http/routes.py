@@ -73,7 +73,7 @@ class State:
         self.stall_s = stall_s
         self.heavy = asyncio.Semaphore(_HEAVY_AT_ONCE)
         self.reading = asyncio.Semaphore(_PAGES_AT_ONCE)
-        self.checker: Any = None  # a health.Checker, once one is asked for
+        self.checker: Any = None  # a `health.Checker`, from `create_app` on
         self.event_streams = 0
         self.more_metrics: Callable[[], list[Metric]] = list
         self.stopping = False
