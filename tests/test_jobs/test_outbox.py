@@ -55,9 +55,8 @@ def forwarded(store: Store) -> list[bytes]:
     return [entry.fields[b"payload"] for entry in store.xrange("mails")]
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_rows_are_forwarded_once_in_order(store: Store, database: Connection, keep: bool) -> None:
-    outbox = Outbox(database, "outbox", store, stream="mails", batch=2, keep=keep)
+def test_rows_are_forwarded_once_in_order(store: Store, database: Connection) -> None:
+    outbox = Outbox(database, "outbox", store, stream="mails", batch=2)
     insert(database, "a", "b", "c")
     assert (outbox.run(once=True), outbox.forward()) == (3, 0)
     insert(database, "d")
@@ -65,34 +64,31 @@ def test_rows_are_forwarded_once_in_order(store: Store, database: Connection, ke
     assert forwarded(store) == [b"a", b"b", b"c", b"d"]
     assert store.xrange("mails")[0].fields == {b"payload": b"a"}
     left = database.real.execute("SELECT count(*) FROM outbox").fetchone()[0]
-    assert left == (4 if keep else 0)
-    assert len(store.row_range("outbox:outbox")) == int(keep)
+    assert (left, store.row_range("outbox:outbox")) == (0, [])
 
 
-@pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("step", ["cursor", "commit", "store", "forget"])
 def test_a_forwarder_that_dies_at_any_step_doubles_and_loses_nothing(
-    store: Store, database: Connection, monkeypatch: pytest.MonkeyPatch, step: str, keep: bool
+    store: Store, database: Connection, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def cut(*args: object) -> None:
         raise Cut
 
     insert(database, "a", "b")
-    outbox = Outbox(database, "outbox", store, stream="mails", keep=keep)
+    outbox = Outbox(database, "outbox", store, stream="mails")
     with monkeypatch.context() as patch, pytest.raises(Cut):
         if step in ("store", "forget"):
             patch.setattr(outbox, "_append_row" if step == "store" else "_forget", cut)
         else:
             database.dies_at = step
         outbox.forward()
-        raise Cut  # with `keep`, there is nothing to forget
     database.real.rollback()
     insert(database, "c")
-    again = Outbox(database, "outbox", store, stream="mails", keep=keep)
+    again = Outbox(database, "outbox", store, stream="mails")
     again.run(once=True)
     assert forwarded(store) == [b"a", b"b", b"c"]
     again.forward()
-    assert len(store.row_range("outbox:outbox")) == int(keep)
+    assert not store.row_range("outbox:outbox")
 
 
 def test_rows_that_a_dead_forwarder_appended_hide_none_after_them(
@@ -134,9 +130,7 @@ def test_rows_become_jobs_in_the_transaction_that_remembers_them(
     assert outbox.forward() == 1
 
 
-def test_what_would_lose_rows_is_refused(
-    store: Store, database: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_would_lose_rows_is_refused(store: Store, database: Connection) -> None:
     database.real.execute("CREATE TABLE plain (id INTEGER PRIMARY KEY, payload TEXT)")
     for table, options, problem in (
         ("plain", {"stream": "s"}, "AUTOINCREMENT"),
@@ -148,12 +142,6 @@ def test_what_would_lose_rows_is_refused(
     ):
         with pytest.raises(ArgumentError, match=problem):
             Outbox(database, table, store, **options)
-    module = ModuleType("otherdb")
-    module.paramstyle = "format"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "otherdb", module)
-    other = type("Other", (), {"__module__": "otherdb"})()
-    with pytest.raises(ArgumentError, match="keep=True is for SQLite"):
-        Outbox(other, "outbox", store, stream="s", keep=True)
     outbox = Outbox(database, "outbox", store, stream="s", columns=["payload", "note"])
     database.real.execute("INSERT INTO outbox (payload) VALUES ('x')")
     with pytest.raises(ArgumentError, match="transaction open"):

@@ -38,7 +38,6 @@ log = logging.getLogger("streamkeep.jobs")
 Row = dict[str, Any]
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
-_POSITION: Final = b"position"
 _SEEN: Final = b"id:"
 _MARKS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 _SQLITE: Final = "sqlite3"
@@ -58,7 +57,6 @@ class Outbox:
         id_column: str = "id",
         columns: Sequence[str] | None = None,
         batch: int = 500,
-        keep: bool = False,
         name: str | None = None,
     ) -> None:
         """Name a table, and what its rows become.
@@ -72,8 +70,6 @@ class Outbox:
             id_column: its values must be unique, and never used again.
             columns: the columns that travel; by default all but the ID.
             batch: the rows of one transaction.
-            keep: leave the rows, and remember the highest ID instead. Only for SQLite, where IDs
-                are in the order of commits; elsewhere a row could be committed late and be missed.
             name: under which the store remembers; by default that of the table. Another database
                 that is forwarded into the same store needs another name.
 
@@ -95,16 +91,10 @@ class Outbox:
         self._id = id_column
         self._columns = columns
         self._batch = batch
-        self._keep = keep
         self._space = b"outbox:" + part_of(name or table, "the name of an outbox")
         driver = type(connection).__module__.partition(".")[0]
         self._is_sqlite = driver == _SQLITE
         self._mark = _MARKS.get(getattr(sys.modules.get(driver), "paramstyle", ""), "%s")
-        if keep and not self._is_sqlite:
-            raise ArgumentError(
-                "keep=True is for SQLite: in other databases a row may be committed after one with "
-                "a higher ID, and would be missed"
-            )
         if self._is_sqlite:
             self._check_sqlite()
 
@@ -146,7 +136,7 @@ class Outbox:
         try:
             rows = self._select(cursor)
             fresh = self._append(rows) if rows else 0
-            if rows and not self._keep:
+            if rows:
                 marks = ", ".join([self._mark] * len(rows))
                 ids = tuple(row[self._id] for row in rows)
                 cursor.execute(f"DELETE FROM {self._table} WHERE {self._id} IN ({marks})", ids)
@@ -156,7 +146,7 @@ class Outbox:
             raise
         finally:
             cursor.close()
-        if rows and not self._keep:
+        if rows:
             self._forget([_key(row[self._id]) for row in rows])
         return len(rows), fresh
 
@@ -183,18 +173,12 @@ class Outbox:
 
     def _select(self, cursor: Any) -> list[Row]:
         chosen = "*" if self._columns is None else ", ".join([self._id, *self._columns])
-        query = f"SELECT {chosen} FROM {self._table}"
-        values: tuple[Any, ...] = ()
-        if self._keep:
-            position = self._store.row_get(self._space, _POSITION)
-            query += f" WHERE {self._id} > {self._mark}"
-            values = (0 if position is None else int(position),)
-        query += f" ORDER BY {self._id} LIMIT {self._batch}"
+        query = f"SELECT {chosen} FROM {self._table} ORDER BY {self._id} LIMIT {self._batch}"
         if self._is_sqlite:
             cursor.execute("BEGIN IMMEDIATE")
         else:
             query += " FOR UPDATE SKIP LOCKED"
-        cursor.execute(query, values)
+        cursor.execute(query)
         names = [one[0] for one in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -204,14 +188,10 @@ class Outbox:
             txn = outer.as_bytes()
             for row in rows:
                 key = _key(row[self._id])
-                if not self._keep:
-                    if txn.row_get(self._space, key) is not None:
-                        continue
+                if txn.row_get(self._space, key) is None:
                     txn.row_put(self._space, key, b"")
-                self._append_row(txn, row)
-                fresh += 1
-            if self._keep:
-                txn.row_put(self._space, _POSITION, str(rows[-1][self._id]).encode())
+                    self._append_row(txn, row)
+                    fresh += 1
         return fresh
 
     def _append_row(self, txn: Transaction[bytes], row: Row) -> None:
@@ -228,8 +208,6 @@ class Outbox:
 
     def _forget_left(self) -> None:
         """Forget the IDs that a forwarder which died did not, unless their rows are there."""
-        if self._keep:
-            return
         left = self._store.row_range(self._space, _SEEN, _SEEN + b"\xff" * 130, self._batch)
         if not left:
             return
