@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -165,72 +165,61 @@ class Number(click.IntRange):
         return "N"
 
 
-class Duration(_IntType):
-    """A duration with its unit, in milliseconds: the one form for all options."""
+class Parsed(_IntType):
+    """A number that a function reads from a text.
 
-    name = "duration"
+    Args:
+        name: of the type, as help texts show it.
+        parse: raises ValueError with what is wrong.
+        text_of: returns a default as help texts show it.
+    """
+
+    def __init__(
+        self, name: str, parse: Callable[[str], int], text_of: Callable[[int], str] = str
+    ) -> None:
+        self.name = name
+        self.text_of = text_of
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         try:
-            return parse_duration(str(value))
+            return self._parse(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
-    def text_of(self, ms: int) -> str:
-        """Return a default as help texts show it."""
-        size, unit = next(one for one in _UNITS.items() if ms % one[0] == 0)
-        return f"{ms // size}{unit}" if ms else "0"
+
+def _or_none(parse: Callable[[str], int], meant: str) -> Callable[[str], int]:
+    """Return a function that also reads `none` for no limit, which is -1."""
+
+    def read(text: str) -> int:
+        lower = text.strip().lower()
+        with suppress(ValueError):
+            number = -1 if lower == "none" else parse(lower)
+            if number < NONE:
+                return number
+        raise ValueError(f"{text!r} is not {meant}, or none")
+
+    return read
 
 
-class Limit(_IntType):
-    """A number, or `none` for no limit."""
-
-    name = "limit"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().lower()
-        if text == "none":
-            return -1
-        number = self.parse(text)
-        if number is None or number >= NONE:
-            self.fail(f"{value!r} is not {self.meant}", param, ctx)
-        return number
-
-    meant = "a number, or none"
-
-    def parse(self, text: str) -> int | None:
-        """Return the number that a text says; None when it says none."""
-        return int(text) if text.isascii() and text.isdigit() else None
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ValueError
+    return int(found[1]) * _SIZES[found[2].lower()]
 
 
-class Age(Limit):
-    """A duration, or `none` for no limit."""
-
-    meant = f"{MEANT}, or none"
-
-    def parse(self, text: str) -> int | None:
-        try:
-            return parse_duration(text)
-        except ValueError:
-            return None
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError
+    return int(text)
 
 
-class Size(Limit):
-    """A number of bytes, perhaps with a unit."""
-
-    meant = "a size such as 500000, 64M or 2G, or none"
-
-    def parse(self, text: str) -> int | None:
-        found = _SIZE.fullmatch(text)
-        return None if found is None else int(found[1]) * _SIZES[found[2].lower()]
-
-    def text_of(self, size: int) -> str:
-        """Return a default as help texts show it."""
-        return "none" if size < 0 else size_text(size)
+def _span_text(ms: int) -> str:
+    size, unit = next(one for one in _UNITS.items() if ms % one[0] == 0)
+    return f"{ms // size}{unit}" if ms else "0"
 
 
 class Flags:
@@ -265,8 +254,17 @@ class Flags:
 StorePath = Annotated[Path, PlacePath(completes=True)]
 Natural = Annotated[int, Number(min=0)]
 Positive = Annotated[int, Number(min=1)]
-Ms = Annotated[int, Duration()]
-SizeBytes = Annotated[int, Size()]
+Ms = Annotated[int, Parsed("duration", parse_duration, _span_text)]
+Limit = Annotated[int, Parsed("limit", _or_none(_count, "a number"))]
+Age = Annotated[int, Parsed("limit", _or_none(parse_duration, MEANT))]
+SizeBytes = Annotated[
+    int,
+    Parsed(
+        "limit",
+        _or_none(_size, "a size such as 500000, 64M or 2G"),
+        lambda size: "none" if size < 0 else size_text(size),
+    ),
+]
 EntryId = Annotated[bytes, Id()]
 From = Annotated[bytes, Id("from")]
 To = Annotated[bytes, Id("to")]

@@ -138,19 +138,15 @@ _COUNTED: Final = {
 
 def _members(one: Effect[bytes]) -> dict[str, Any]:
     """Return an effect as an object of JSON, without what its kind does not have."""
-    members: dict[str, Any] = {"kind": one.kind, "key": one.key}
-    if one.group is not None:
-        members["group"] = one.group
-    if one.consumer is not None:
-        members["consumer"] = one.consumer
-    if one.name is not None:
-        members["name"] = one.name
-    if one.ids:
-        members["ids"] = [id_.decode() for id_ in one.ids]
-    if one.fields is not None:
-        members["fields"] = json_pairs(one.pairs)
-    if one.kind in _COUNTED:
-        members["number"] = one.number
-    if one.time_ms:
-        members["time_ms"] = one.time_ms
-    return members
+    members = {
+        "kind": one.kind,
+        "key": one.key,
+        "group": one.group,
+        "consumer": one.consumer,
+        "name": one.name,
+        "ids": [id_.decode() for id_ in one.ids] or None,
+        "fields": None if one.fields is None else json_pairs(one.pairs),
+        "number": one.number if one.kind in _COUNTED else None,
+        "time_ms": one.time_ms or None,
+    }
+    return {name: value for name, value in members.items() if value is not None}

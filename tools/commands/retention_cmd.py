@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from streamkeep.format import quoting
 from streamkeep.format.core import durations
@@ -54,8 +54,8 @@ class Settings:
         archive_max_age (365d|none): Maximum age of archived entries; older segments are removed.
     """
 
-    maxlen: Annotated[int, Limit()] | None = None
-    max_age: Annotated[int, Age()] | None = None
+    maxlen: Limit | None = None
+    max_age: Age | None = None
     max_bytes: SizeBytes | None = None
     archive: bool | None = None
     archive_deleted: bool | None = None
@@ -63,7 +63,7 @@ class Settings:
     keep_max_bytes: SizeBytes | None = None
     when_full: Literal["refuse", "trim"] | None = None
     approximate: bool | None = None
-    archive_max_age: Annotated[int, Age()] | None = None
+    archive_max_age: Age | None = None
 
 
 @retention.command("set")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -15,7 +15,7 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.format.humanize import count_text, size_text
 from streamkeep.recovery.fsck.findings import CATALOGUE, Finding, Progress, Severity
 from streamkeep.tools.base import arguments, common, output
-from streamkeep.tools.base.arguments import StorePath
+from streamkeep.tools.base.arguments import Parsed, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import Exit, Failure
 
@@ -23,23 +23,18 @@ if TYPE_CHECKING:
     from streamkeep.recovery.salvage.repair import Repaired
 
 
-class Mode(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """A mode as `chmod` takes it: octal digits."""
-
-    name = "mode"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return int(value, 8)
-        except ValueError:
-            self.fail(f"{value!r} is not a mode in octal digits, such as 660", param, ctx)
+def _octal(text: str) -> int:
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a mode in octal digits, such as 660") from None
 
 
 @command()
 def create(
-    store_path: StorePath, mode: Annotated[int, Mode()] | None = None, group: str | None = None
+    store_path: StorePath,
+    mode: Annotated[int, Parsed("mode", _octal)] | None = None,
+    group: str | None = None,
 ) -> None:
     """Create the empty store STORE, with a mode and a group.
 

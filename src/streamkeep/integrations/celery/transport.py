@@ -102,7 +102,6 @@ class Channel(virtual.Channel):
         self.shared: Shared = connection.shared
         self.topology: Topology = connection.topology
         self.bell: intake.Bell = connection.bell
-        self.passing: intake.PassingIntake | None = None
         self.acknowledger = Acknowledger()
         self._intake: intake.JobIntake | None = None
         self._passing_names: set[str] = set()
@@ -132,7 +131,7 @@ class Channel(virtual.Channel):
             expires_ms = int((arguments or {}).get("x-expires") or 0)
             position = self.topology.declare_passing(queue, expires_ms)
             self._passing_names.add(queue)
-            self.connection.passing_of(self).declare(queue, position)
+            self.connection.passing.declare(queue, position)
         else:
             self.jobs_of(queue).core.set_up()
 
@@ -146,7 +145,7 @@ class Channel(virtual.Channel):
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
         self.topology.bind(exchange, routing_key, pattern, queue)
         if queue in self._passing_names:
-            self.connection.passing_of(self).bind(queue, exchange, routing_key, pattern or "")
+            self.connection.passing.bind(queue, exchange, routing_key, pattern or "")
 
     def queue_unbind(
         self,
@@ -173,7 +172,7 @@ class Channel(virtual.Channel):
         self.state.queue_bindings_delete(queue)
         if passing:
             self._passing_names.discard(queue)
-            self.connection.passing_of(self).forget(queue)
+            self.connection.passing.forget(queue)
         else:
             self.jobs_of(queue).purge()
 
@@ -226,7 +225,7 @@ class Channel(virtual.Channel):
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         if self._is_passing(queue):
             self._passing_names.add(queue)
-            self.connection.passing_of(self).consume(self, queue)
+            self.connection.passing.consume(self, queue)
         else:
             self.jobs_of(queue).core.set_up()
             self._stop_intake()
@@ -239,7 +238,7 @@ class Channel(virtual.Channel):
         if queue is None or queue in self._active_queues:
             return
         if queue in self._passing_names:
-            self.connection.passing_of(self).cancel(queue)
+            self.connection.passing.cancel(queue)
         else:
             self._stop_intake()
             self.connection.return_arrived(self, queue)
@@ -335,7 +334,7 @@ class Transport(virtual.Transport):
         self.shared = shared(self.address)
         self.topology = Topology(self.shared.opened)
         self.bell = intake.Bell()
-        self._passing: intake.PassingIntake | None = None
+        self.passing = intake.PassingIntake(self.topology, self.shared.opened, self.bell)
         self._loop: Any = None
         self._timer: Any = None
         self._pid = os.getpid()
@@ -351,14 +350,6 @@ class Transport(virtual.Transport):
         self.shared.opened.store  # noqa: B018
         super().establish_connection()
         return self
-
-    def passing_of(self, channel: AnyChannel) -> intake.PassingIntake:
-        """Return the reader of the passing queues of all channels."""
-        if self._passing is None:
-            self._passing = intake.PassingIntake(
-                channel.topology, channel.shared.opened, channel.bell
-            )
-        return self._passing
 
     # --- delivering -----------------------------------------------------------------------------
 
@@ -416,8 +407,8 @@ class Transport(virtual.Transport):
             self._loop.on_tick.discard(self._ask)
             self._loop.remove(self.bell.handle)
             self._loop = None
-        if self._passing is not None and self._pid == os.getpid():
-            self._passing.close()
+        if self._pid == os.getpid():
+            self.passing.close()
         super().close_connection(connection)
         self.bell.close()
 

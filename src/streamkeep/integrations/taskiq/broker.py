@@ -25,7 +25,7 @@ from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue
-from streamkeep.jobs.async_queue import AsyncQueue, atake
+from streamkeep.jobs.async_queue import atake
 from streamkeep.jobs.failures import STORE_FAILS
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options, check_options
@@ -122,7 +122,6 @@ class StreamkeepBroker(AsyncBroker):
             "sync": self.address.sync,
         }
         self._queues: dict[str, Queue] = {}
-        self._async_queues: dict[str, AsyncQueue] = {}
         self._listened = list(dict.fromkeys([queue_name, *queues]))
         for name in self._listened:
             self.queue(name)
@@ -136,7 +135,6 @@ class StreamkeepBroker(AsyncBroker):
         chosen = self.queue_name if name is None else name
         if chosen not in self._queues:
             self._queues[chosen] = Queue(self.address.path, chosen, **self._options)
-            self._async_queues[chosen] = AsyncQueue(self._queues[chosen])
         return self._queues[chosen]
 
     async def startup(self) -> None:
@@ -146,8 +144,8 @@ class StreamkeepBroker(AsyncBroker):
 
     async def shutdown(self) -> None:
         await super().shutdown()
-        for one in self._async_queues.values():
-            await one.close()
+        for one in self._queues.values():
+            await one.core.aio.close()
 
     # --- sending ------------------------------------------------------------------------------
 
@@ -168,9 +166,7 @@ class StreamkeepBroker(AsyncBroker):
             key=None if key is None else str(key),
         )
         common = {TASK: message.task_name.encode()}
-        await self._async_queues[queue.name].put_prepared(
-            [(message.message, check_options(options))], common
-        )
+        await queue.core.aio.put_prepared([(message.message, check_options(options))], common)
 
     # --- working ------------------------------------------------------------------------------
 
@@ -245,7 +241,7 @@ class StreamkeepBroker(AsyncBroker):
             told = False
             while not job.ended:
                 try:
-                    await self._async_queues[job.queue.name].done_jobs([job])
+                    await job.queue.core.aio.done_jobs([job])
                 except JobLostError as error:
                     log.warning("%s", error)
                     return
