@@ -125,34 +125,28 @@ def _hold(step: Step, fields: layout.Fields, priority: int, gate: bytes, index: 
 
 
 def release(step: Step, fields: layout.Fields) -> None:
-    """Free the gates of a job that has ended, and admit the next jobs."""
+    """Free the gates of a job that has ended, and admit the next jobs as far as they have room."""
     for gate, limit in reversed(gates_of(fields)):
         inside, held, _ = _load_gate(step, gate)
-        _save_gate(step, gate, max(inside - 1, 0), held, limit)
-        _let_in(step, gate, limit)
-
-
-def _let_in(step: Step, gate: bytes, limit: int) -> None:
-    """Let held jobs through a gate as far as its limit goes."""
-    inside, held, _ = _load_gate(step, gate)
-    while held and inside < limit:
-        prefix = layout.held_prefix(gate)
-        found = step.rows(prefix, prefix + b"\xff" * 8, 1)
-        if not found:
-            held = 0
-            break
-        key, value = found[0]
-        step.delete_row(key)
-        held -= 1
-        step.counters.held -= 1
-        fields = step.take_numbered(layout.unpack_time(value))
-        if fields is None:
-            continue
-        inside += 1
+        inside = max(inside - 1, 0)
+        while held and inside < limit:
+            prefix = layout.held_prefix(gate)
+            found = step.rows(prefix, prefix + b"\xff" * 8, 1)
+            if not found:
+                held = 0
+                break
+            key, value = found[0]
+            step.delete_row(key)
+            held -= 1
+            step.counters.held -= 1
+            next_one = step.take_numbered(layout.unpack_time(value))
+            if next_one is None:
+                continue
+            inside += 1
+            _save_gate(step, gate, inside, held, limit)
+            admit(step, next_one, priority_of(next_one), value[8] + 1)
+            inside, held, _ = _load_gate(step, gate)
         _save_gate(step, gate, inside, held, limit)
-        admit(step, fields, priority_of(fields), value[8] + 1)
-        inside, held, _ = _load_gate(step, gate)
-    _save_gate(step, gate, inside, held, limit)
 
 
 def cancel_held(step: Step, key: bytes) -> layout.Fields | None:

@@ -79,7 +79,7 @@ def cancel(step: Step, job_id: str) -> bool:
     found = find(step.txn, step.names, job_id)
     if found.state == "delayed":
         number = number_in(job_id)
-        step.unschedule(layout.due_key(found.due_ms, layout.DELAYED, layout.pack_time(number)))
+        step.delete_row(layout.due_key(found.due_ms, layout.DELAYED, layout.pack_time(number)))
         step.take_numbered(number)
         step.counters.delayed -= 1
         ending.give_up_names(step, found.fields)
@@ -94,8 +94,7 @@ def cancel(step: Step, job_id: str) -> bool:
     elif found.state == "parked" and found.place is not None and not found.deliveries:
         step.delete_row(layout.parked_key(found.fields, found.place))
         step.counters.parked -= 1
-        name = step.stream(found.place.priority)
-        step.txn.xackdel(name, layout.GROUP, found.place.entry_id, ref_policy="ACKED")
+        step.remove(found.place)
         ending.forget(step, found.place, found.fields, 1)
     else:
         return False

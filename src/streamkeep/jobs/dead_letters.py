@@ -199,7 +199,7 @@ def purge_waiting(step: Step) -> int:
         for _, entries in step.txn.xreadgroup(layout.GROUP, _CONSUMER, {name: ">"}, count=AT_ONCE):
             for entry in entries:
                 place = layout.place_of(priority, bytes(entry.id))
-                step.txn.xackdel(name, layout.GROUP, place.entry_id, ref_policy="ACKED")
+                step.remove(place)
                 forget(step, place, entry.fields, 1)
                 cancelling.note_cancelled(step, state.job_id_of(place, entry.fields), entry.fields)
                 removed += 1
@@ -227,7 +227,7 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
     found = cancelling.find(step.txn, step.names, job_id)
     if found.state == "delayed":
         reference = layout.pack_time(state.number_in(job_id))
-        step.unschedule(layout.due_key(found.due_ms, layout.DELAYED, reference))
+        step.delete_row(layout.due_key(found.due_ms, layout.DELAYED, reference))
         step.schedule(step.now_ms, layout.DELAYED, reference)
         step.put_row(state.place_key(job_id), b"s" + layout.pack_time(step.now_ms))
         return True
@@ -236,7 +236,7 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
     if key is None or step.row(key) is None:
         return None  # it has run again since
     if key.startswith(layout.SCHEDULE):
-        step.unschedule(key)
+        step.delete_row(key)
         step.schedule(step.now_ms, layout.RETRY, found.place.pack())
     return True
 

@@ -121,7 +121,7 @@ def finish(step: Step, ends: Sequence[End]) -> None:
             step.txn.xackdel(name, layout.GROUP, *texts, ref_policy="ACKED")
     for job, result, ttl_ms, _ in ends:
         if job.runtime_key:
-            step.unschedule(job.runtime_key)
+            step.delete_row(job.runtime_key)
         forget(step, job.place, job.fields, job.deliveries)
         job_id = job_id_of(job.place, job.fields)
         if ttl_ms and result is not None:
@@ -170,7 +170,7 @@ def retry(step: Step, job: Taken, due_ms: int, *, counts: bool, delivered: bool 
     mode: Literal["FAIL", "SILENT"] = "FAIL" if counts or delivered else "SILENT"
     step.txn.xnack(name, layout.GROUP, mode, job.place.entry_id)
     if job.runtime_key:
-        step.unschedule(job.runtime_key)
+        step.delete_row(job.runtime_key)
     step.counters.retrying += 1
     if counts:
         step.counters.count_failed(step.now_ms)
@@ -208,10 +208,9 @@ def fail_attempt(
         retry(step, job, step.now_ms + wait_ms, counts=True)
         return True
     step.counters.count_failed(step.now_ms)
-    name = step.stream(job.place.priority)
-    step.txn.xackdel(name, layout.GROUP, job.place.entry_id, ref_policy="ACKED")
+    step.remove(job.place)
     if job.runtime_key:
-        step.unschedule(job.runtime_key)
+        step.delete_row(job.runtime_key)
     bury(
         step,
         job.place,
@@ -276,12 +275,20 @@ def bury(
     _tell(step, job_id)
 
 
+def refuse(
+    step: Step, place: Place, fields: Fields, reason: str, attempts: int = 0, deaths: int = 0
+) -> None:
+    """Make a dead letter of a job that was just delivered, and must not run."""
+    step.remove(place)
+    bury(step, place, fields, reason=reason, attempts=attempts, deaths=deaths)
+
+
 def begin_run(
     step: Step, place: Place, deliveries: int, policy: Policy, former_key: bytes = b""
 ) -> bytes:
     """Note when a run has to end; return the row of the schedule, empty without a limit."""
     if former_key:
-        step.unschedule(former_key)
+        step.delete_row(former_key)
     if not policy.max_runtime_ms:
         return b""
     due_ms = step.now_ms + policy.max_runtime_ms + RUN_GRACE_MS

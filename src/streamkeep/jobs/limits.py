@@ -8,7 +8,7 @@ from __future__ import annotations
 from streamkeep.format.core.durations import duration_text
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, delay
-from streamkeep.jobs.ending import bury
+from streamkeep.jobs.ending import refuse
 from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
 from streamkeep.jobs.layout import Fields, Place, place_of, short
 from streamkeep.jobs.state import Step, delivered_up_to, find_group_of
@@ -121,9 +121,7 @@ def drop_oldest(step: Step) -> bool:
     if oldest is None:
         return False
     place, fields = oldest
-    name = step.stream(place.priority)
     # Delivered first, so that the counters of the group stay exact.
-    step.txn.xreadgroup(layout.GROUP, b"(limits)", {name: ">"}, count=1)
-    step.txn.xackdel(name, layout.GROUP, place.entry_id, ref_policy="ACKED")
-    bury(step, place, fields, reason="the queue was full", attempts=0)
+    step.txn.xreadgroup(layout.GROUP, b"(limits)", {step.stream(place.priority): ">"}, count=1)
+    refuse(step, place, fields, "the queue was full")
     return True

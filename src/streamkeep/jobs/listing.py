@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -168,18 +169,14 @@ def _parked(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Liste
         yield _entry(snapshot, names, "waiting", layout.unpack_place(key[-layout.PLACE_SIZE :]))
 
 
-def _ended(wanted: str) -> Callable[[Snapshot[Any], Names, int], Iterator[Listed]]:
-    """Return what yields the jobs that ended so, those first whose result is kept the longest."""
-
-    def ended(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
-        low = layout.EXPIRY + layout.pack_time(snapshot.txn.now_ms())
-        high, most = layout.EXPIRY + b"\xff" * 130, _MOST_READ + count
-        for key, value in snapshot.row_range(names.space, low, high, most, reverse=True):
-            one = _with_result(snapshot, names, key, value)
-            if one is not None and one.state == wanted:
-                yield one
-
-    return ended
+def _ended(wanted: JobState, snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
+    """Yield the jobs that ended so, those first whose result is kept the longest."""
+    low = layout.EXPIRY + layout.pack_time(snapshot.txn.now_ms())
+    high, most = layout.EXPIRY + b"\xff" * 130, _MOST_READ + count
+    for key, value in snapshot.row_range(names.space, low, high, most, reverse=True):
+        one = _with_result(snapshot, names, key, value)
+        if one is not None and one.state == wanted:
+            yield one
 
 
 def _with_result(snapshot: Snapshot[Any], names: Names, key: bytes, value: bytes) -> Listed | None:
@@ -208,9 +205,9 @@ _LISTS: Final[dict[str, Callable[[Snapshot[Any], Names, int], Iterator[Listed]]]
     "running": _running,
     "delayed": _delayed,
     "parked": _parked,
-    "done": _ended("done"),
-    "failed": _ended("failed"),
-    "cancelled": _ended("cancelled"),
+    "done": partial(_ended, "done"),
+    "failed": partial(_ended, "failed"),
+    "cancelled": partial(_ended, "cancelled"),
 }
 
 

@@ -141,7 +141,7 @@ def register(step: Step, rule: Rule) -> None:
         rule = rule._replace(last_ms=stored.last_ms)
         if stored._replace(next_ms=0) == rule:
             return
-        step.unschedule(due_key(stored.next_ms, layout.FIRING, _reference(rule.name)))
+        step.delete_row(due_key(stored.next_ms, layout.FIRING, _reference(rule.name)))
     _arm(step, rule._replace(next_ms=rule.after(step.now_ms)))
 
 
@@ -150,7 +150,7 @@ def remove(step: Step, name: str) -> bool:
     stored = load_rule(step.txn, step.names, name)
     if stored is None:
         return False
-    step.unschedule(due_key(stored.next_ms, layout.FIRING, _reference(name)))
+    step.delete_row(due_key(stored.next_ms, layout.FIRING, _reference(name)))
     return step.txn.row_delete(step.space, _row_key(name))
 
 
@@ -171,7 +171,7 @@ def _arm(step: Step, rule: Rule) -> None:
 
 def fire(step: Step, row: Due) -> None:
     """Put the job of a periodic task whose time has come, and set its next time."""
-    step.unschedule(row.key)
+    step.delete_row(row.key)
     data = step.txn.row_get(step.space, layout.PERIODIC + row.reference)
     rule = None if data is None else unpack_rule(data)
     if rule is None or rule.next_ms != row.due_ms:

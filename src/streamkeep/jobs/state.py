@@ -202,10 +202,36 @@ class Step:
             self.txn.row_put(layout.QUEUES_SPACE, self.names.name, b'{"version":1}')
 
     def count_waiting(self) -> int:
-        return count_waiting(self.txn, self.names, self.settings)
+        waiting = 0
+        for stream, group in self._groups():
+            unread = lag(stream.record, group.record)
+            if unread is None:  # entries were deleted that the group had not read
+                # Up to its position there are only jobs that run, retry or have just ended, in few
+                # nodes, of which this reads the headers. What waits may be a million jobs.
+                upto, _ = NodeWalk(self.raw, stream).count((0, 0), group.record.last_id(), False)
+                unread = stream.record.length - upto
+            waiting += unread
+        return waiting
 
     def count_running(self) -> int:
-        return count_running(self.txn, self.names, self.settings)
+        """Return how many entries a worker has.
+
+        Others that are pending wait for a retry, or for a worker that knows their task.
+        """
+        running = 0
+        for _, group in self._groups():
+            if group.record.pending:
+                running += sum(one.pending for one in group.consumers())
+        return running
+
+    def _groups(self) -> list[tuple[Stream, Group]]:
+        found = [find_group_of(self.txn, self.stream(one)) for one in self.settings.streams]
+        return [one for one in found if one is not None]
+
+    def remove(self, place: layout.Place) -> None:
+        """Acknowledge an entry and delete it."""
+        name = self.stream(place.priority)
+        self.txn.xackdel(name, layout.GROUP, place.entry_id, ref_policy="ACKED")
 
     def wake_workers(self, count: int = 1) -> None:
         """Wake waiting workers after the commit."""
@@ -225,10 +251,6 @@ class Step:
             self.wake_workers()
         elif due_ms <= self.now_ms + SOON_MS:
             self.wake_workers(EVERYONE)
-
-    def unschedule(self, key: bytes) -> bool:
-        """Remove a row of the schedule; return whether there was one."""
-        return self.delete_row(key)
 
     def due(self, count: int) -> list[tuple[layout.Due, bytes]]:
         """Return rows of the schedule whose time has come, the oldest first, with their values."""
@@ -265,42 +287,6 @@ class Step:
         number = self.counters.next_number
         self.counters.next_number += 1
         return number
-
-
-def count_waiting(
-    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, settings: Settings
-) -> int:
-    waiting = 0
-    for stream, group in _groups(reader, names, settings):
-        unread = lag(stream.record, group.record)
-        if unread is None:  # entries were deleted that the group had not read
-            # Up to its position there are only jobs that run, retry or have just ended, in few
-            # nodes, of which this reads the headers. What waits may be a million jobs.
-            upto, _ = NodeWalk(reader.txn, stream).count((0, 0), group.record.last_id(), False)
-            unread = stream.record.length - upto
-        waiting += unread
-    return waiting
-
-
-def count_running(
-    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, settings: Settings
-) -> int:
-    """Return how many entries a worker has.
-
-    Others that are pending wait for a retry, or for a worker that knows their task.
-    """
-    running = 0
-    for _, group in _groups(reader, names, settings):
-        if group.record.pending:
-            running += sum(one.pending for one in group.consumers())
-    return running
-
-
-def _groups(
-    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, settings: Settings
-) -> list[tuple[Stream, Group]]:
-    found = [find_group_of(reader, names.streams[priority]) for priority in settings.streams]
-    return [one for one in found if one is not None]
 
 
 def rows_below(

@@ -14,17 +14,17 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
-from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.commands.reply_budget import ReplyBudget
 from streamkeep.engine.commands.xreadgroup import NEW, Delivery, Position, xreadgroup
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, gates_of, priority_of
-from streamkeep.jobs.ending import begin_run, bury, fail_attempt
+from streamkeep.jobs.ending import begin_run, fail_attempt, refuse
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.periodic import fire
-from streamkeep.jobs.state import SOON_MS, Step, count_running, load_settings
+from streamkeep.jobs.state import SOON_MS, Step
 
 log = logging.getLogger("streamkeep.jobs")
 
@@ -110,7 +110,7 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
     ended = False
     for row, value in step.due(MOST_DUE_ROWS):
         if row.kind == layout.DELAYED:
-            step.unschedule(row.key)
+            step.delete_row(row.key)
             step.counters.delayed -= 1
             fields = step.take_numbered(layout.unpack_time(row.reference))
             if fields is not None:
@@ -119,7 +119,7 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
             if room < 0:
                 room = 0 if step.settings.paused else _room(step, wanted.most)
             place = layout.unpack_place(row.reference)
-            step.unschedule(row.key)
+            step.delete_row(row.key)
             if len(taken) < room:
                 _take_again(step, wanted, taken, place)
             else:
@@ -130,7 +130,7 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
         elif row.kind == layout.FIRING:
             fire(step, row)
         else:
-            step.unschedule(row.key)  # of a later version, which has left none that matter
+            step.delete_row(row.key)  # of a later version, which has left none that matter
     return ended
 
 
@@ -169,7 +169,7 @@ def claim(step: Step, place: layout.Place, consumer: bytes) -> tuple[layout.Fiel
 
 def _end_run(step: Step, row: layout.Due, value: bytes) -> None:
     """End a run that took too long, if it still lasts: that attempt has failed."""
-    step.unschedule(row.key)
+    step.delete_row(row.key)
     place = layout.unpack_place(row.reference)
     name = step.stream(place.priority)
     rows = step.txn.xpending_range(name, layout.GROUP, place.entry_id, place.entry_id, 1)
@@ -247,10 +247,8 @@ def _accept(
         gates_of(fields)
     except (ValueError, ArgumentError) as error:
         # Another program has put it. No worker can run it, and it must not hold up the others.
-        _remove(step, place)
         plain = {name: one for name, one in fields.items() if name not in layout.OPTIONS}
-        reason = f"its options cannot be read: {error}"
-        bury(step, place, plain, reason=reason, attempts=0)
+        refuse(step, place, plain, f"its options cannot be read: {error}")
         return
     if deliveries > 1:
         deaths, lost = deaths_of(step, place)
@@ -261,26 +259,22 @@ def _accept(
                 layout.DEATHS + place.pack(), layout.pack_time(deaths) + layout.pack_time(lost)
             )
     if deaths and deaths >= policy.max_deaths:
-        _remove(step, place)
         reason = f"{deaths} workers died while they ran it"
-        bury(step, place, fields, reason=reason, attempts=deliveries - lost, deaths=deaths)
+        refuse(step, place, fields, reason, deliveries - lost, deaths)
         return
     if expires_ms and expires_ms < step.now_ms:
-        _remove(step, place)
-        bury(step, place, fields, reason="it expired before it ran", attempts=0)
+        refuse(step, place, fields, "it expired before it ran")
         return
     age_ms = step.settings.max_age_ms
     drops = age_ms > 0 and step.settings.when_full == "drop" and deliveries == 1
     if drops and step.now_ms - place.ms > age_ms:
-        _remove(step, place)
-        bury(step, place, fields, reason="it waited too long", attempts=0)
+        refuse(step, place, fields, "it waited too long")
         return
     if wanted.known is not None and fields.get(layout.TASK, b"") not in wanted.known:
         park(step, Taken(place, fields, wanted.consumer, deliveries, deaths, lost, b""))
         return
     key = begin_run(step, place, deliveries, policy)
-    row = (place, fields, wanted.consumer, deliveries, deaths, lost, key, step.now_ms)
-    taken.append(Taken(*row))
+    taken.append(Taken(place, fields, wanted.consumer, deliveries, deaths, lost, key, step.now_ms))
 
 
 def deaths_of(step: Step, place: layout.Place) -> tuple[int, int]:
@@ -290,10 +284,6 @@ def deaths_of(step: Step, place: layout.Place) -> tuple[int, int]:
     return layout.unpack_time(data), layout.unpack_time(data[-8:])
 
 
-def _remove(step: Step, place: layout.Place) -> None:
-    step.txn.xackdel(step.stream(place.priority), layout.GROUP, place.entry_id, ref_policy="ACKED")
-
-
 # --- jobs of unknown tasks ----------------------------------------------------------------------
 
 
@@ -301,7 +291,7 @@ def park(step: Step, job: Taken) -> None:
     """Leave a job for workers that know its task; it stays pending."""
     step.txn.xnack(step.stream(job.place.priority), layout.GROUP, "SILENT", job.place.entry_id)
     if job.runtime_key:
-        step.unschedule(job.runtime_key)
+        step.delete_row(job.runtime_key)
     name = job.fields.get(layout.TASK, b"")
     log.warning(
         "the queue %r has a job of the task %r, which this worker does not know: %s stays pending "
@@ -315,15 +305,13 @@ def park(step: Step, job: Taken) -> None:
     step.wake_workers(1 << 30)
 
 
-def _parked_prefixes(
-    reader: Transaction[Any] | Snapshot[Any], space: bytes, known: Collection[bytes] | None
-) -> list[bytes]:
+def _parked_prefixes(step: Step, known: Collection[bytes] | None) -> list[bytes]:
     """Return what the keys of the parked jobs begin with whose tasks a worker knows."""
     if known is None:
         return [layout.PARKED]
     found: list[bytes] = []
     first, last = layout.PARKED, layout.PARKED + b"\xff" * 130
-    while rows := reader.row_range(space, first, last, 1):  # one look for each task
+    while rows := step.rows(first, last, 1):  # one look for each task
         key = rows[0][0]
         prefix = key[: 2 + key[1]]
         name = prefix[2:]  # which may have been shortened
@@ -335,7 +323,7 @@ def _parked_prefixes(
 
 
 def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> None:
-    for prefix in _parked_prefixes(step.txn, step.space, wanted.known):
+    for prefix in _parked_prefixes(step, wanted.known):
         last = prefix + b"\xff" * 120
         for key, _ in step.rows(prefix, last, room):
             step.delete_row(key)
@@ -352,26 +340,26 @@ def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> N
 
 def pause(snapshot: Snapshot[Any], names: layout.Names, known: Collection[bytes] | None) -> int:
     """Return in how many milliseconds `take` may find something; -1 if only a commit decides."""
-    settings = load_settings(snapshot, names)
-    now_ms = snapshot.txn.now_ms()
-    found = snapshot.row_range(names.space, layout.SCHEDULE, layout.SCHEDULE + b"\xff" * 8, 1)
+    step = Step(snapshot, names)
+    settings = step.settings
+    found = step.rows(layout.SCHEDULE, layout.SCHEDULE + b"\xff" * 8, 1)
     left = -1
     if found:
         row = layout.parse_due(found[0][0])
         # Not longer than a moment: the wall clock may be set while the worker sleeps.
-        left = min(max(row.due_ms - now_ms, 0), SOON_MS)
+        left = min(max(row.due_ms - step.now_ms, 0), SOON_MS)
         if left == 0:
             return 0
     if settings.paused:
         return left
-    if settings.concurrency and count_running(snapshot, names, settings) >= settings.concurrency:
+    if settings.concurrency and step.count_running() >= settings.concurrency:
         return left
-    if snapshot.row_range(names.space, layout.LATE, layout.LATE + b"\xff" * 32, 1):
+    if step.rows(layout.LATE, layout.LATE + b"\xff" * 32, 1):
         return 0
     streams = [names.streams[priority] for priority in settings.streams]
     if snapshot.ready_in(layout.GROUP, streams, claim_dead="owned") == 0:
         return 0
-    for prefix in _parked_prefixes(snapshot, names.space, known):
-        if snapshot.row_range(names.space, prefix, prefix + b"\xff" * 120, 1):
+    for prefix in _parked_prefixes(step, known):
+        if step.rows(prefix, prefix + b"\xff" * 120, 1):
             return 0
     return left

@@ -138,16 +138,13 @@ class Worker:
 
         May be called in any thread, and by a signal handler.
         """
-        self._now = self._stopping
-        self._stopping = True
-        self._alarm.ring()
+        self.stop_once(now=self._stopping)
 
     def stop_once(self, *, now: bool = False) -> None:
         """Do as the first call of `stop`; with `now`, as the second; again, nothing."""
-        if not self._stopping or (now and not self._now):
-            self._now = self._now or now
-            self._stopping = True
-            self._alarm.ring()
+        self._now = self._now or now
+        self._stopping = True
+        self._alarm.ring()
 
     def run_until_idle(self) -> int:
         """Run, in the calling thread, the jobs that are due, until there are none; for tests.
