@@ -10,9 +10,10 @@ import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 
@@ -37,7 +38,6 @@ from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import open_store
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api.command_base import RefPolicy
     from streamkeep.engine.api.read_commands import ScanEntry
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot
@@ -77,39 +77,40 @@ def no_stream(path: Path, *keys: bytes) -> Failure:
 
 # --- commands ----------------------------------------------------------------------------------
 
-Maxlen = Annotated[Natural, "(N): Keep the newest N entries."]
-MinId = Annotated[From, "(ID): Keep entries from this ID, or this time, on."]
-Exact = Annotated[
-    bool,
-    "(--exact/--approximate): Trim to the entry, or only whole macro nodes, which is cheaper and "
-    "keeps a few more. [default: --approximate]",
-]
-Limit = Annotated[
-    Natural, "(N): Trim at most about N entries, with --approximate only; 0 for no limit."
-]
 History = Annotated[bool, "Also entries that were trimmed and archived, in one ordered view."]
 ShowTime = Annotated[bool, "Print the time of each ID after it (text only)."]
 
 
-def check_trimming(
-    maxlen: int | None,
-    minid: bytes | None,
-    *,
-    exact: bool,
-    limit: int | None,
-    policy: RefPolicy | None,
-) -> None:
-    """Refuse combinations of trimming options that Redis refuses, too."""
-    if maxlen is not None and minid is not None:
-        raise click.UsageError("--maxlen and --minid cannot be used together")
-    if limit is not None and exact:
-        raise click.UsageError("--limit cannot be used with --exact")
-    if limit is not None and maxlen is None and minid is None:
-        raise click.UsageError("--limit needs --maxlen or --minid")
-    if policy is not None and maxlen is None and minid is None:
-        raise click.UsageError(f"--{policy.lower()} needs --maxlen or --minid")
-    if maxlen is None and minid is None:
-        arguments.refuse_options("needs --maxlen or --minid", "exact")
+@dataclass
+class Trimming:
+    """What is trimmed of a stream.
+
+    Args:
+        maxlen (N): Keep the newest N entries.
+        minid (ID): Keep entries from this ID, or this time, on.
+        exact (--exact/--approximate): Trim to the entry, or only whole macro nodes, which is
+            cheaper and keeps a few more. [default: --approximate]
+        limit (N): Trim at most about N entries, with --approximate only; 0 for no limit.
+    """
+
+    maxlen: Natural | None = None
+    minid: From | None = None
+    exact: bool = False
+    limit: Natural | None = None
+    policy: Policy | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of the store; refuse combinations that Redis refuses, too."""
+        if self.maxlen is not None and self.minid is not None:
+            raise click.UsageError("--maxlen and --minid cannot be used together")
+        if self.limit is not None and self.exact:
+            raise click.UsageError("--limit cannot be used with --exact")
+        if self.maxlen is None and self.minid is None:
+            if self.policy is not None:
+                raise click.UsageError(f"--{self.policy.lower()} needs --maxlen or --minid")
+            arguments.refuse_options("needs --maxlen or --minid", "limit", "exact")
+        given = vars(self).copy()
+        return {"approximate": not given.pop("exact"), "ref_policy": given.pop("policy"), **given}
 
 
 @command()
@@ -119,11 +120,7 @@ def add(
     fields: tuple[bytes, ...],
     *,
     entry_id: EntryId = b"*",
-    maxlen: Maxlen | None = None,
-    minid: MinId | None = None,
-    exact: Exact = False,
-    limit: Limit | None = None,
-    policy: Policy | None = None,
+    trimming: Trimming,
     nomkstream: bool = False,
     idmp: tuple[bytes, bytes] | None = None,
     idmpauto: bytes | None = None,
@@ -158,7 +155,7 @@ def add(
         if fields[0] == b"*":
             problem += "; an ID is given with --id, and * is the default"
         raise click.UsageError(problem)
-    check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
+    options = trimming.options()
     if idmp is not None and idmpauto is not None:
         raise click.UsageError("--idmp and --idmpauto cannot be used together")
     if (idmp or idmpauto) is not None and entry_id != b"*":
@@ -169,14 +166,10 @@ def add(
             key,
             pairs,
             id=entry_id,
-            maxlen=maxlen,
-            approximate=not exact,
             nomkstream=nomkstream,
-            minid=minid,
-            limit=limit,
-            ref_policy=policy,
             idmp=idmp,
             idmpauto=idmpauto,
+            **options,
         )
         if common.as_json():
             added = None if new_id is None else new_id.decode()
@@ -192,13 +185,10 @@ def add(
 def trim(
     store_path: StorePath,
     key: bytes,
+    *,
     older_than: Ms | None = None,
-    maxlen: Maxlen | None = None,
-    minid: MinId | None = None,
     id_range: tuple[From, To] | None = None,
-    exact: Exact = False,
-    limit: Limit | None = None,
-    policy: Policy | None = None,
+    trimming: Trimming,
 ) -> None:
     """Trim the oldest entries of KEY, or a range of IDs (XTRIM).
 
@@ -227,49 +217,46 @@ def trim(
     """
     if older_than is not None:
         arguments.refuse_options("cannot be used with --older-than", "minid")
-        minid = b"%d-0" % max(0, round(time.time() * 1000) - older_than)
+        trimming.minid = b"%d-0" % max(0, round(time.time() * 1000) - older_than)
     if id_range is not None:
         arguments.refuse_options(
             "cannot be used with --range", "older_than", "maxlen", "minid", "exact", "limit"
         )
-        if policy is not None:
-            raise click.UsageError(f"--{policy.lower()} cannot be used with --range")
+        if trimming.policy is not None:
+            raise click.UsageError(f"--{trimming.policy.lower()} cannot be used with --range")
         with open_store(store_path) as store:
             removed = store.trim_range(key, *id_range)
             output.result(f"{entries_text(removed)} removed", count=removed)
             with store.snapshot() as snapshot:
                 check_exists(snapshot, key)
         return
-    check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
-    if maxlen is None and minid is None:
+    options = trimming.options()
+    if trimming.maxlen is None and trimming.minid is None:
         raise click.UsageError("one of --older-than, --maxlen, --minid or --range is required")
     with open_store(store_path) as store:
-        removed = store.xtrim(
-            key, maxlen, approximate=not exact, minid=minid, limit=limit, ref_policy=policy
-        )
+        removed = store.xtrim(key, **options)
         output.result(f"{entries_text(removed)} removed", count=removed)
         with store.snapshot() as snapshot:
             check_exists(snapshot, key)
-            hint = "" if is_trimmed(snapshot, key, maxlen, minid) else next_trim(policy, exact)
-            if hint:
+            if hint := next_trim(snapshot, key, trimming):
                 output.note(f"next: {hint}")
 
 
-def is_trimmed(snapshot: Snapshot, key: bytes, maxlen: int | None, minid: bytes | None) -> bool:
-    """Say whether all entries are gone that were to be removed."""
-    if maxlen is not None:
-        return snapshot.xlen(key) <= maxlen
-    return not snapshot.xrange(key, "-", b"(" + (minid or b""), count=1)
+def next_trim(snapshot: Snapshot, key: bytes, done: Trimming) -> str:
+    """Say why some of the entries are still there that were to be removed, and what to do.
 
-
-def next_trim(policy: RefPolicy | None, exact: bool) -> str:
-    """Say why some of the entries are still there, and what to do; nothing if that is unknown."""
+    Nothing if there are none, or if it is unknown.
+    """
+    if done.maxlen is not None:
+        left = snapshot.xlen(key) > done.maxlen
+    else:
+        left = bool(snapshot.xrange(key, "-", b"(" + (done.minid or b""), count=1))
     still = "some of these entries are still there"
-    if policy == "ACKED":
+    if left and done.policy == "ACKED":
         return f"{still}: a group has not read or acknowledged them: XINFO GROUPS names them"
-    if exact:
+    if not left or done.exact:
         return ""
-    if policy == "DELREF":
+    if done.policy == "DELREF":
         return f"{still}: one call removes a limited number, see --limit"
     return f"{still}, because only whole macro nodes are removed; --exact trims to the entry"
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from streamkeep.jobs.listing import Listed
     from streamkeep.jobs.queue import Queue
 
+STATES: Final = ("waiting", "parked", "running", "delayed", "failed")  # columns of tables
 _MOST_CALL: Final = 1000
 # Fields that `show` has under other names, or not at all.
 _SHOWN_ELSEWHERE: Final = ("id", "job", "task", "queued", "begun", "ended", "failed", "worker")
@@ -113,24 +114,16 @@ def status(store_path: StorePath, name: str | None = None) -> None:
 
     def cells(one: str) -> tuple[output.Cell, ...]:
         stats = found[one]
-        counts = (
-            stats.waiting,
-            stats.parked,
-            stats.running,
-            stats.delayed,
-            stats.failed,
-            stats.done,
-        )
+        counts = (*(getattr(stats, state) for state in STATES), stats.done)
         oldest = output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-"
         state = "paused" if stats.paused else "draining" if stats.draining else "open"
         return one, *counts, round(stats.done_per_minute), oldest, stats.workers, state
 
-    headings = ("queue", "waiting", "parked", "running", "delayed", "failed", "done", "per-min")
     output.listing(
         "queue",
         [*found],
         lambda one: {"name": one, **found[one]._asdict(), "unknown_tasks": unknown.get(one, {})},
-        (*headings, "oldest", "workers", "state"),
+        ("queue", *STATES, "done", "per-min", "oldest", "workers", "state"),
         cells,
         left=(0, 10),
     )

@@ -15,6 +15,7 @@ from streamkeep.tools.base.arguments import Ms, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.terminal import unguarded, visible
+from streamkeep.tools.commands.queue_cmds import STATES
 
 if TYPE_CHECKING:
     from streamkeep.metrics import Figures, GroupFigures
@@ -137,15 +138,12 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
     rates = _rates(before, now)
     for queue in now.queues:
         stats = queue.stats
-        counts = (stats.waiting, stats.parked, stats.running, stats.delayed, stats.failed)
+        counts = (f"{getattr(stats, state):,}" for state in STATES)
         oldest = output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-"
         done = f"{rates[queue.name]:,.0f}/s"
-        rows.append(
-            (queue.name, *(f"{one:,}" for one in counts), done, oldest, f"{stats.workers:,}")
-        )
+        rows.append((queue.name, *counts, done, oldest, f"{stats.workers:,}"))
     if rows:
-        states = ("waiting", "parked", "running", "delayed", "failed")
-        headings: tuple[str, ...] = ("QUEUE", *states, "done", "oldest", "workers")
+        headings: tuple[str, ...] = ("QUEUE", *STATES, "done", "oldest", "workers")
         head += [*output.table_lines(headings, rows, left=(0,), width=None), ""]
     rows = []
     for stream in sorted(now.streams, key=_urgency, reverse=True):
