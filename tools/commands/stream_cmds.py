@@ -71,7 +71,7 @@ def stream_json(stat: StreamStat) -> dict[str, Any]:
 
 @command()
 def info(store_path: StorePath, key: bytes) -> None:
-    """Print counters, first and last entry, groups and consumers of KEY (XINFO).
+    """Print counters, both ends, groups and consumers of KEY (XINFO).
 
     radix-tree-keys is the number of macro nodes, each of which holds many entries. The figures
     with idmp, pids and iids concern `streamkeep add --idmp`. The lease of a consumer says whether
