@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from streamkeep.format import quoting
 from streamkeep.format.humanize import count_text, size_text
@@ -20,12 +20,6 @@ from streamkeep.tools.commands.queue_cmds import STATES
 if TYPE_CHECKING:
     from streamkeep.metrics import Figures, GroupFigures
     from streamkeep.metrics.figures import StreamFigures
-
-_HOME: Final = "\x1b[H"
-_CLEAR_LINE: Final = "\x1b[K"
-_CLEAR_REST: Final = "\x1b[J"
-_ENTER: Final = "\x1b[?1049h\x1b[?25l"
-_LEAVE: Final = "\x1b[?25h\x1b[?1049l"
 
 
 @command()
@@ -56,23 +50,17 @@ def top(store_path: StorePath, interval: Ms = 1_000, once: bool = False) -> None
             time.sleep(seconds)
             _print_once(before, figures_of(store))
             return
-        screen = unguarded(sys.stdout)
-        screen.write(_ENTER)
-        try:
+        from rich.console import Console
+        from rich.text import Text
+
+        screen = Console(file=unguarded(sys.stdout), force_terminal=True, highlight=False)
+        with suppress(KeyboardInterrupt), screen.screen():
             while True:
                 time.sleep(seconds)
                 now = figures_of(store)
-                size = shutil.get_terminal_size()
-                shown = fitting(lines_of(before, now), size.columns, size.lines)
-                rows = [line + _CLEAR_LINE for line in shown]
-                screen.write(_HOME + "\n".join(rows) + _CLEAR_LINE + _CLEAR_REST)
-                screen.flush()
+                shown = fitting(lines_of(before, now), *screen.size)
+                screen.update_screen(Text("\n".join(shown), no_wrap=True))
                 before = now
-        except KeyboardInterrupt:
-            return
-        finally:
-            screen.write(_LEAVE)
-            screen.flush()
 
 
 def fitting(lines: list[str], columns: int, height: int) -> list[str]:
