@@ -21,6 +21,15 @@ from patience import PATIENCE_S
 from streamkeep.recovery.fsck.findings import CATALOGUE
 
 DOCS = ROOT / "docs"
+# What people searched for, and the page that must be among the first three.
+SEARCHES = {
+    "list cron schedules": "guide/queue.html",
+    "encryption at rest": "operate/security.html",
+    "disk space data.mdb size": "operate/disk-full.html",
+    "job id format": "guide/queue.html",
+    "rate limit": "guide/queue.html",
+    "kubernetes": "operate/deploy.html",
+}
 
 
 def hooks() -> ModuleType:
@@ -116,5 +125,12 @@ def test_the_site_opens_from_disk_is_searched_and_asks_no_other_host(tmp_path: P
         browser.type(".md-search__input", "retention")
         browser.until("document.querySelector('.md-search-result__item a')")
         assert "archive" in browser.text(".md-search-result__list").lower()
+        for words, page in SEARCHES.items():
+            browser.type(".md-search__input", words)
+            browser.until(
+                "[...document.querySelectorAll('.md-search-result__item > a')].slice(0, 3)"
+                f".some((one) => one.pathname.endsWith('/{page}'))",
+                words,
+            )
         assert browser.complaints == []
         assert [one for one in browser.requests if not one.startswith(("file:", "data:"))] == []
