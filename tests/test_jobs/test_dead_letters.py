@@ -47,6 +47,23 @@ def test_a_letter_is_put_again_as_a_new_job(queue: Queue) -> None:
     assert queue.stats().waiting == 1
 
 
+def test_a_job_with_an_id_of_its_own_keeps_it(queue: Queue) -> None:
+    """Such as one that was delayed, and one that another program has put with a field `id`."""
+    queue.store.xadd("mails", {"id": "order-7", "payload": '"a"'})
+    for own in ("order-7", queue.put("b", delay="1h").id):
+        queue.run_now(own)
+        (taken,) = queue.get_many(1)
+        assert taken.id == own
+        taken.fail("no paper")
+        job = queue.job(own)
+        assert job.state() == "failed"
+        assert queue.requeue(own) == 1
+        assert (job.state(), queue.jobs("failed")) == ("waiting", [])
+        (taken,) = queue.get_many(1)
+        taken.done("printed")
+        assert (taken.id, job.result(0)) == (own, "printed")
+
+
 def test_a_letter_stays_while_its_unique_name_is_taken(queue: Queue) -> None:
     bury(queue, "a", unique="x")
     second = queue.put("b", unique="x")

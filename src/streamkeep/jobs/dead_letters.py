@@ -174,7 +174,6 @@ def requeue(step: Step, letter: Letter) -> bool:
     if not step.txn.xrange(step.names.dead, letter.id, letter.id, 1):
         return False  # another call has removed it
     fields = {name: value for name, value in letter.fields.items() if name not in _OF_LETTERS}
-    fields.pop(layout.ID, None)  # it is a new job
     fields.pop(layout.EXPIRES, None)
     came_from = letter.fields.get(b"from", b"normal").decode()
     priority = (
@@ -182,6 +181,8 @@ def requeue(step: Step, letter: Letter) -> bool:
     )
     if not limits.put(step, fields, priority, 0, always=True).is_new:
         return False
+    if layout.ID in fields:  # who knows the job by it finds how it ends now
+        step.delete_row(layout.RESULT + layout.short(fields[layout.ID]))
     return drop(step, letter)
 
 

@@ -298,7 +298,7 @@ class Queue(Declaring):
         """Put dead letters into the queue again, as new jobs; return how many.
 
         Each letter leaves `NAME:dead` in the transaction that puts its job. One whose unique name
-        is taken by another job stays.
+        is taken by another job stays. A job keeps its ID if that is not the ID of its entry.
 
         Args:
             letters: or their IDs, or the IDs of their jobs; none for all that match the others.
