@@ -8,6 +8,8 @@ PIP := bin/pip --disable-pip-version-check
 LOWEST := build/lowest
 PURE := build/pure
 SMALL := build/demo
+# Names, or paths of interpreters that are elsewhere: make wheels PYTHONS='python3.11 /opt/3.14/bin/python3'
+PYTHONS := python3.11 python3.12 python3.13 python3.14
 COMPILED := $(shell find -L src/streamkeep/format src/streamkeep/engine -name '*.py') \
 	$(shell sed -n 's/^ *"\(src.*[.]py\)",$$/\1/p' setup.py)
 FOLDERS := engine format recovery tools # the other packages are in src
@@ -160,13 +162,21 @@ site: $(VENV)/installed ## the documentation as pages in build/site, which open 
 
 wheels: export STREAMKEEP_REQUIRE_EXT = 1
 wheels: export CFLAGS = -g0
-wheels: $(VENV)/created ## sdist, and a wheel for this Python that was used once, in dist/
+wheels: $(VENV)/created ## sdist, and a wheel for each of PYTHONS that is here, used once, in dist/
 	rm -rf dist build/wheel
 	$(VENV)/$(PIP) --quiet install build
-	$(BIN)/python -m build
-	$(PYTHON) -m venv build/wheel
-	build/wheel/$(PIP) --quiet install --only-binary :all: dist/*.whl
-	build/wheel/bin/python -I scripts/smoke.py
+	$(BIN)/python -m build --sdist
+	@for python in $(PYTHONS); do \
+		tag=$$($$python -c 'import sys; print("cp%d%d" % sys.version_info[:2])' 2>/dev/null) || \
+			{ skipped="$$skipped $$python"; continue; }; \
+		echo "a wheel for $$python"; \
+		$(VENV)/$(PIP) --python $$python wheel --no-deps --wheel-dir dist dist/*.tar.gz && \
+		$$python -m venv --without-pip build/wheel/$$tag && \
+		$(VENV)/$(PIP) --python build/wheel/$$tag/bin/python --quiet install --only-binary :all: \
+			dist/*-$$tag-*.whl && \
+		build/wheel/$$tag/bin/python -I scripts/smoke.py || exit 1; \
+	done; \
+	ls dist; echo "skipped, since not here:$${skipped:- none}"; ls dist/*.whl >/dev/null
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build dist demo-output *.egg-info src/*.egg-info

@@ -200,8 +200,9 @@ class ParallelBuild(build_ext):  # type: ignore[misc]  # setuptools has no types
             """Read Python.h once for all modules; compilers other than gcc do not look for it."""
             folder = os.path.join(self.build_temp, "headers")
             os.makedirs(folder, exist_ok=True)
-            source = os.path.join(sysconfig.get_paths()["include"], "Python.h")
-            made = ["-x", "c-header", source, "-o", os.path.join(folder, "Python.h.gch")]
+            include = sysconfig.get_paths()["include"]  # from 3.13 on, its files include others
+            made = [f"-I{include}", "-x", "c-header", os.path.join(include, "Python.h")]
+            made += ["-o", os.path.join(folder, "Python.h.gch")]
             self.compiler.spawn([*self.compiler.compiler_so, *flags, *made])
             return folder
 
