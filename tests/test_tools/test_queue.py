@@ -23,9 +23,9 @@ def queue_of(path: Path) -> Queue:
     return Queue(path, sync="none")
 
 
-def bury(path: Path, reason: str) -> str:
+def bury(path: Path, reason: str, unique: str | None = None) -> str:
     with queue_of(path) as queue:
-        queue.put({"to": "ann"})
+        queue.put({"to": "ann"}, unique=unique)
         (job,) = queue.get_many(1)
         job.fail(reason)
         return job.id
@@ -60,6 +60,14 @@ def test_dead_letters_are_listed_put_again_and_dropped(path: Path) -> None:
     assert lines("queue", "dead", path, "--drop", "--yes") == ["1 dead letter removed"]
     run("queue", "requeue", path, first, status=6)
     assert objects("queue", "status", path)[0]["failed"] == 0
+
+
+def test_dead_letters_that_stay_are_counted(path: Path) -> None:
+    for _ in range(2):
+        bury(path, "no paper", unique="x")
+    told = "1 job requeued; 1 stayed: another job has their unique name"
+    assert lines("queue", "requeue", path, "--all") == [told]
+    assert lines("queue", "requeue", path, "--reason", "ink") == ["0 jobs requeued"]
 
 
 def test_a_letter_with_the_id_of_a_job_that_lives_is_left_alone(path: Path) -> None:

@@ -438,10 +438,13 @@ def requeue(
     if not (letters or reason or task or every):
         raise click.UsageError("name jobs, or one of --reason, --task and --all")
     with _opened(store_path, name) as found:
-        count = found.requeue(*letters, reason=reason, task=task)
-        output.result(f"{count_text(count, 'job')} requeued", requeued=count)
-    if letters and count < len(letters):
-        problem = f"{len(letters) - count} of {len(letters)} are no dead letters, or their unique"
+        chosen = letters or found.dead_letters(reason=reason, task=task)
+        count = found.requeue(*chosen, reason=reason, task=task) if chosen else 0
+        stay = len(chosen) - count
+        why = f"; {stay} stayed: another job has their unique name" if stay and not letters else ""
+        output.result(f"{count_text(count, 'job')} requeued{why}", requeued=count)
+    if letters and stay:
+        problem = f"{stay} of {len(letters)} are no dead letters, or their unique"
         raise Failure(f"{problem} names are taken", status=Exit.MISSING)
 
 
