@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 from conftest import ROOT
@@ -56,6 +58,12 @@ class Shell:
         for process, _ in self.jobs:
             process.kill()
             process.wait(PATIENCE_S)
+
+
+def test_the_recording_shows_the_session() -> None:
+    picture = (ROOT / "docs" / "guide" / "pictures" / "kill.svg").read_text()
+    shown = [unescape(one) for one in re.findall("<text[^>]*>([^<]*)", picture)]
+    assert shown == blocks(ROOT / "README.md")[1].text.splitlines()
 
 
 def test_the_first_example_runs_as_printed(tmp_path: Path) -> None:
