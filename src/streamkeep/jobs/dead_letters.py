@@ -68,9 +68,9 @@ def retries(
 AT_ONCE: Final = 100  # in one transaction
 TRIES: Final = 10  # to find a job that runs again and again in the meantime
 _CONSUMER: Final = b"(purge)"
-_OF_LETTERS: Final = frozenset(
-    b"job from reason error message traceback attempts deaths queued failed begun worker".split()
-)
+_OF_RUN: Final = (  # fields that a letter has of the run that ended
+    b"job from reason error message traceback attempts deaths queued failed begun worker expires"
+).split()
 
 
 class Letter(NamedTuple):
@@ -173,8 +173,7 @@ def requeue(step: Step, letter: Letter) -> bool:
     limits.check_open(step)  # it may be full: nobody put these jobs just now
     if not step.txn.xrange(step.names.dead, letter.id, letter.id, 1):
         return False  # another call has removed it
-    fields = {name: value for name, value in letter.fields.items() if name not in _OF_LETTERS}
-    fields.pop(layout.EXPIRES, None)
+    fields = {name: value for name, value in letter.fields.items() if name not in _OF_RUN}
     came_from = letter.fields.get(b"from", b"normal").decode()
     priority = (
         layout.PRIORITIES.index(came_from) if came_from in layout.PRIORITIES else NORMAL_NUMBER
