@@ -57,9 +57,9 @@ class Table:
         """Move LMDB's cursor to its first row from `start` on that no row here hides.
 
         The oldest rows of a queue are removed one by one, and until the next flush each search for
-        the oldest would pass all of them (XADD with IDMP took 285 us, 12 without it). A row of LMDB that is
-        hidden here stays so, since the image of a table never changes: a search begins where the
-        last one from the same start has come to.
+        the oldest would pass all of them (XADD with IDMP took 285 us, 12 without it). A row of LMDB
+        that is hidden here stays so, since the image of a table never changes: a search begins
+        where the last one from the same start has come to.
         """
         rows, ends = self.rows, self._ends
         begin = start if ends is None else ends.get(start, start)
