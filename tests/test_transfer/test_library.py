@@ -41,7 +41,7 @@ def fill(path: str = "s", entries: int = 40) -> None:
     """Make a store of two streams, with a group, bytes of any kind and deleted entries."""
     with streamkeep.open(path, sync="none") as store:
         numbers = range(1, entries + 1)
-        made = [{"n": number, "é": "x" * (number % 7)} for number in numbers]
+        made = [{"n": str(number), "é": "x" * (number % 7)} for number in numbers]
         store.xadd_many("k", made, [f"{number}-0" for number in numbers])
         store.xdel("k", "3-0")
         store.xgroup_create("k", "g", 0)
