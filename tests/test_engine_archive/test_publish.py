@@ -39,11 +39,11 @@ def found(store: Store) -> list[Finding]:
     return list(check(store.path))
 
 
-def remote_of(store: Store, fleet: Path) -> RemoteArchive:
+def remote_of(store: Store, fleet: Path | str) -> RemoteArchive:
     return RemoteArchive(open_objects(str(fleet)), store.uuid)
 
 
-def manifest_of(store: Store, fleet: Path) -> Manifest:
+def manifest_of(store: Store, fleet: Path | str) -> Manifest:
     newest = remote_of(store, fleet).newest()
     assert newest is not None
     return newest[1]

@@ -69,17 +69,6 @@ def test_a_store_is_copied_by_copying_its_directory(open_store: Open, tmp_path: 
     assert open_store("copy").xlen("s") == 100
 
 
-def test_one_process_opens_a_store_several_times(open_store: Open) -> None:
-    first, second = open_store(), open_store()
-    first.xadd("s", {"f": "v"})
-    assert second.xlen("s") == 1
-    first.close()
-    second.xadd("s", {"f": "v"})
-    assert second.xlen("s") == 2
-    with pytest.raises(streamkeep.StoreClosedError):
-        first.xlen("s")
-
-
 def test_stores_with_different_sync_modes_share_files(open_store: Open) -> None:
     relaxed, durable = open_store(sync="none"), open_store(sync="commit")
     journal = journal_of(durable)

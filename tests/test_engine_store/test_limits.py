@@ -43,12 +43,6 @@ def test_the_map_grows_unnoticed(
     assert sum(1 for _ in store.scan("s")) == 2000
 
 
-def test_a_single_command_larger_than_the_map(small_map: None, open_store: Open) -> None:
-    store = open_store()
-    store.xadd("s", {"data": b"x" * 10_000_000})
-    assert len(store.xrange("s")[0].fields[b"data"]) == 10_000_000
-
-
 def test_the_map_grows_while_threads_scan_in_turns(small_map: None, open_store: Open) -> None:
     """There is a snapshot at each moment, unless none may begin for longer than one lasts."""
     store = open_store()
@@ -153,12 +147,9 @@ def test_a_snapshot_does_not_keep_a_full_store_from_making_room(
     assert store.used_bytes <= 3 << 20
 
 
-def test_a_transaction_is_held_to_the_limit(open_store: Open) -> None:
+def test_a_transaction_may_use_the_room_that_it_makes(open_store: Open) -> None:
     store = open_store(max_store_bytes=2 << 20)
     store.xadd_many("s", [{"data": "x" * 1000}] * 500)
-    with pytest.raises(streamkeep.StoreFullError), store.transaction() as txn:
-        txn.xadd_many("s", [{"data": "x" * 1000}] * 1500)
-    assert store.xlen("s") == 500
     with store.transaction() as txn:
         txn.xtrim("s", maxlen=100, approximate=False)
         txn.xadd_many("s", [{"data": "x" * 1000}] * 500)
@@ -202,31 +193,6 @@ def test_slots_of_dead_readers_are_taken_back(open_store: Open, tmp_path: Path) 
     assert [snapshot.xlen("s") for snapshot in snapshots] == [1] * 7
     for snapshot in snapshots:
         snapshot.close()
-
-
-def test_closing_waits_for_calls_of_other_threads(open_store: Open) -> None:
-    store = open_store()
-    started = threading.Event()
-    results: list[object] = []
-
-    def write() -> None:
-        try:
-            with store.transaction() as txn:
-                txn.xadd("s", {"f": "v"})
-                started.set()
-                wait_until(lambda: store._closed)  # the call of `close` has begun
-            results.append("committed")
-        except BaseException as error:  # handed to the main thread
-            results.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    started.wait()
-    store.close()
-    thread.join()
-    assert results == ["committed"]
-    with open_store() as again:
-        assert again.xlen("s") == 1
 
 
 def test_a_big_entry_sits_alone_and_costs_the_next_ones_nothing(open_store: Open) -> None:
