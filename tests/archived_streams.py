@@ -9,7 +9,11 @@ from streamkeep.engine.api.store import Store
 
 def fill(store: Store, count: int, key: str = "s") -> list[bytes]:
     """Append entries; return their IDs."""
-    return [store.xadd(key, {"n": number, "x": "y" * 30}) for number in range(count)]
+    many: list[bytes] = []
+    for start in range(0, count, 50):
+        numbers = range(start, min(start + 50, count))
+        many += store.xadd_many(key, [{"n": number, "x": "y" * 30} for number in numbers])
+    return many
 
 
 def rows(store: Store, table: int) -> int:

@@ -159,7 +159,7 @@ def test_stopped_replica_loses_its_connection_and_delays_nobody(tmp_path: Path) 
             os.kill(process, signal.SIGSTOP)
             try:
                 while fed.call(b"INFO", b"replication").count(b"state=online") == 2:
-                    write(fed, 50, 10_000)
+                    write(fed, 5, 100_000)
                     assert fed.primary.end - fed.primary.start < 6 << 20
                 fed.catch_up(other)
             finally:
