@@ -68,6 +68,7 @@ def test_tasks_limits_and_control(store: Store) -> None:
         assert await queue.get_many(1) == []
         await queue.resume()
         (got,) = await queue.get_many(1)
+        assert (got.payload, got.task, got.key, got.priority) == (1, "", None, "normal")
         await asyncio.wait_for(blocked, 600)
         await got.give_back()
         assert not await first.cancel()
@@ -93,38 +94,6 @@ def test_a_path_is_opened_by_an_asyncio_queue(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_what_an_operator_does_exists_for_asyncio(store: Store) -> None:
-    async def run() -> None:
-        queue = aio.Queue(AsyncStore(store), "mails", backoff="1h")
-
-        @queue.queue.periodic("0 3 * * *")
-        def nightly() -> None: ...
-
-        queue.queue.register_periodic()
-        await queue.put_many(["a", "b"], headers={"of": "a test"}, key="one")
-        (job,) = await queue.get_many(1)
-        assert (job.task, job.key, job.priority) == ("", "one", "normal")
-        assert job.headers == {"of": "a test"}
-        assert job.queued_ms > 0
-        assert not await job.lost()
-        await job.postpone("1h")
-        assert await queue.run_now(job.id)
-        (job,) = await queue.get_many(1)
-        await job.fail("no paper")
-        [letter] = await queue.dead_letters(reason="paper")
-        assert await queue.requeue(letter) == 1
-        assert await queue.purge() == 2
-        await queue.put("c")
-        (job,) = await queue.get_many(1)
-        await job.fail("no ink")
-        assert await queue.drop_dead(job.id) == 1
-        assert [rule.name for rule in await queue.schedules()] == ["nightly"]
-        assert await queue.unschedule("nightly")
-        assert await queue.schedules() == []
-
-    asyncio.run(run())
-
-
 def test_each_name_of_a_queue_exists_for_asyncio_with_the_same_arguments() -> None:
     of_jobs = {"transaction", "end", "end_attempt", "park", "fields"}
     for plain, its, left in ((jobs.Queue, AsyncQueue, set()), (jobs.Job, AsyncJob, of_jobs)):
@@ -142,6 +111,7 @@ def test_each_name_of_a_queue_exists_for_asyncio_with_the_same_arguments() -> No
                     for of in (one, other)
                 )
                 assert its_own == other_ones, name
+                assert getattr(other, "__wrapped__", one).__name__ == name
 
 
 def test_plain_tasks_and_jobs_are_awaited(tmp_path: Path) -> None:

@@ -84,17 +84,6 @@ def test_a_wrapper_takes_what_it_says_itself(queue: jobs.Queue) -> None:
     assert [job.result(0) for job in jobs] == ["7 in session", 2]
 
 
-def test_coroutine_functions_are_tasks(queue: jobs.Queue) -> None:
-    @queue.task
-    async def double(number: int) -> int:
-        await asyncio.sleep(0)
-        return 2 * number
-
-    jobs = [double.delay(number) for number in range(3)]
-    assert (double.is_async, queue.run_until_idle()) == (True, 3)
-    assert [job.result(0) for job in jobs] == [0, 2, 4]
-
-
 @pytest.mark.parametrize(
     ("error", "attempts", "reason"),
     [
