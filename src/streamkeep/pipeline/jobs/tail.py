@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +26,7 @@ from streamkeep.pipeline.distribution.quick_ack import QuickAckCall
 from streamkeep.pipeline.distribution.units import Report, timed
 from streamkeep.pipeline.jobs.executor.tail import PartWriter
 from streamkeep.pipeline.options import subscription
+from streamkeep.pipeline.sink.identity import find_batch
 from streamkeep.pipeline.storage import places
 from streamkeep.pipeline.storage.places import new_folder, remove_folder
 
@@ -174,14 +174,19 @@ def _start(
         if staging is not None:
             writer = writer.option("stagingPath", staging)
         return writer.format("streamkeep").start(location)
-    return writer.foreachBatch(_DeltaSink(location, _application(offsets))).start()
+    places.check(location)
+
+    def to_delta(batch: DataFrame, number: int) -> None:
+        query = find_batch(offsets, number).query  # which stays as long as the checkpoint
+        _DeltaSink(location, f"streamkeep/tail/{query}")(batch, number)
+
+    return writer.foreachBatch(to_delta).start()
 
 
 class _DeltaSink:
     """Appends each batch to a Delta table exactly once."""
 
     def __init__(self, location: str, application: str) -> None:
-        places.check(location)
         self._location = location
         self._application = application
 
@@ -229,17 +234,3 @@ class _DeltaSink:
                 system.delete_file(f"{root}/{name}")
             raise
         failpoints.hit("tail:committed")
-
-
-def _application(checkpoint: str) -> str:
-    """Return a name for the query that stays the same as long as its checkpoint exists."""
-    place, file = places.located(checkpoint), "streamkeep-application"
-    try:
-        return places.read_bytes(place, file).decode()
-    except FileNotFoundError:
-        name, draft = f"streamkeep/tail/{uuid.uuid4()}", f"{file}.{uuid.uuid4().hex}"
-    places.write_bytes(place, draft, name.encode())
-    system, folder = places.file_system(place)
-    with places.reaching(place):
-        system.move(f"{folder}/{draft}", f"{folder}/{file}")
-    return name
