@@ -37,7 +37,6 @@ from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.survey import check_files, check_lmdb_files, is_swapping
 from streamkeep.engine.system.lock_file import LOCK_FILE
-from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core import errors
@@ -181,7 +180,7 @@ def _read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:
 
 
 @contextmanager
-def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
+def open_source(path: Path) -> Iterator[Source]:
     """Open the store at `path` for reading as of one commit, without changing it.
 
     Raises:
@@ -193,7 +192,7 @@ def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
         FormatVersionError: the store has another format.
     """
     opened = registry.find(path)
-    folder = _find(path, trust_owners) if opened is None else opened.folder
+    folder = _find(path) if opened is None else opened.folder
     if is_swapping(folder):
         raise errors.RecoveryNeededError(
             f"{path}: a compaction was interrupted; open the store for writing once to finish it"
@@ -441,9 +440,9 @@ def _open_lmdb(store: Folder) -> lmdb.Environment | None:
 # --- the folder ---------------------------------------------------------------------------------
 
 
-def _find(path: Path, trust_owners: Trusted) -> Folder:
+def _find(path: Path) -> Folder:
     """Return the folder of the store at `path`; raise NotAStoreError if there is none."""
-    store = find_folder(path, trust_owners)
+    store = find_folder(path)
     if store is None:
         raise errors.NotAStoreError(f"{path}: no such store")
     if not store.exists(DATA_FILE) and not store.exists(checkpoints.CHECKPOINT_FILE):

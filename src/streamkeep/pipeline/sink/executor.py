@@ -43,7 +43,7 @@ from streamkeep.format.core.errors import CommandError, StreamkeepError
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.pipeline.storage.places import file_system, make_folder
 
-NODE_BYTES: Final = 16 << 10
+NODE_BYTES: Final = 16 << 10  # of nodes that are decoded again
 _CHUNK_BYTES: Final = 64 << 20
 _CHUNK_ROWS: Final = 250_000
 _TOP: Final = (1 << 64) - 1
@@ -259,18 +259,8 @@ def _parse_id(value: Any) -> tuple[int, int]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def stage(
-    batches: Iterable[pa.RecordBatch],
-    folder: str,
-    name: str,
-    key: bytes | None,
-    node_bytes: int = NODE_BYTES,
-) -> Staged:
-    """Write rows into a file of the folder, sorted a chunk at a time; return its description.
-
-    Args:
-        node_bytes: the size limit of a node; the default suits nodes that are decoded again.
-    """
+def stage(batches: Iterable[pa.RecordBatch], folder: str, name: str, key: bytes | None) -> Staged:
+    """Write rows into a file of the folder, sorted a chunk at a time; return its description."""
     reader: RowReader | None = None
     waiting: dict[bytes, list[Pairs]] = {}
     newest: dict[bytes, tuple[int, int]] = {}
@@ -283,7 +273,7 @@ def stage(
                 entries.sort(key=id_of)
                 rises = key in newest and newest[key] < entries[0][:2]
                 newest[key] = entries[-1][:2]
-            file.write(key, encode_nodes(entries, node_bytes), len(entries), rises)
+            file.write(key, encode_nodes(entries, NODE_BYTES), len(entries), rises)
         waiting.clear()
 
     with without_collector(), _File(folder, name) as file:

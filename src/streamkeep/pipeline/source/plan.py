@@ -44,18 +44,17 @@ def pin_now(options: ReadOptions) -> tuple[Pin, ...]:
 
 
 def plan_pins(
-    options: ReadOptions, pins: tuple[Pin, ...], folder: str | None = None, cores: int = 0
+    options: ReadOptions, pins: tuple[Pin, ...], folder: str | None = None
 ) -> list[tuple[Slice, ...]]:
     """Return the partitions of the pinned ranges.
 
     Args:
         folder: with `tailExport`, the folder for nodes that executors cannot reach; by default a
             new one.
-        cores: the number of cores that share the work; 0 for those of this machine.
     """
 
     def target_of(total: int) -> int:
-        return partition_bytes(total, min_partitions=options.min_partitions, cores=cores)
+        return partition_bytes(total, min_partitions=options.min_partitions)
 
     if is_folder(options.path):
         segments = list_segments(options.path)
