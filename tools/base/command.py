@@ -25,7 +25,7 @@ from streamkeep.format.core.json_form import json_line
 from streamkeep.format.quoting import named
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.common import Exit, Failure
-from streamkeep.tools.base.opening import OPENED, no_store_hint
+from streamkeep.tools.base.opening import OPENED
 from streamkeep.tools.base.parameters import parameters_of
 from streamkeep.tools.base.terminal import unguarded, visible
 
@@ -262,15 +262,15 @@ def _as_failure(ctx: click.Context, error: errors.StreamkeepError) -> Failure:
             name = named(ctx.params["key"])
             message = re.sub(r"\bstream [0-9]+\b", lambda _: f"stream {name}", message)
     elif isinstance(error, errors.ErasureBlockedError):
-        hint, status = (
-            "end these processes; `erase --finish` then erases the bytes",
-            Exit.UNREADABLE,
-        )
+        hint = "end these processes; `erase --finish` then erases the bytes"
+        status = Exit.UNREADABLE
     elif isinstance(error, errors.NotAStoreError):
-        missing = store != "" and not os.path.exists(_stores(ctx)[0])
-        status = Exit.MISSING if missing else Exit.UNREADABLE
-        if missing:  # the error says what a program would do next
-            hint, message = no_store_hint(store), message.partition("; next: ")[0]
+        path = next(reversed(_stores(ctx)), None)  # of several, the last one that was to be opened
+        status = Exit.UNREADABLE
+        if path is not None and not os.path.exists(path):  # it says what a program would do next
+            status, message = Exit.MISSING, message.partition("; next: ")[0]
+            hint = f"correct the path; `streamkeep create {shlex.quote(str(path))}` makes a store"
+            hint = ctx.meta.get(OPENED, {}).get(path) or hint
     elif isinstance(error, errors.StoreFullError):
         hint = "" if "next: " in message else "streamkeep trim --help"
     elif isinstance(error, errors.StoreError) and not isinstance(error, errors.StoreClosedError):
@@ -280,7 +280,7 @@ def _as_failure(ctx: click.Context, error: errors.StreamkeepError) -> Failure:
 
 def _stores(ctx: click.Context) -> list[Path]:
     """Return the stores that the command has opened, or else was given."""
-    opened: list[Path] = list(dict.fromkeys(ctx.meta.get(OPENED, ())))
+    opened: list[Path] = list(ctx.meta.get(OPENED, ()))
     given = ctx.params.get("store_path")
     return opened or ([] if given is None else [given])
 

@@ -6,22 +6,21 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from streamkeep.format.core.errors import NotAStoreError
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.common import Exit, Failure, given
+from streamkeep.tools.base.common import Failure, given
 from streamkeep.tools.base.terminal import visible
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
 
 
-OPENED: Final = "streamkeep.opened"  # the paths of the stores that a command has opened
+OPENED: Final = "streamkeep.opened"  # by path: what to do where the store is missing
 
 
 def check_secret(path: Path) -> None:
@@ -48,35 +47,16 @@ def open_store(
     """
     from streamkeep.transfer.stores import opened  # here, since it loads the engine
 
-    note_opened(path)
-    try:
-        stack = ExitStack()
-        store = stack.enter_context(
-            opened(path, sync=given().sync, readonly=readonly, create=create)
-        )
-    except NotAStoreError as error:
-        hint = hint or no_store_hint(shlex.quote(str(path)))
-        missing = not path.exists()
-        status = Exit.MISSING if missing else Exit.UNREADABLE
-        code = type(error).__name__
-        text = str(error)
-        if missing:  # the error says what a program would do next
-            text = text.partition("; next: ")[0]
-        raise Failure(text, hint=hint if missing else "", status=status, code=code) from error
-    with stack:
+    note_opened(path, hint)
+    with opened(path, sync=given().sync, readonly=readonly, create=create) as store:
         yield store
 
 
-def no_store_hint(store: str) -> str:
-    """Return what to do where a store, as the shell names it, does not exist."""
-    return f"correct the path; `streamkeep create {store}` makes a store"
-
-
-def note_opened(path: Path) -> None:
+def note_opened(path: Path, hint: str = "") -> None:
     """Note that the running command opens a store, for hints that name one."""
     ctx = click.get_current_context(silent=True)
     if ctx is not None:
-        ctx.meta.setdefault(OPENED, []).append(path)
+        ctx.meta.setdefault(OPENED, {})[path] = hint
 
 
 def confirm_loss(losses: list[str], question: str, *, yes: bool) -> None:

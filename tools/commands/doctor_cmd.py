@@ -113,7 +113,7 @@ def _store(place: Path) -> Iterator[Check]:
         with open_store(place, readonly=True) as store, store.snapshot() as snapshot:
             backup = last_backup(snapshot)
             last = store.durability().last_commit
-    except (StreamkeepError, Failure) as error:
+    except StreamkeepError as error:
         text, _, following = str(error).partition("; next: ")  # the error may know better
         yield Check("store", "wrong", text, following or f"streamkeep status {place}")
         return
