@@ -96,9 +96,6 @@ class Root(CommandGroup):
             else:
                 output.note("Aborted!")
             status = Exit.ABORTED
-        except BrokenPipeError:
-            output.give_up()
-            status = Exit.OK
         except OSError as error:  # of a help text: commands handle their own
             tell(name, of_system(error), json=wants_json(words))
             status = Exit.ABORTED
