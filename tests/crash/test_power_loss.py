@@ -9,15 +9,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 import streamkeep
-from crash.losses import killed_after, small_journal, state_of, watching
-from crash.power import after_a_loss, another_boot, copy_store, watched
-from inside import checkpoint_now, environment_of, flush_each_commit, journal_of
+from crash.losses import small_journal, state_of, watching
+from crash.power import another_boot, copy_store, watched
+from inside import environment_of, flush_each_commit, journal_of
 from stopped import child_of, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -70,36 +69,6 @@ def test_a_power_loss_finds_a_journal_file_that_was_begun_twice(tmp_path: Path) 
         found = store.xrange("s")
         assert [int(entry.fields[b"n"]) for entry in found] == list(range(made + 1))
         assert b"pad" not in found[-1].fields  # the one that failed has not come back
-
-
-def test_a_checkpoint_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:
-    """Killed between writing the point and its sync: the next process must not rely on it."""
-    path = tmp_path / "store"
-    lost: dict[Path, int] = {}
-    with small_journal(), watched(path) as disk:
-        store = streamkeep.open(path)
-        for number in range(40):
-            store.xadd("s", {"n": number, "pad": "x" * 300})
-        assert killed_after(3, partial(checkpoint_now, store))
-        die(store)
-        store = streamkeep.open(path)
-
-        def lose_power(name: str) -> None:
-            if name in ("commit:made", "checkpoint:slot-written"):
-                lost[tmp_path / f"lost-{len(lost)}"] = store.xlen("s")
-                disk.lose_power([*lost][-1], NothingKept(0))
-
-        for number in range(10):
-            store.xadd("s", {"n": number, "pad": "x" * 300})
-            lose_power("commit:made")
-        with watching(lose_power):
-            checkpoint_now(store)
-        die(store)
-    assert len(lost) > 10
-    for number, (left, entries) in enumerate(lost.items()):
-        with after_a_loss(number), streamkeep.open(left) as store:
-            assert store.xlen("s") == entries
-        assert [str(finding) for finding in recovery.check(left)] == []
 
 
 @pytest.mark.parametrize("name", ["recover:meta-written", "recover:batch", "recover:epoch-raised"])

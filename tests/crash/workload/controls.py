@@ -169,6 +169,17 @@ CONTROLS: Final = {
         "                pass\n",
         ("losses",),
     ),
+    "a checkpoint that is not synced itself": Control(
+        "engine/checkpoint/checkpoint_file.py",
+        """\
+        failpoints.hit("checkpoint:slot-written")
+        files.sync_data(self.handle)
+""",
+        """\
+        failpoints.hit("checkpoint:slot-written")
+""",
+        ("losses",),
+    ),
     "a commit that does not wait for the disk": Control(
         "engine/journal/syncs.py",
         """\
