@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -105,6 +106,7 @@ class _Application:
 
         self._moto: Any = DomainDispatcherApplication(create_backend_app)
         self._mode = GOOD
+        self._writing = threading.Lock()
         self._failed: set[tuple[str, str, str]] = set()
         self._unlisted: set[str] = set()  # hidden, or written since the mode STALE began
         self.requests = 0
@@ -144,15 +146,22 @@ class _Application:
             return []
         if self._mode == UNHEARD and method == "PUT" and asked not in self._failed:
             self._failed.add(asked)
-            b"".join(self._moto(environ, lambda *said: None))
+            self._write(environ, lambda *said: None)
             start("500 Internal Server Error", [("Content-Type", "application/xml")])
             return [b"<Error><Code>InternalError</Code><Message>try again</Message></Error>"]
         if self._mode == STALE and method == "PUT":
             self._unlisted.add(path.partition("/")[2].partition("/")[2])
         if self._unlisted and method == "GET" and "list-type" in query:
             return self._stale(environ, start)
+        if method == "PUT":
+            return self._write(environ, start)
         answer: Iterable[bytes] = self._moto(environ, start)
         return answer
+
+    def _write(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        """Write one after the other: of two at once with `If-None-Match`, moto lets both win."""
+        with self._writing:
+            return [b"".join(self._moto(environ, start))]
 
     def _stale(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         """Answer a listing without what was written since the mode began."""
