@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import streamkeep
-from spark.in_process import InProcess
+from spark.in_process import LOCAL
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.distribution.units import Report
 from streamkeep.pipeline.jobs.audit import audit
@@ -15,7 +15,6 @@ from streamkeep.pipeline.lake.executor import read_file
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.storage.places import file_system
 
-LOCAL: Any = InProcess()
 IDS: Final = [f"{1_717_200_000_000 + number}-0" for number in range(500)]
 LAST: Final = "1817200000000-0"  # of an entry that comes later
 

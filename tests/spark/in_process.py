@@ -1,28 +1,36 @@
-"""Spark, as far as `run_units` needs it, in this process: tasks one after the other."""
+"""Spark, as far as jobs without a query need it, in this process: tasks one after the other."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
+
+from pyspark.sql.pandas.types import from_arrow_schema
 
 
 class InProcess:
-    """Runs the tasks of `run_units` here."""
+    """A session, and the frames that it makes."""
+
+    def __init__(self, rows: Any = None) -> None:
+        self._rows = rows
 
     def createDataFrame(self, rows: Any) -> InProcess:
-        self.batches = rows.to_batches(max_chunksize=1)
-        return self
+        return InProcess(rows)
+
+    @property
+    def schema(self) -> Any:
+        return from_arrow_schema(self._rows.schema)
 
     def repartition(self, partitions: int) -> InProcess:
         return self
 
     def mapInArrow(self, function: Any, schema: str) -> InProcess:
-        self.function = function
+        self._function = function
         return self
 
     def collect(self) -> list[Any]:
-        return [
-            SimpleNamespace(**row)
-            for part in self.function(iter(self.batches))
-            for row in part.to_pylist()
-        ]
+        parts = self._function(iter(self._rows.to_batches()))
+        return [SimpleNamespace(**row) for part in parts for row in part.to_pylist()]
+
+
+LOCAL: Final[Any] = InProcess()

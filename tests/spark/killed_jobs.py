@@ -86,18 +86,31 @@ class TaskFailedError(Exception):
     """A task failed as often as it may."""
 
 
-class LocalSpark:
+class LocalSpark(InProcess):
     """Runs each task in a process of its own, and again when that dies.
 
     Args:
         begin: called in that process first, with the number of the attempt.
     """
 
-    def __init__(self, begin: Callable[[int], None]) -> None:
+    def __init__(self, begin: Callable[[int], None], rows: Any = None) -> None:
+        super().__init__(rows)
         self._begin = begin
 
-    def createDataFrame(self, units: pa.Table) -> Frame:
-        return Frame(self, units)
+    def createDataFrame(self, rows: Any) -> LocalSpark:
+        return LocalSpark(self._begin, rows)
+
+    def collect(self) -> list[Any]:
+        found = []
+        for batch in self._rows.to_batches(max_chunksize=1):
+            function = self._function
+            packed = self.run(
+                lambda function=function, batch=batch: pickle.dumps(  # type: ignore[misc]
+                    [row for part in function(iter([batch])) for row in part.to_pylist()]
+                ).hex()
+            )
+            found += [SimpleNamespace(**row) for row in pickle.loads(bytes.fromhex(packed))]
+        return found
 
     def run(self, task: Callable[[], str]) -> str:
         pickled = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
@@ -124,41 +137,6 @@ class LocalSpark:
         with os.fdopen(reader) as source:
             result = source.read()
         return result if os.waitpid(child, 0)[1] == 0 else None
-
-
-@dataclass
-class Row:
-    """What a unit of work gave back, pickled."""
-
-    number: int
-    result: bytes
-
-
-class Frame:
-    """As much of a DataFrame as `run_units` uses."""
-
-    def __init__(self, spark: LocalSpark, units: pa.Table) -> None:
-        self._spark = spark
-        self._units = units
-
-    def repartition(self, partitions: int) -> Frame:
-        return self
-
-    def mapInArrow(self, function: Any, schema: str) -> Frame:
-        self._function = function
-        return self
-
-    def collect(self) -> list[Row]:
-        rows = []
-        for batch in self._units.to_batches(max_chunksize=1):
-            function = self._function
-            packed = self._spark.run(
-                lambda function=function, batch=batch: pickle.dumps(  # type: ignore[misc]
-                    [row for part in function(iter([batch])) for row in part.to_pylist()]
-                ).hex()
-            )
-            rows += [Row(**row) for row in pickle.loads(bytes.fromhex(packed))]
-        return rows
 
 
 class Query:
@@ -207,22 +185,6 @@ class Query:
         return start, end
 
 
-class Arrowed:
-    """A batch as `foreachBatch` gets it."""
-
-    def __init__(self, batches: list[pa.RecordBatch]) -> None:
-        self._batches = batches
-
-        self.schema = from_arrow_schema(_SCHEMA)
-
-    def mapInArrow(self, function: Any, schema: str) -> Arrowed:
-        self._written = [row for part in function(iter(self._batches)) for row in part.to_pylist()]
-        return self
-
-    def collect(self) -> list[Any]:
-        return [SimpleNamespace(**row) for row in self._written]
-
-
 # --- the jobs -------------------------------------------------------------------------------------
 
 
@@ -255,7 +217,8 @@ def tail(spark: LocalSpark, wanted: Plan) -> int:
 
     def to_delta(number: int, parts: list[SlicePartition]) -> None:
         batches = [batch for part in parts for batch in query.reader.read(part)]
-        _DeltaSink(wanted.target, "query")(Arrowed(batches), number)  # type: ignore[arg-type]
+        frame: Any = InProcess(pa.Table.from_batches(batches, _SCHEMA))
+        _DeltaSink(wanted.target, "query")(frame, number)
 
     def to_store(number: int, parts: list[SlicePartition]) -> None:
         options = {"path": wanted.target, "checkpointLocation": str(checkpoint)}

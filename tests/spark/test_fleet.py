@@ -8,38 +8,23 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
-pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
-
-from pyspark.sql.types import StringType, StructField, StructType  # noqa: E402
-
-import streamkeep  # noqa: E402
-from spark.fleets import (  # noqa: E402
-    IDS,
-    LAST,
-    LOCAL,
-    copy,
-    expected,
-    make,
-    problems,
-    published,
-    rows_of,
-)
-from spark.in_process import InProcess  # noqa: E402
-from streamkeep.format.core.errors import NoSuchKeyError  # noqa: E402
-from streamkeep.format.segment.remote import HEAD  # noqa: E402
-from streamkeep.pipeline.data_source import StreamkeepSource  # noqa: E402
-from streamkeep.pipeline.jobs import to_lake as to_lake_job  # noqa: E402
-from streamkeep.pipeline.jobs.audit import audit  # noqa: E402
-from streamkeep.pipeline.jobs.erase import erase  # noqa: E402
-from streamkeep.pipeline.jobs.executor.to_lake import write_pieces  # noqa: E402
-from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
-from streamkeep.pipeline.lake.table import Lake  # noqa: E402
-from streamkeep.pipeline.options import OptionError  # noqa: E402
-from streamkeep.pipeline.store_fleet.members import find_members  # noqa: E402
-from streamkeep.pipeline.store_fleet.pieces import FleetError  # noqa: E402
+import streamkeep
+from spark.fleets import IDS, LAST, copy, expected, make, problems, published, rows_of
+from spark.in_process import LOCAL
+from streamkeep.format.core.errors import NoSuchKeyError
+from streamkeep.format.segment.remote import HEAD
+from streamkeep.pipeline.data_source import StreamkeepSource
+from streamkeep.pipeline.jobs import to_lake as to_lake_job
+from streamkeep.pipeline.jobs.audit import audit
+from streamkeep.pipeline.jobs.erase import erase
+from streamkeep.pipeline.jobs.executor.to_lake import write_pieces
+from streamkeep.pipeline.jobs.to_lake import to_lake
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.options import OptionError
+from streamkeep.pipeline.store_fleet.members import find_members
+from streamkeep.pipeline.store_fleet.pieces import FleetError
 
 
 def test_two_copies_of_a_store_are_refused(tmp_path: Path) -> None:
@@ -117,31 +102,6 @@ def test_archived_streams_that_were_deleted_or_went_back_are_named(tmp_path: Pat
         assert "it has gone back in time" in back
     assert to_lake(LOCAL, str(fleet), lake, fleet=True, fail_on_data_loss=False).problems == []
     assert problems(fleet, lake) == []
-
-
-def test_a_file_that_was_taken_out_of_the_log_is_found(tmp_path: Path) -> None:
-    fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
-    published(tmp_path / "a.store", "a", fleet)
-    copy(fleet, lake)
-    table = Lake.open(lake)
-    table.commit("foreign", [], removed=table.files())
-    found = problems(fleet, lake)
-    assert any("the lake has 0 entries, expected 500" in one for one in found)
-    assert any("the store has" in one for one in found)
-    (alone,) = audit(LOCAL, lake=lake).problems
-    assert "the lake has 0 entries, expected 500" in alone
-
-
-def test_the_lake_of_one_store_becomes_that_of_a_fleet(tmp_path: Path) -> None:
-    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
-    with make(fleet / "a.store", "a") as store:
-        a = store.uuid
-    to_lake(LOCAL, str(fleet / "a.store"), lake)
-    b = published(tmp_path / "b.store", "b", str(fleet))
-    assert copy(fleet, lake).entries == 500
-    assert rows_of(lake) == expected((a, "a"), (b, "b"))
-    assert problems(fleet, lake) == []
-    assert to_lake(LOCAL, str(fleet / "a.store"), lake).entries == 0
 
 
 def break_segment(fleet: Path, store: str) -> Path:
@@ -229,7 +189,7 @@ def test_simultaneous_runs_all_win_in_the_end(tmp_path: Path) -> None:
     def run() -> None:
         try:
             for _ in range(3):
-                to_lake(cast(Any, InProcess()), fleet, lake, fleet=True)
+                to_lake(LOCAL, fleet, lake, fleet=True)
         except BaseException as error:
             failures.append(error)
 
@@ -247,28 +207,6 @@ def test_simultaneous_runs_all_win_in_the_end(tmp_path: Path) -> None:
     last = [(uuid, tag, LAST) for uuid, tag in stores if tag in "ab"]
     assert rows_of(lake) == sorted([*expected(*stores), *last])
     assert problems(fleet, lake) == []
-
-
-@pytest.mark.slow
-def test_segments_adopted_late_come_once(tmp_path: Path) -> None:
-    fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
-    with make(tmp_path / "a.store", "a") as store:
-        store.xtrim("orders", maxlen=100)
-        store.archive()
-        saved = [str(path) for path in store.export_segments(tmp_path / "saved")]
-        store.drop_segments("orders")
-        store.archive(to=fleet, seal=True)
-        few = copy(fleet, lake).entries
-        assert few < 500
-        list(store.adopt_segments(*saved))
-        store.archive()
-        assert copy(fleet, lake).entries == 500 - few
-        store.drop_segments("orders")
-        store.archive()
-        list(store.adopt_segments(*saved))
-        store.archive()
-        assert copy(fleet, lake).entries == 0
-        assert rows_of(lake) == expected((store.uuid, "a"))
 
 
 def test_what_was_erased_from_a_lake_does_not_come_back_with_an_adopted_segment(
@@ -346,28 +284,3 @@ def test_a_fleet_is_read_in_batches_only(tmp_path: Path) -> None:
     source = StreamkeepSource({"fleet": str(tmp_path)})
     with pytest.raises(OptionError, match="--follow"):
         source.streamReader(cast(Any, None))
-
-
-@pytest.mark.slow
-def test_many_writers_of_one_stream_all_win(tmp_path: Path) -> None:
-    lake = str(tmp_path / "lake")
-    store = make(tmp_path / "a.store", "a")
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            for _ in range(4):
-                store.xadd("orders", {"of": "a"})
-                to_lake(cast(Any, InProcess()), str(tmp_path / "a.store"), lake)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    store.close()
-    assert failures == []
-    assert len(rows_of(lake)) == 500 + 24
-    assert audit(LOCAL, str(tmp_path / "a.store"), lake=lake).problems == []

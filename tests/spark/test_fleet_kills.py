@@ -1,4 +1,7 @@
-"""A fleet, on a disk and in an S3 server, whose processes are killed at every commit point."""
+"""A fleet, on a disk and in an S3 server, whose processes are killed at any moment.
+
+`test_killed_jobs` kills runs at each commit point, and the tests of archives publications.
+"""
 
 from __future__ import annotations
 
@@ -7,175 +10,68 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
-import failpoint_names
-
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
-pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
-
 import streamkeep
 from conftest import assert_sound
-from fork_server import Server, forking
+from fork_server import forking
 from spark.fleets import LAST, copy, expected, problems, published, rows_of
 from spark.killed_jobs import Plan
-from spark.s3_server import BUCKET, FAILING, GOOD, STALE, S3Server, serving
+from spark.s3_server import BUCKET, serving
 from streamkeep.pipeline.lake.table import Lake
-from tiers import slow_but
 
-pytestmark = pytest.mark.crash
-
-FILES: Final = ("lake:file-written", "lake:file-named")
-COPYING: Final = (*FILES, "fleet:positions", "lake:commit", "lake:committed", "fleet:committed")
-DISK, S3 = "disk", "s3"
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """What forks the drivers."""
-    with forking("spark.killed_jobs") as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
-def storage() -> Iterator[S3Server]:
-    with serving() as one:
-        yield one
-
-
-class Fleet:
-    """Two archived stores with equal keys and IDs; the lake has the first half of one."""
-
-    def __init__(self, server: Server, folder: Path, place: str, storage: S3Server | None) -> None:
-        self.server, self.folder = server, folder
-        self.uri, self.lake = f"{place}/fleet", f"{place}/lake"
-        self.environment = {} if storage is None else storage.environment
-        self.a = published(folder / "a.store", "a", self.uri)
-        copy(self.uri, self.lake)
-        self.b = published(folder / "b.store", "b", self.uri)
-        self.add(LAST)
-        self.rows = sorted([*expected((self.a, "a"), (self.b, "b")), (self.a, "a", LAST)])
-
-    def add(self, *ids: str) -> None:
-        """Add entries to the first store, and publish them."""
-        with streamkeep.open(self.folder / "a.store") as store:
-            for one in ids:
-                store.xadd("orders", {"of": "a", "n": "last"}, id=one)
-            store.archive(seal=True)
-
-    def plan(self, job: str, **options: Any) -> Plan:
-        store = str(self.folder / "a.store") if job == "archive" else self.uri
-        said = str(self.folder / "said")
-        return Plan(job, store, self.lake, said, options=options, environment=self.environment)
-
-    def run(self, wanted: Plan) -> dict[str, Any]:
-        """Run a job to its end; return what it says."""
-        assert self.server.wait(self.server.fork(wanted)) == 0, self.errors()
-        said: dict[str, Any] = json.loads(Path(wanted.result).read_text())
-        assert "error" not in said, said
-        return said
-
-    def killed(self, wanted: Plan, step: str, passages: int = 1) -> None:
-        """Run a job in a process that is killed at a step."""
-        wanted = replace(wanted, failpoint=step, passages=passages)
-        assert self.server.wait(self.server.fork(wanted)) == -signal.SIGKILL, self.errors()
-
-    def killed_after(self, wanted: Plan, seconds: float) -> bool:
-        """Run a job, and kill it after a while; say whether that was in time."""
-        pid = self.server.fork(wanted)
-        time.sleep(seconds)
-        os.kill(pid, signal.SIGKILL)
-        return self.server.wait(pid) == -signal.SIGKILL
-
-    def errors(self) -> str:
-        path = Path(f"{self.folder / 'said'}.err")
-        return path.read_text()[-3000:] if path.exists() else "it printed nothing"
-
-    def check(self) -> None:
-        """Compare the lake with what it should have, and run the job once more: nothing is new."""
-        assert rows_of(self.lake) == self.rows
-        assert problems(self.uri, self.lake) == []
-        version = Lake.open(self.lake).version
-        assert self.run(self.plan("fleet"))["entries"] == 0
-        assert Lake.open(self.lake).version == version
-
-
-@pytest.fixture
-def fleet(
-    request: pytest.FixtureRequest, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Fleet:
-    """The fleet in a place, which is the parameter."""
-    if request.param == DISK:
-        return Fleet(server, tmp_path, str(tmp_path), None)
-    storage: S3Server = request.getfixturevalue("storage")
-    for name, value in storage.environment.items():
-        monkeypatch.setenv(name, value)
-    return Fleet(server, tmp_path, f"s3://{BUCKET}/{tmp_path.name}", storage)
-
-
-@pytest.mark.parametrize(
-    ("fleet", "step"),
-    slow_but([(place, step) for place in (DISK, S3) for step in COPYING], (DISK, "lake:committed")),
-    indirect=["fleet"],
-)
-def test_a_run_that_is_killed_copies_each_entry_once(fleet: Fleet, step: str) -> None:
-    wanted = fleet.plan("fleet")
-    if step in FILES and not fleet.environment:  # in the process of a task, which comes again
-        fleet.run(replace(wanted, failpoint=step, in_worker=True))
-    else:
-        fleet.killed(wanted, step)
-        fleet.run(wanted)
-    fleet.check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "step", [name for name in failpoint_names.NAMES if name.startswith("publish:")]
-)
-@pytest.mark.parametrize("mode", [GOOD, FAILING, STALE])
-@pytest.mark.parametrize("fleet", [S3], indirect=True)
-def test_a_publication_that_is_killed_and_a_run_after_it(
-    fleet: Fleet, storage: S3Server, step: str, mode: str
+@pytest.mark.parametrize("place", ["disk", "s3"])
+def test_publications_and_runs_are_killed_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    with streamkeep.open(fleet.folder / "a.store") as store:
-        store.xadd("orders", {"of": "a", "n": "more"}, id="1817200000001-0")
-        live = 10 if step == "publish:sealed" else 0  # only these have to be sealed
-        store.xtrim("orders", maxlen=live, approximate=False)
-    storage.behave(mode)
-    try:
-        fleet.killed(fleet.plan("archive"), step)
-    finally:
-        storage.behave(GOOD)
-    fleet.run(fleet.plan("fleet"))
-    fleet.run(fleet.plan("archive"))
-    fleet.run(fleet.plan("fleet"))
-    fleet.rows = sorted([*fleet.rows, (fleet.a, "a", "1817200000001-0")])
-    fleet.check()
-    assert_sound(fleet.folder / "a.store")
+    """Two archived stores with equal keys and IDs; the lake has the first half of one."""
+    said, path = tmp_path / "said", tmp_path / "a.store"
+    with forking("spark.killed_jobs") as server, serving() as storage:
+        environment = storage.environment if place == "s3" else {}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        root = f"s3://{BUCKET}/kills" if environment else str(tmp_path)
+        fleet, lake = f"{root}/fleet", f"{root}/lake"
+        jobs = {"archive": str(path), "fleet": fleet}
 
+        def fork(job: str) -> int:
+            return server.fork(Plan(job, jobs[job], lake, str(said), environment=environment))
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fleet", [DISK, S3], indirect=True)
-def test_publications_and_runs_are_killed_at_any_moment(fleet: Fleet) -> None:
-    chance = random.Random(7)
-    kills = 0
-    for turn in range(20):
-        new = f"{1_817_300_000_000 + turn}-0"
-        with streamkeep.open(fleet.folder / "a.store") as store:
-            store.xadd("orders", {"of": "a", "n": "more"}, id=new)
-            if turn % 5 == 4:
-                store.xtrim("orders", maxlen=50, approximate=False)
-        fleet.rows.append((fleet.a, "a", new))
-        for job in ("archive", "fleet"):
-            kills += fleet.killed_after(fleet.plan(job), chance.uniform(0, 0.6))
-    assert kills
-    fleet.run(fleet.plan("archive"))
-    fleet.run(fleet.plan("fleet"))
-    fleet.rows.sort()
-    fleet.check()
-    assert_sound(fleet.folder / "a.store")
+        def run(job: str) -> dict[str, Any]:
+            assert server.wait(fork(job)) == 0, Path(f"{said}.err").read_text()[-3000:]
+            found: dict[str, Any] = json.loads(said.read_text())
+            assert "error" not in found, found
+            return found
+
+        a = published(path, "a", fleet)
+        copy(fleet, lake)
+        b = published(tmp_path / "b.store", "b", fleet)
+        rows = [*expected((a, "a"), (b, "b")), (a, "a", LAST)]
+        chance, kills = random.Random(7), 0
+        for turn in range(20):
+            new = LAST if turn == 0 else f"{1_817_300_000_000 + turn}-0"
+            with streamkeep.open(path) as store:
+                store.xadd("orders", {"of": "a", "n": "more"}, id=new)
+                if turn % 5 == 4:
+                    store.xtrim("orders", maxlen=50, approximate=False)
+            rows += [(a, "a", new)] if turn else []
+            for job in jobs:
+                pid = fork(job)
+                time.sleep(chance.uniform(0, 0.6))
+                os.kill(pid, signal.SIGKILL)
+                kills += server.wait(pid) == -signal.SIGKILL
+        assert kills
+        run("archive")
+        run("fleet")
+        assert rows_of(lake) == sorted(rows)
+        assert problems(fleet, lake) == []
+        version = Lake.open(lake).version
+        assert run("fleet")["entries"] == 0
+        assert Lake.open(lake).version == version
+        assert_sound(path)  # which asks the server

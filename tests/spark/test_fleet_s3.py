@@ -2,76 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
-pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
+import streamkeep
+from spark.fleets import IDS, LAST, copy, expected, make, problems, published, rows_of
+from spark.in_process import LOCAL
+from spark.s3_server import BUCKET, DOWN, FAILING, GOOD, LOSING, SLOW, STALE, UNHEARD, S3Server
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.jobs.erase import erase
+from streamkeep.pipeline.jobs.restore import restore
+from streamkeep.pipeline.lake.files import LakeError
 
 
-import streamkeep  # noqa: E402
-from spark.fleets import (  # noqa: E402
-    IDS,
-    LAST,
-    LOCAL,
-    copy,
-    expected,
-    make,
-    problems,
-    published,
-    rows_of,
-)
-from spark.s3_server import (  # noqa: E402
-    BUCKET,
-    DOWN,
-    FAILING,
-    GOOD,
-    LOSING,
-    SLOW,
-    STALE,
-    UNHEARD,
-    S3Server,
-    serving,
-)
-from streamkeep.engine.system import failpoints  # noqa: E402
-from streamkeep.format.core.errors import StreamkeepError  # noqa: E402
-from streamkeep.pipeline.jobs.erase import erase  # noqa: E402
-from streamkeep.pipeline.jobs.restore import restore  # noqa: E402
-from streamkeep.pipeline.lake.files import LakeError  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[S3Server]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
-    running.behave(GOOD)
-    yield running
-    running.behave(GOOD)
-
-
-def test_three_stores_with_equal_keys_and_ids_are_one_lake(
-    tmp_path: Path, server: S3Server
-) -> None:
+def test_three_stores_with_equal_keys_and_ids_are_one_lake(tmp_path: Path, s3: S3Server) -> None:
     fleet, lake = f"s3://{BUCKET}/{tmp_path.name}", str(tmp_path / "lake")
     a = published(tmp_path / "a.store", "a", fleet)
     b = published(tmp_path / "b.store", "b", fleet)
     folder = tmp_path / "folder"
     with make(folder / "c.store", "c") as store:
         c = store.uuid
-    server.behave(FAILING)
     assert copy(fleet, lake).entries == 1000
-    server.behave(GOOD)
     assert copy(folder, lake).entries == 500
     assert rows_of(lake) == expected((a, "a"), (b, "b"), (c, "c"))
     assert copy(fleet, lake).details["changed"] == 0
@@ -113,7 +68,7 @@ def test_three_stores_with_equal_keys_and_ids_are_one_lake(
     ],
 )
 def test_a_run_on_s3_that_loses_what_it_wrote(
-    tmp_path: Path, server: S3Server, mode: str, step: str
+    tmp_path: Path, s3: S3Server, mode: str, step: str
 ) -> None:
     place = f"s3://{BUCKET}/{tmp_path.name}"
     fleet, lake = f"{place}/fleet", f"{place}/lake"
@@ -123,10 +78,10 @@ def test_a_run_on_s3_that_loses_what_it_wrote(
     with streamkeep.open(tmp_path / "a.store") as store:
         store.xadd("orders", {"of": "a", "n": "last"}, id=LAST)
         store.archive(seal=True)
-    failpoints.arm(step, lambda: server.behave(mode))
+    failpoints.arm(step, lambda: s3.behave(mode))
     with suppress(StreamkeepError, OSError):
         copy(fleet, lake)
-    server.behave(GOOD)
+    s3.behave(GOOD)
     copy(fleet, lake)
     last = (a, "a", LAST)
     assert rows_of(lake) == sorted([*expected((a, "a"), (b, "b")), last])
@@ -135,14 +90,16 @@ def test_a_run_on_s3_that_loses_what_it_wrote(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [FAILING, STALE, SLOW, UNHEARD])
-def test_a_lake_in_s3_of_archives_in_s3(tmp_path: Path, server: S3Server, mode: str) -> None:
+def test_a_lake_in_s3_of_archives_in_s3(tmp_path: Path, s3: S3Server, mode: str) -> None:
     place = f"s3://{BUCKET}/{tmp_path.name}"
     fleet, lake = f"{place}/fleet", f"{place}/lake"
-    server.behave(mode)
+    s3.behave(mode)
     a = published(tmp_path / "a.store", "a", fleet)
-    server.behave(GOOD)
+    s3.behave(GOOD)
     b = published(tmp_path / "b.store", "b", fleet)
+    s3.behave(FAILING if mode == FAILING else GOOD)
     assert copy(fleet, lake).entries == 1000
+    s3.behave(GOOD)
     assert rows_of(lake) == expected((a, "a"), (b, "b"))
     done: Any = erase(LOCAL, "orders", IDS[:1], store=str(tmp_path / "a.store"), lake=lake)
     assert done.problems == []

@@ -6,10 +6,6 @@ import json
 from collections.abc import Callable
 
 import pytest
-
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
-
 from pyspark.sql.types import StructType
 
 from streamkeep.engine.api.store import Store

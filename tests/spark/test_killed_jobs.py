@@ -19,9 +19,6 @@ from typing import Any, Final
 
 import pytest
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
-pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
-
 from conftest import assert_sound
 from fork_server import Server, forking
 from spark.killed_jobs import ATTEMPTS, Plan
@@ -29,7 +26,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.lake.executor import read_file
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.storage.places import file_system, sweep
-from tiers import slow_but
+from tiers import daily_or_all, slow_but
 
 pytestmark = pytest.mark.crash
 
@@ -43,8 +40,10 @@ ERASED: Final = [f"{number * STEP_MS}-0" for number in (1, 600, 601, COUNT)]
 # Where a process is killed: job, failpoint, passage.
 DRIVER: Final = [
     ("to-lake", "lake:made", 1),
+    ("to-lake", "fleet:positions", 1),
     ("to-lake", "lake:commit", 1),
     ("to-lake", "lake:committed", 1),
+    ("to-lake", "fleet:committed", 1),
     ("compact", "lake:commit", 1),
     ("compact", "lake:committed", 1),
     ("compact", "lake:swept", 1),
@@ -310,7 +309,7 @@ def test_a_driver_is_killed_again_and_again_at_any_moment(
 ) -> None:
     one = case(job)
     chance = random.Random(7)
-    kills = sum(one.killed_after(chance.uniform(0, 0.25)) for _ in range(6))
+    kills = sum(one.killed_after(chance.uniform(0, 0.25)) for _ in range(daily_or_all(3, 6)))
     assert kills
     one.finish()
 

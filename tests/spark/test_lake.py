@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
-pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
-
-from deltalake import DeltaTable  # noqa: E402
-from deltalake.exceptions import CommitFailedError  # noqa: E402
-
-from spark.in_process import InProcess  # noqa: E402
-from spark.lakes import DAY_MS, fill, origin, problems_of, rows, write  # noqa: E402
-from streamkeep.arrow.keys import key_of_text  # noqa: E402
-from streamkeep.engine.api.store import Store  # noqa: E402
-from streamkeep.format.core.entry import MAX_ID, StreamId  # noqa: E402
-from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
-from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
-from streamkeep.pipeline.jobs import erase as erase_job  # noqa: E402
-from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
-from streamkeep.pipeline.lake import table  # noqa: E402
-from streamkeep.pipeline.lake.executor import FileWriter, read_file  # noqa: E402
-from streamkeep.pipeline.lake.files import (  # noqa: E402
+from spark.in_process import LOCAL
+from spark.lakes import DAY_MS, fill, origin, problems_of, rows, write
+from streamkeep.arrow.keys import key_of_text
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.entry import MAX_ID, StreamId
+from streamkeep.pipeline.jobs import audit as audit_job
+from streamkeep.pipeline.jobs import compact as compact_job
+from streamkeep.pipeline.jobs import erase as erase_job
+from streamkeep.pipeline.jobs.to_lake import to_lake
+from streamkeep.pipeline.lake import table
+from streamkeep.pipeline.lake.executor import FileWriter, read_file
+from streamkeep.pipeline.lake.files import (
     LakeConflictError,
     LakeError,
     checksum_of_path,
@@ -34,13 +30,13 @@ from streamkeep.pipeline.lake.files import (  # noqa: E402
     ids_of_path,
     new_path,
 )
-from streamkeep.pipeline.lake.table import Lake  # noqa: E402
-from streamkeep.pipeline.storage.places import StorageError, file_system  # noqa: E402
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.storage.places import StorageError, file_system
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake.create(str(tmp_path / "lake"))
+def lake(uri: str) -> Lake:
+    return Lake.create(uri)
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -195,38 +191,34 @@ def test_promoted_columns_can_be_added_but_not_changed(tmp_path: Path) -> None:
         Lake.create(uri, pa.schema([("ms", pa.int64())]))
 
 
-def test_columns_that_are_added_later_are_filled_in(
-    open_store: Callable[..., Store[bytes]], tmp_path: Path
-) -> None:
-    spark: Any = InProcess()
-    store, lake = open_store("s.store"), str(tmp_path / "lake")
-    fill(store, 1, 50)
-    store.xadd("orders", {b"sku": "7", b"\xff": "x", b"note": "old"}, id="3000100-0")
-    store.xadd("orders", {"sku": "1", b"sku": "not a number"}, id="3000101-0")
-    store.xadd("orders", {"sku": "1", b"sku": "2"}, id="3000102-0")
-    to_lake(spark, str(store.path), lake)
-    fill(store, 51, 50)
+def test_columns_that_are_added_later_are_filled_in(orders: Store[bytes], uri: str) -> None:
+    fill(orders, 1, 50)
+    orders.xadd("orders", {b"sku": "7", b"\xff": "x", b"note": "old"}, id="3000100-0")
+    orders.xadd("orders", {"sku": "1", b"sku": "not a number"}, id="3000101-0")
+    orders.xadd("orders", {"sku": "1", b"sku": "2"}, id="3000102-0")
+    to_lake(LOCAL, str(orders.path), uri)
+    fill(orders, 51, 50)
     columns = pa.schema([("sku", pa.int32()), ("note", pa.string())])
-    assert to_lake(spark, str(store.path), lake, columns=columns).entries == 50
-    assert erase_job.erase(spark, "orders", ["60000-0"], lake=lake).problems == []
-    report = compact_job.compact(spark, lake, fill=True, target_bytes=1)
+    assert to_lake(LOCAL, str(orders.path), uri, columns=columns).entries == 50
+    assert erase_job.erase(LOCAL, "orders", ["60000-0"], lake=uri).problems == []
+    report = compact_job.compact(LOCAL, uri, fill=True, target_bytes=1)
     assert report.files == 0  # the old file was written by the erasure
-    Lake.create(lake, pa.schema([("n", pa.int64())]))
-    report = compact_job.compact(spark, lake, fill=True, target_bytes=1)
+    Lake.create(uri, pa.schema([("n", pa.int64())]))
+    report = compact_job.compact(LOCAL, uri, fill=True, target_bytes=1)
     assert (report.files, report.entries) == (2, 102)
-    assert compact_job.compact(spark, lake, fill=True, target_bytes=1).files == 0
-    system, root = file_system(lake)
+    assert compact_job.compact(LOCAL, uri, fill=True, target_bytes=1).files == 0
+    system, root = file_system(uri)
     names = ["ms", "sku", "note", "n"]
     found = [
         tuple(row.values())
-        for file in Lake.open(lake).files()
+        for file in Lake.open(uri).files()
         for batch in read_file(system, root, file, names)
         for row in batch.to_pylist()
     ]
     expected = [(n * 60_000, n % 7, f"n{n}", None) for n in range(2, 101)]
     special = [(3000100, 7, "old", None), (3000101, None, None, None), (3000102, 2, None, None)]
     assert found == sorted([*expected, *special])
-    assert audit_job.audit(spark, str(store.path), lake=lake).problems == []
+    assert audit_job.audit(LOCAL, str(orders.path), lake=uri).problems == []
 
 
 def test_two_jobs_make_a_lake_at_the_same_moment(

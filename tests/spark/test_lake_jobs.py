@@ -10,38 +10,28 @@ from typing import Any
 
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
-pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
-
-
-from spark.in_process import InProcess  # noqa: E402
-from spark.lakes import KEY, STORE, committed, fill, origin, problems_of, write  # noqa: E402
-from streamkeep.engine.api.store import Store  # noqa: E402
-from streamkeep.engine.archive import restore as restore_engine  # noqa: E402
-from streamkeep.engine.system import failpoints  # noqa: E402
-from streamkeep.format.core.entry import MAX_ID, StreamId  # noqa: E402
-from streamkeep.format.core.errors import IdTooSmallError  # noqa: E402
-from streamkeep.pipeline.distribution.units import Report  # noqa: E402
-from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
-from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
-from streamkeep.pipeline.jobs import erase as erase_job  # noqa: E402
-from streamkeep.pipeline.jobs import restore as restore_job  # noqa: E402
-from streamkeep.pipeline.jobs.executor import rewrite as compact_worker  # noqa: E402
-from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
-from streamkeep.pipeline.lake.executor import read_file  # noqa: E402
-from streamkeep.pipeline.lake.files import (  # noqa: E402
-    LakeError,
-    LakeFile,
-    ids_of_path,
-    new_path,
-)
-from streamkeep.pipeline.lake.table import Lake  # noqa: E402
-from streamkeep.pipeline.storage.places import file_system  # noqa: E402
+from spark.in_process import LOCAL
+from spark.lakes import KEY, STORE, committed, fill, origin, problems_of, write
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive import restore as restore_engine
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.entry import MAX_ID, StreamId
+from streamkeep.format.core.errors import IdTooSmallError
+from streamkeep.pipeline.distribution.units import Report
+from streamkeep.pipeline.jobs import audit as audit_job
+from streamkeep.pipeline.jobs import compact as compact_job
+from streamkeep.pipeline.jobs import erase as erase_job
+from streamkeep.pipeline.jobs import restore as restore_job
+from streamkeep.pipeline.jobs.to_lake import to_lake
+from streamkeep.pipeline.lake.executor import read_file
+from streamkeep.pipeline.lake.files import LakeError, LakeFile, ids_of_path, new_path
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.storage.places import file_system
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake.create(str(tmp_path / "lake"))
+def lake(uri: str) -> Lake:
+    return Lake.create(uri)
 
 
 # --- compaction and audit, without Spark ----------------------------------------------------------
@@ -57,24 +47,6 @@ def test_groups_are_neighbours_of_one_partition() -> None:
     other = file(b"a", "d2", 8, 8, 40)
     groups = compact_job.groups([*a, overlapping, other], 100)
     assert groups == [(a[0], a[1]), (a[2], a[3])]
-
-
-def test_merging_keeps_entries_and_order(lake: Lake) -> None:
-    files = [*write(lake, [(5, 0), (5, 1)]), *write(lake, [(6, 0)]), *write(lake, [(7, 0)])]
-    task = compact_worker.Task(lake.uri, lake.entry_schema.serialize().to_pybytes(), tuple(files))
-    (done,) = compact_worker.rewrite_files(task)
-    merged = done.files
-    assert [(one.entries, one.first, one.last) for one in merged] == [
-        (4, StreamId(5, 0), StreamId(7, 0))
-    ]
-    system, root = file_system(lake.uri)
-    ids = [
-        (row["ms"], row["seq"], row["fields"])
-        for batch in read_file(system, root, merged[0], ("ms", "seq", "fields"))
-        for row in batch.to_pylist()
-    ]
-    assert [one[:2] for one in ids] == [(5, 0), (5, 1), (6, 0), (7, 0)]
-    assert ids[3][2] == [{"field": b"n", "value": b"7"}]
 
 
 def test_an_audit_finds_every_kind_of_damage(lake: Lake) -> None:
@@ -102,7 +74,6 @@ def test_an_audit_finds_every_kind_of_damage(lake: Lake) -> None:
 
 
 def test_a_compaction_tries_until_it_wins(lake: Lake) -> None:
-    spark: Any = InProcess()
     files = []
     origins = [origin(KEY), origin(b"other", 2)]
     for one in origins:
@@ -113,21 +84,20 @@ def test_a_compaction_tries_until_it_wins(lake: Lake) -> None:
 
     def interfere() -> None:
         key, gone = erasures.pop()
-        assert erase_job.erase(spark, key, [gone], lake=lake.uri).details["erased_in_lake"] == 1
+        assert erase_job.erase(LOCAL, key, [gone], lake=lake.uri).details["erased_in_lake"] == 1
         if erasures:
             failpoints.arm("lake:commit", interfere)
 
     failpoints.arm("lake:commit", interfere)
-    report = compact_job.compact(spark, lake.uri)
+    report = compact_job.compact(LOCAL, lake.uri)
     assert erasures == []
     left = Lake.open(lake.uri).files()
     assert [(file.key, file.entries) for file in left] == [(KEY, 5), (b"other", 5)]
     assert report.files >= 2
-    assert audit_job.audit(spark, lake=lake.uri).problems == []
+    assert audit_job.audit(LOCAL, lake=lake.uri).problems == []
 
 
 def test_files_of_other_programs_are_read_erased_and_made_ours(lake: Lake) -> None:
-    spark: Any = InProcess()
     parts = [write(lake, ids) for ids in ([(5, 0), (5, 1)], [(9, 0)], [(7, 3), (8, 0)])]
     lake = committed(lake, [file for part in parts for file in part])
     lake.table.optimize.compact()
@@ -138,28 +108,27 @@ def test_files_of_other_programs_are_read_erased_and_made_ours(lake: Lake) -> No
     system, root = file_system(lake.uri)
     (batch,) = read_file(system, root, merged, ("seq", "ms"))
     assert batch.column("ms").to_pylist() == [5, 5, 7, 8, 9]
-    done = erase_job.erase(spark, KEY, ["7-3"], lake=lake.uri)
+    done = erase_job.erase(LOCAL, KEY, ["7-3"], lake=lake.uri)
     assert (done.problems, done.details["erased_in_lake"]) == ([], 1)
     (ours,) = Lake.open(lake.uri).files()
     assert not ours.foreign
     left = [ids_of_path(path.name) for path in Path(lake.uri).rglob("*.parquet")]
     assert all(ends is not None for ends in left)  # the merged file is gone, and the old one of 7-3
     assert sorted(ends[0].ms for ends in left if ends is not None) == [5, 5, 9]
-    assert audit_job.audit(spark, lake=lake.uri).problems == []
+    assert audit_job.audit(LOCAL, lake=lake.uri).problems == []
     Lake.open(lake.uri).table.optimize.z_order(["seq"])
-    assert compact_job.compact(spark, lake.uri).files == 1
+    assert compact_job.compact(LOCAL, lake.uri).files == 1
     assert [file.foreign for file in Lake.open(lake.uri).files()] == [False]
-    assert audit_job.audit(spark, lake=lake.uri).entries == 4
+    assert audit_job.audit(LOCAL, lake=lake.uri).entries == 4
 
 
 def test_an_entry_of_one_store_is_erased_there_alone(lake: Lake) -> None:
-    spark: Any = InProcess()
     other = "7d0b9f4e-0c1c-4b58-9d5a-1a0f6f3f8d11"
     files = [*write(lake, [(5, 0), (6, 0)]), *write(lake, [(5, 0), (6, 0)], store=other)]
     lake.commit("test", files)
     with pytest.raises(LakeError, match=r"2 stores have a stream 'orders': .*--store-id"):
-        erase_job.erase(spark, KEY, ["5-0"], lake=lake.uri)
-    done = erase_job.erase(spark, KEY, ["5-0"], lake=lake.uri, store_id=other)
+        erase_job.erase(LOCAL, KEY, ["5-0"], lake=lake.uri)
+    done = erase_job.erase(LOCAL, KEY, ["5-0"], lake=lake.uri, store_id=other)
     assert done.details["erased_in_lake"] == 1
     entries = {file.origin.store: file.entries for file in Lake.open(lake.uri).files()}
     assert entries == {STORE: 2, other: 1}
@@ -169,112 +138,109 @@ def test_an_entry_of_one_store_is_erased_there_alone(lake: Lake) -> None:
 
 
 def test_entries_that_were_trimmed_between_runs_are_named_and_counted(
-    open_store: Callable[..., Store[bytes]], tmp_path: Path
+    orders: Store[bytes], uri: str
 ) -> None:
-    spark: Any = InProcess()
-    store, lake = open_store("orders.store"), str(tmp_path / "lake")
-    path = str(store.path)
-    fill(store, 1, 100)
-    fill(store, 1, 5, "mail")
-    assert to_lake(spark, path, lake).problems == []
-    fill(store, 101, 1000)
-    fill(store, 6, 5, "mail")
-    store.xtrim("orders", maxlen=10, approximate=False)
-    (problem,) = audit_job.audit(spark, path, lake=lake).problems
+    path = str(orders.path)
+    fill(orders, 1, 100)
+    fill(orders, 1, 5, "mail")
+    assert to_lake(LOCAL, path, uri).problems == []
+    fill(orders, 101, 1000)
+    fill(orders, 6, 5, "mail")
+    orders.xtrim("orders", maxlen=10, approximate=False)
+    (problem,) = audit_job.audit(LOCAL, path, lake=uri).problems
     assert "990 entries after 6000000-0 were trimmed" in problem
-    done = to_lake(spark, path, lake)
+    done = to_lake(LOCAL, path, uri)
     (problem,) = done.problems
     assert "stream 'orders'" in problem
     assert "990 entries after 6000000-0 were trimmed" in problem
     assert done.entries == 5  # of the other stream
-    done = to_lake(spark, path, lake, fail_on_data_loss=False)
+    done = to_lake(LOCAL, path, uri, fail_on_data_loss=False)
     assert (done.problems, done.entries, done.details["absent"]) == ([], 10, 990)
-    assert audit_job.audit(spark, path, lake=lake).problems == []
+    assert audit_job.audit(LOCAL, path, lake=uri).problems == []
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_stream_that_was_deleted_since_it_was_copied_is_named(
-    open_store: Callable[..., Store[bytes]], tmp_path: Path, again: bool
+    orders: Store[bytes], uri: str, again: bool
 ) -> None:
     """The store does not know what a deleted stream had, so nobody knows what was not copied."""
-    spark: Any = InProcess()
-    store, lake = open_store("orders.store"), str(tmp_path / "lake")
-    path = str(store.path)
+    path = str(orders.path)
     for key in ("orders", "mail"):
-        fill(store, 1, 10, key)
-    assert to_lake(spark, path, lake).problems == []
-    fill(store, 11, 5)
-    store.delete("orders")
+        fill(orders, 1, 10, key)
+    assert to_lake(LOCAL, path, uri).problems == []
+    fill(orders, 11, 5)
+    orders.delete("orders")
     if again:
-        fill(store, 1, 3)
-    fill(store, 11, 5, "mail")
+        fill(orders, 1, 3)
+    fill(orders, 11, 5, "mail")
     how = r"it was deleted and created again" if again else r"it was deleted"
     for _ in range(2):
-        (problem,) = to_lake(spark, path, lake).problems
+        (problem,) = to_lake(LOCAL, path, uri).problems
         assert f"not copied: {how} after it was copied up to 600000-0; entries that" in problem
-        (problem,) = audit_job.audit(spark, path, lake=lake).problems
+        (problem,) = audit_job.audit(LOCAL, path, lake=uri).problems
         assert f"{how} after it was copied up to 600000-0; entries that" in problem
-    assert to_lake(spark, path, lake, pattern="mail").problems == []
-    assert to_lake(spark, path, lake, fail_on_data_loss=False).problems == []
-    assert to_lake(spark, path, lake).problems == []  # it is noted
-    assert audit_job.audit(spark, path, lake=lake).problems == []
-    assert sum(file.entries for file in Lake.open(lake).files()) == (28 if again else 25)
+    assert to_lake(LOCAL, path, uri, pattern="mail").problems == []
+    assert to_lake(LOCAL, path, uri, fail_on_data_loss=False).problems == []
+    assert to_lake(LOCAL, path, uri).problems == []  # it is noted
+    assert audit_job.audit(LOCAL, path, lake=uri).problems == []
+    assert sum(file.entries for file in Lake.open(uri).files()) == (28 if again else 25)
 
 
 @pytest.mark.parametrize("how", ["copy", "xsetid"])
 def test_a_stream_that_went_back_in_time_is_not_copied(
-    open_store: Callable[..., Store[bytes]], tmp_path: Path, how: str
+    orders: Store[bytes],
+    open_store: Callable[..., Store[bytes]],
+    uri: str,
+    tmp_path: Path,
+    how: str,
 ) -> None:
-    spark: Any = InProcess()
-    store, lake = open_store("orders.store"), str(tmp_path / "lake")
-    path, copy = store.path, tmp_path / "copy"
-    fill(store, 1, 10)
+    path, copy = orders.path, tmp_path / "copy"
+    fill(orders, 1, 10)
     if how == "copy":
-        store.close()
+        orders.close()
         shutil.copytree(path, copy)
-        store = open_store("orders.store")
-    fill(store, 11, 90)
-    to_lake(spark, str(path), lake)
+        orders = open_store("orders.store")
+    fill(orders, 11, 90)
+    to_lake(LOCAL, str(path), uri)
     if how == "copy":
-        store.close()
+        orders.close()
         shutil.rmtree(path)
         copy.rename(path)
-        store = open_store("orders.store")
+        orders = open_store("orders.store")
     else:
-        store.xtrim("orders", maxlen=0, approximate=False)
-        store.xsetid("orders", "600000-0")
-    fill(store, 11, 20)
-    copied = to_lake(spark, str(path), lake)
-    audited = audit_job.audit(spark, str(path), lake=lake)
+        orders.xtrim("orders", maxlen=0, approximate=False)
+        orders.xsetid("orders", "600000-0")
+    fill(orders, 11, 20)
+    copied = to_lake(LOCAL, str(path), uri)
+    audited = audit_job.audit(LOCAL, str(path), lake=uri)
     for report in (copied, audited):
         (problem,) = report.problems
         assert "has gone back in time: it had 100 entries added, up to 6000000-0, and" in problem
-    fill(store, 200, 5)
-    done = to_lake(spark, str(path), lake, fail_on_data_loss=False)
+    fill(orders, 200, 5)
+    done = to_lake(LOCAL, str(path), uri, fail_on_data_loss=False)
     assert (done.problems, done.entries) == ([], 5)
 
 
 @pytest.mark.parametrize("fleet", [False, True])
 def test_a_store_that_another_one_has_replaced_is_named(tmp_path: Path, fleet: bool) -> None:
-    """Nobody knows what it had that was not copied, 500 entries here: it is not there any more."""
-    spark: Any = InProcess()
+    """Nobody knows what it had that was not copied, 100 entries here: it is not there any more."""
     path, lake = tmp_path / "stores" / "a.store", str(tmp_path / "lake")
     path.parent.mkdir()
 
     def copy(**options: Any) -> Report:
         if fleet:
-            return to_lake(spark, str(path.parent), lake, fleet=True, **options)
-        return to_lake(spark, str(path), lake, **options)
+            return to_lake(LOCAL, str(path.parent), lake, fleet=True, **options)
+        return to_lake(LOCAL, str(path), lake, **options)
 
     def problems() -> list[str]:
         if fleet:
-            return audit_job.audit(spark, lake=lake, fleet=str(path.parent)).problems
-        return audit_job.audit(spark, str(path), lake=lake).problems
+            return audit_job.audit(LOCAL, lake=lake, fleet=str(path.parent)).problems
+        return audit_job.audit(LOCAL, str(path), lake=lake).problems
 
     with Store(path, sync="none") as store:
-        fill(store, 1, 500)
+        fill(store, 1, 100)
         assert copy().problems == []
-        fill(store, 501, 500)
+        fill(store, 101, 100)
         first = store.uuid
     path.rename(tmp_path / "aside")
     with Store(path, sync="none") as store:
@@ -289,32 +255,28 @@ def test_a_store_that_another_one_has_replaced_is_named(tmp_path: Path, fleet: b
         (problem,) = problems()
         assert problem.startswith(f"store {first}: {said}")
     (tmp_path / "aside").rename(path.with_name("b.store"))
-    moved = to_lake(spark, str(path.with_name("b.store")), lake)
-    assert (moved.problems, moved.entries) == ([], 500)
+    moved = to_lake(LOCAL, str(path.with_name("b.store")), lake)
+    assert (moved.problems, moved.entries) == ([], 100)
     assert copy().problems == problems() == []  # it was only moved
     shutil.rmtree(path.with_name("b.store"))
     path.rename(path.with_name("b.store"))
-    (problem,) = to_lake(spark, str(path.with_name("b.store")), lake).problems
+    (problem,) = to_lake(LOCAL, str(path.with_name("b.store")), lake).problems
     assert first in problem
     path = path.with_name("b.store")
     assert copy(fail_on_data_loss=False).problems == []
     assert copy().problems == problems() == []  # it is noted
-    assert sum(file.entries for file in Lake.open(lake).files()) == 1050
+    assert sum(file.entries for file in Lake.open(lake).files()) == 250
 
 
-def test_a_file_that_was_taken_out_of_the_log_is_missed(
-    open_store: Callable[..., Store[bytes]], tmp_path: Path
-) -> None:
-    spark: Any = InProcess()
-    store, lake = open_store("orders.store"), str(tmp_path / "lake")
-    fill(store, 1, 2000)
-    store.xdel("orders", "60000-0")
-    assert to_lake(spark, str(store.path), lake).details["absent"] == 1
-    assert audit_job.audit(spark, lake=lake).problems == []
-    table = Lake.open(lake)
+def test_a_file_that_was_taken_out_of_the_log_is_missed(orders: Store[bytes], uri: str) -> None:
+    fill(orders, 1, 2000)
+    orders.xdel("orders", "60000-0")
+    assert to_lake(LOCAL, str(orders.path), uri).details["absent"] == 1
+    assert audit_job.audit(LOCAL, lake=uri).problems == []
+    table = Lake.open(uri)
     lost = table.files()[0]
     table.commit("an accident", [], removed=[lost])
-    (problem,) = audit_job.audit(spark, lake=lake).problems
+    (problem,) = audit_job.audit(LOCAL, lake=uri).problems
     assert f"the lake has {1999 - lost.entries:,} entries, expected 1,999" in problem
 
 
@@ -330,49 +292,38 @@ def test_a_file_that_was_taken_out_of_the_log_is_missed(
     ],
 )
 def test_statistics_of_the_log_by_which_readers_would_skip_rows(
-    open_store: Callable[..., Store[bytes]],
-    tmp_path: Path,
-    part: str,
-    column: str,
-    value: object,
-    problem: str,
+    orders: Store[bytes], uri: str, part: str, column: str, value: object, problem: str
 ) -> None:
-    spark: Any = InProcess()
-    store, lake = open_store("orders.store"), str(tmp_path / "lake")
-    fill(store, 5, 5)
-    to_lake(spark, str(store.path), lake)
-    assert audit_job.audit(spark, lake=lake).problems == []
-    log = max(Path(lake, "_delta_log").glob("*.json"))
+    fill(orders, 5, 5)
+    to_lake(LOCAL, str(orders.path), uri)
+    assert audit_job.audit(LOCAL, lake=uri).problems == []
+    log = max(Path(uri, "_delta_log").glob("*.json"))
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     (add,) = (one["add"] for one in actions if "add" in one)
     said = json.loads(add["stats"])
     said[part][column] = value
     add["stats"] = json.dumps(said)
     log.write_text("".join(json.dumps(one) + "\n" for one in actions))
-    assert problem in " ".join(audit_job.audit(spark, lake=lake).problems)
+    assert problem in " ".join(audit_job.audit(LOCAL, lake=uri).problems)
 
 
-def test_one_bad_stream_does_not_stop_the_others(
-    open_store: Callable[..., Store[bytes]], tmp_path: Path
-) -> None:
-    spark: Any = InProcess()
-    store, lake = open_store("orders.store"), str(tmp_path / "lake")
-    store.set_retention("bad", archive=True)
-    fill(store, 1, 2000, "bad")
+def test_one_bad_stream_does_not_stop_the_others(orders: Store[bytes], uri: str) -> None:
+    orders.set_retention("bad", archive=True)
+    fill(orders, 1, 2000, "bad")
     for key in (b"good", b"\xff", b"\\xff", b"x" * 300, b"__HIVE_DEFAULT_PARTITION__"):
-        store.xadd(key, {"n": "1"}, id=MAX_ID)
-    store.xtrim("bad", maxlen=0, approximate=False)
-    store.archive()
-    (segment,) = (Path(store.path) / "archive").rglob("*.seg")
+        orders.xadd(key, {"n": "1"}, id=MAX_ID)
+    orders.xtrim("bad", maxlen=0, approximate=False)
+    orders.archive()
+    (segment,) = (Path(orders.path) / "archive").rglob("*.seg")
     data = bytearray(segment.read_bytes())
     data[200] ^= 0xFF
     segment.write_bytes(data)
-    done = to_lake(spark, str(store.path), lake)
+    done = to_lake(LOCAL, str(orders.path), uri)
     (problem,) = done.problems
     assert problem.startswith("stream 'bad'")
     assert "not copied" in problem
     assert done.entries == 5
-    assert {file.key for file in Lake.open(lake).files()} == {
+    assert {file.key for file in Lake.open(uri).files()} == {
         b"good",
         b"\xff",
         b"\\xff",
@@ -381,23 +332,22 @@ def test_one_bad_stream_does_not_stop_the_others(
     }
     data[200] ^= 0xFF
     segment.write_bytes(data)
-    assert to_lake(spark, str(store.path), lake).entries == 2000
-    assert audit_job.audit(spark, str(store.path), lake=lake).problems == []
+    assert to_lake(LOCAL, str(orders.path), uri).entries == 2000
+    assert audit_job.audit(LOCAL, str(orders.path), lake=uri).problems == []
 
 
 def test_a_key_that_was_made_again_has_two_incarnations(
     open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:
-    spark: Any = InProcess()
     store, target, lake = open_store("a"), open_store("b"), str(tmp_path / "lake")
     fill(store, 1, 10)
-    to_lake(spark, str(store.path), lake)
+    to_lake(LOCAL, str(store.path), lake)
     store.delete("orders")
     fill(store, 5, 10)
-    assert to_lake(spark, str(store.path), lake, fail_on_data_loss=False).entries == 10
+    assert to_lake(LOCAL, str(store.path), lake, fail_on_data_loss=False).entries == 10
     assert [file.entries for file in Lake.open(lake).files()] == [10, 10]
-    assert audit_job.audit(spark, str(store.path), lake=lake).problems == []
-    where = (spark, lake, str(target.path), "orders")
+    assert audit_job.audit(LOCAL, str(store.path), lake=lake).problems == []
+    where = (LOCAL, lake, str(target.path), "orders")
     with pytest.raises(LakeError, match=r"overlapping IDs: incarnations \d+, \d+"):
         restore_job.restore(*where)
     newest = max(file.origin.number for file in Lake.open(lake).files())
@@ -409,11 +359,8 @@ def test_a_key_that_was_made_again_has_two_incarnations(
 
 
 def test_a_job_that_lost_begins_again(
-    open_store: Callable[..., Store[bytes]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    open_store: Callable[..., Store[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark: Any = InProcess()
     store = open_store("orders.store")
     path, lake = str(store.path), str(tmp_path / "lake")
     fill(store, 1, 100)
@@ -424,86 +371,76 @@ def test_a_job_that_lost_begins_again(
         calls.append(self.version)
         if len(calls) == 1:  # another job is faster
             monkeypatch.setattr(Lake, "commit", plain)
-            assert to_lake(spark, path, lake).entries == 100
+            assert to_lake(LOCAL, path, lake).entries == 100
             monkeypatch.setattr(Lake, "commit", commit)
         return plain(self, *args, **options)
 
     monkeypatch.setattr(Lake, "commit", commit)
-    assert to_lake(spark, path, lake).entries == 0
+    assert to_lake(LOCAL, path, lake).entries == 0
     assert sum(file.entries for file in Lake.open(lake).files()) == 100
     assert len(list(Path(lake).rglob("*.parquet"))) == len(Lake.open(lake).files())
 
 
 @pytest.mark.parametrize("step", ["erase._commit", "to_lake.plan", "to_lake._leave_out"])
 def test_a_job_begins_again_when_another_removes_what_it_reads(
-    open_store: Callable[..., Store[bytes]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
+    orders: Store[bytes], uri: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    spark: Any = InProcess()
-    store, lake = open_store("orders.store"), str(tmp_path / "lake")
-    path = str(store.path)
-    fill(store, 1, 100)
-    fill(store, 1, 5, "mail")
-    to_lake(spark, path, lake)
-    fill(store, 101, 1000)
-    fill(store, 6, 5, "mail")
-    store.xtrim("orders", maxlen=10, approximate=False)  # it has lost entries: not to be copied
+    path = str(orders.path)
+    fill(orders, 1, 100)
+    fill(orders, 1, 5, "mail")
+    to_lake(LOCAL, path, uri)
+    fill(orders, 101, 1000)
+    fill(orders, 6, 5, "mail")
+    orders.xtrim("orders", maxlen=10, approximate=False)  # it has lost entries: not to be copied
     where = f"streamkeep.pipeline.jobs.{step}"
     plain = pytest.importorskip(where.rpartition(".")[0]).__dict__[where.rpartition(".")[2]]
 
     def interfere(*args: Any) -> Any:
         monkeypatch.setattr(where, plain)
-        assert to_lake(spark, path, lake, streams=["mail"]).entries == 5
+        assert to_lake(LOCAL, path, uri, streams=["mail"]).entries == 5
         return plain(*args)
 
     monkeypatch.setattr(where, interfere)
     if step.startswith("erase"):
-        done = erase_job.erase(spark, "orders", ["60000-0"], lake=lake)
+        done = erase_job.erase(LOCAL, "orders", ["60000-0"], lake=uri)
         assert (done.problems, done.details["erased_in_lake"]) == ([], 1)
     else:
-        done = to_lake(spark, path, lake)
+        done = to_lake(LOCAL, path, uri)
         (problem,) = done.problems
         assert "990 entries after 6000000-0 were trimmed" in problem
         assert done.entries == 0
-    files = Lake.open(lake).files()
+    files = Lake.open(uri).files()
     assert sum(file.entries for file in files) == 110 - step.startswith("erase")
-    assert len(list(Path(lake).rglob("*.parquet"))) == len(files)
+    assert len(list(Path(uri).rglob("*.parquet"))) == len(files)
 
 
 def test_an_audit_bears_that_another_job_commits(
-    open_store: Callable[..., Store[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    orders: Store[bytes], uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark: Any = InProcess()
-    store, lake = open_store("orders.store"), str(tmp_path / "lake")
-    path = str(store.path)
-    fill(store, 1, 100)
-    to_lake(spark, path, lake)
-    erase_job.erase(spark, "orders", ["60000-0"], lake=lake)
+    path = str(orders.path)
+    fill(orders, 1, 100)
+    to_lake(LOCAL, path, uri)
+    erase_job.erase(LOCAL, "orders", ["60000-0"], lake=uri)
     plain = audit_job.plan
 
     def interfere(*args: Any) -> Any:
         monkeypatch.setattr(audit_job, "plan", plain)
-        fill(store, 101, 5)
-        assert to_lake(spark, path, lake).entries == 5
+        fill(orders, 101, 5)
+        assert to_lake(LOCAL, path, uri).entries == 5
         return plain(*args)
 
     monkeypatch.setattr(audit_job, "plan", interfere)
-    assert audit_job.audit(spark, lake=lake).problems == []
+    assert audit_job.audit(LOCAL, lake=uri).problems == []
 
 
 def test_what_a_lake_has_comes_back_once(
-    open_store: Callable[..., Store[bytes]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    open_store: Callable[..., Store[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark: Any = InProcess()
     store, target = open_store("orders.store"), open_store("restored.store")
     lake = str(tmp_path / "lake")
-    fill(store, 1, 6000)
-    to_lake(spark, str(store.path), lake)
-    arguments = (spark, lake, str(target.path), "orders")
+    fill(store, 1, 1500)
+    to_lake(LOCAL, str(store.path), lake)
+    arguments = (LOCAL, lake, str(target.path), "orders")
     part = restore_job.restore(*arguments, into="part", start="60000", end="180000-0")
     assert (part.entries, part.details["first_id"], part.details["last_id"]) == (
         3,
@@ -521,21 +458,21 @@ def test_what_a_lake_has_comes_back_once(
         return plain(*args)
 
     monkeypatch.setattr(restore_engine, "_write_step", write_step)
-    monkeypatch.setattr(restore_engine, "_STEP_NODES", 10)
+    monkeypatch.setattr(restore_engine, "_STEP_NODES", 4)
     with pytest.raises(KeyboardInterrupt):
         restore_job.restore(*arguments)
     before = target.xlen("orders")
-    assert 0 < before < 6000
+    assert 0 < before < 1500
     done = restore_job.restore(*arguments)
-    assert (done.entries, done.details["resumed"]) == (6000 - before, True)
+    assert (done.entries, done.details["resumed"]) == (1500 - before, True)
     assert target.xrange("orders") == store.xrange("orders")
     assert not list((Path(target.path) / "staging").glob("*"))
     again = restore_job.restore(*arguments)
-    assert (again.entries, again.details["already"]) == (0, 6000)
+    assert (again.entries, again.details["already"]) == (0, 1500)
     target.xdel("orders", "120000-0")
     with pytest.raises(IdTooSmallError, match="entry 120000-0 is missing there; next: delete"):
         restore_job.restore(*arguments)
-    assert target.xlen("orders") == 5999
+    assert target.xlen("orders") == 1499
     assert not list((Path(target.path) / "staging").glob("*"))
     with pytest.raises(LakeError, match="no entries of 'mail'"):
-        restore_job.restore(spark, lake, str(target.path), "mail")
+        restore_job.restore(LOCAL, lake, str(target.path), "mail")

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
-
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.source import losses
 from streamkeep.pipeline.source.slices import Slice

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
-
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.segment.manifest import ADOPTED, ARCHIVED, SegmentRecord
 from streamkeep.format.segment.remote import Manifest, RemoteSegment, RemoteStream

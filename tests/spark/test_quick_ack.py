@@ -11,9 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-
 from pyspark.sql.types import StructType
 
 from streamkeep.pipeline.distribution import quick_ack

@@ -10,44 +10,74 @@ from typing import Any
 import pytest
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install '.[plot]'")
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 from streamkeep.engine.api.store import Store
-from streamkeep.pipeline.jobs.report import Page, bars, quoted, report
+from streamkeep.pipeline.jobs.report import MeasureError, Page, bars, report
+
+LAGS = "at,stream,group,lag,time lag ms,pending\nbefore,'=orders,'+packers,480,7,20\n"
+
+
+@pytest.fixture
+def filled(open_store: Callable[..., Store[bytes]]) -> Store[bytes]:
+    """A stream of which a half is archived, and a group that has read 20 of the other half."""
+    orders = open_store("orders.store", node_max_entries=50)
+    ids = [f"{number * 1000}-0" for number in range(1, 401)]
+    orders.xadd_many("=orders", [{"n": str(n), "hour": str(n % 2)} for n in range(400)], ids=ids)
+    orders.set_retention("=orders", archive=True)
+    orders.xtrim("=orders", maxlen=200, approximate=False)
+    orders.archive()
+    orders.xgroup_create("=orders", "+packers", "0")
+    orders.xreadgroup("+packers", "c", {"=orders": ">"}, count=20)
+    return orders
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open() as text:
+        return list(csv.DictReader(text))
 
 
 @pytest.mark.spark
-def test_a_report_shows_sizes_groups_and_the_lags_of_former_ones(
-    spark: Any, open_store: Callable[..., Store[bytes]], tmp_path: Path
+def test_a_report_shows_sizes_groups_measures_and_the_lags_of_former_ones(
+    spark: Any, filled: Store[bytes], tmp_path: Path
 ) -> None:
-    store = open_store("s.store")
-    for key in ("=orders", "mail"):
-        store.xadd_many(key, [{"n": str(n), "hour": str(n % 2)} for n in range(500)])
-    store.set_retention("mail", archive=True)
-    store.xtrim("mail", maxlen=0, approximate=False)
-    store.archive()
-    store.xgroup_create("=orders", "+packers", "0")
-    store.xreadgroup("+packers", "c", {"=orders": ">"}, count=20)
     folder = tmp_path / "report"
-    for read in (480, 430):
-        done = report(spark, str(store.path), str(folder), measures=["n"], by=["hour"])
-        assert done.entries == 1000
-        with (folder / "groups.csv").open() as file:
-            rows = list(csv.reader(file))
-        assert rows[-1][1:4] == ["'=orders", "'+packers", str(read)]
-        store.xreadgroup("+packers", "c", {"=orders": ">"}, count=50)
-    assert len(rows) == 3
-    with (folder / "streams.csv").open() as file:
-        (mail,) = [row for row in csv.DictReader(file) if row["stream"] == "mail"]
-    assert (mail["live"], mail["archived"], mail["size live"]) == ("0", "500", "0")
-    assert int(mail["size archived"]) > 100
-    for name, least in (("mail-n-by-hour", 3), ("mail-n-by-hour_of_the_day_UTC", 2)):
-        assert len((folder / f"{name}.csv").read_text().splitlines()) in (least, least + 1)
+    folder.mkdir()
+    (folder / "lag.csv").write_text(LAGS)
+    assert report(spark, str(filled.path), str(folder), measures=["n"]).entries == 400
+    lags = [(row["stream"], row["group"], row["lag"]) for row in rows_of(folder / "lag.csv")]
+    assert lags == [("'=orders", "'+packers", "480"), ("'=orders", "'+packers", "180")]
+    (group,) = rows_of(folder / "groups.csv")
+    assert (group["pending"], group["lag"]) == ("20", "180")
+    (sizes,) = rows_of(folder / "streams.csv")
+    assert (sizes["stream"], sizes["live"], sizes["archived"]) == ("'=orders", "200", "200")
+    assert min(int(sizes["size live"]), int(sizes["size archived"])) > 100
+    (hour,) = rows_of(folder / "_orders-n-by-hour_of_the_day_UTC.csv")
+    assert (hour["entries"], hour["mean"]) == ("400", "199.5")
+    assert rows_of(folder / "gaps.csv")[0]["longest ms"] == "1000"
     page = (folder / "index.html").read_text()
     for name in ("streams.csv", "throughput.csv", "gaps.csv", "groups.csv"):
         assert f'<a href="{name}">' in page
     assert "width=device-width" in page
-    assert page.count("<img") == len(list(folder.glob("*.png")))
+    assert "http" not in page
+    assert page.count('src="data:image/png;base64,') == len(list(folder.glob("*.png")))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_measures_by_a_field_and_one_that_no_entry_has(
+    spark: Any, filled: Store[bytes], tmp_path: Path
+) -> None:
+    folder, export = tmp_path / "report", tmp_path / "export"
+    options: Any = {"by": ["hour"], "tail_export": str(export)}
+    report(spark, str(filled.path), str(folder), measures=["n"], **options)
+    found = rows_of(folder / "_orders-n-by-hour.csv")
+    assert {row["hour"]: (row["entries"], row["mean"]) for row in found} == {
+        "0": ("200", "199.0"),
+        "1": ("200", "200.0"),
+    }
+    with pytest.raises(MeasureError, match="no entry has a number in the field weight"):
+        report(spark, str(filled.path), str(folder), measures=["weight"], **options)
+    assert list(export.glob("*")) == []
 
 
 def test_names_in_a_report_are_no_formulas_and_no_markup() -> None:

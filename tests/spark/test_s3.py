@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Barrier
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
-pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 if find_spec("moto") is None:  # all of it would take a second to import, and runs elsewhere
     pytest.skip("moto is not installed: pip install '.[dev]'", allow_module_level=True)
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cli_runner import run
 from patience import PATIENCE_S
 from spark.drivers import run_driver
-from spark.in_process import InProcess
-from spark.s3_server import CARELESS, GOOD, LOCKED, STALE, UNHEARD, S3Server, serving
+from spark.in_process import LOCAL
+from spark.s3_server import CARELESS, GOOD, LOCKED, STALE, UNHEARD, S3Server
 from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -40,34 +38,16 @@ from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.tail import _DeltaSink
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake import delta as newest
-from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, day_of
+from streamkeep.pipeline.lake.files import LakeConflictError, day_of
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.source import executor
 from streamkeep.pipeline.source.reader import StreamkeepReader
 from streamkeep.pipeline.storage.places import StorageError, file_system, log_settings
 
+pytestmark = pytest.mark.usefixtures("s3")
+
 LAKE = "s3://bucket/lakes/orders"
 _DAY_MS = 86_400_000
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """The server, with nothing in its bucket but what the test puts there."""
-    for name in os.environ:
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    yield server
-    server.behave(GOOD)
-    system, path = file_system("s3://bucket")
-    system.delete_dir_contents(path)
 
 
 @pytest.fixture
@@ -98,61 +78,43 @@ def objects(place: str) -> list[str]:
 def test_every_job_on_a_lake_in_a_bucket(
     orders: Store[bytes], open_store: Callable[..., Store[bytes]]
 ) -> None:
-    spark: Any = InProcess()
     path = str(orders.path)
-    done = to_lake(spark, path, LAKE)
+    done = to_lake(LOCAL, path, LAKE)
     assert done.entries == 3000
-    assert to_lake(spark, path, LAKE).entries == 0
+    assert to_lake(LOCAL, path, LAKE).entries == 0
     fill(orders, 3000, 3500)
-    assert to_lake(spark, path, LAKE).entries == 500
-    assert audit(spark, path, lake=LAKE).problems == []
+    assert to_lake(LOCAL, path, LAKE).entries == 500
+    assert audit(LOCAL, path, lake=LAKE).problems == []
 
     files = len(Lake.open(LAKE).files())
-    compacted = compact(spark, LAKE, retention_hours=0)
+    compacted = compact(LOCAL, LAKE, retention_hours=0)
     assert 0 < len(Lake.open(LAKE).files()) < files
     assert compacted.details["files_swept"] == compacted.details["files_replaced"]
 
     gone = orders.xrange("orders", count=1)[0].id.decode()
-    erased = erase(spark, "orders", [gone], store=path, lake=LAKE)
+    erased = erase(LOCAL, "orders", [gone], store=path, lake=LAKE)
     assert (erased.details["erased_in_store"], erased.details["erased_in_lake"]) == (1, 1)
     assert erased.details["found_in_lake_again"] == 0
     assert erased.problems == []
 
     target = open_store("restored.store")
-    came = restore(spark, LAKE, str(target.path), "orders", staging="s3://bucket/staging")
+    came = restore(LOCAL, LAKE, str(target.path), "orders", staging="s3://bucket/staging")
     assert came.entries == 3499
     assert target.xrange("orders") == orders.xrange("orders", history=True)
     assert objects("s3://bucket/staging") == []
     same = LAKE.replace("s3:", "s3a:")  # what Hadoop calls it
-    assert audit(spark, path, lake=same).problems == []
-    assert to_lake(spark, path, same).entries == 0
+    assert audit(LOCAL, path, lake=same).problems == []
+    assert to_lake(LOCAL, path, same).entries == 0
     named = {f"bucket/lakes/orders/{file.path}" for file in Lake.open(LAKE).files()}
     assert {one for one in objects(LAKE) if one.endswith(".parquet")} == named
 
 
 @pytest.mark.slow
-def test_damage_in_a_bucket_is_found(orders: Store[bytes]) -> None:
-    spark: Any = InProcess()
-    to_lake(spark, str(orders.path), LAKE)
-    first, second, *_ = [one for one in objects(LAKE) if one.endswith(".parquet")]
-    system, _ = file_system(LAKE)
-    with system.open_output_stream(first) as out:
-        out.write(b"not what was there")
-    system.delete_file(second)
-    problems = audit(spark, lake=LAKE).problems
-    assert len(problems) == 3
-    assert any("18 bytes, " in one for one in problems)
-    assert any("its checksum is" in one for one in problems)
-    assert any("the file is missing, but the log names it" in one for one in problems)
-
-
-@pytest.mark.slow
 def test_of_two_commits_at_once_one_wins(orders: Store[bytes]) -> None:
     """Two jobs that both read the lake as it was, and then both commit the same entries."""
-    spark: Any = InProcess()
     path = str(orders.path)
-    to_lake(spark, path, LAKE)
-    for trial in range(5):
+    to_lake(LOCAL, path, LAKE)
+    for trial in range(2):
         fill(orders, 3000 + trial * 10, 3010 + trial * 10)
         commit, together = Lake.commit, Barrier(2)
         lost: list[LakeConflictError] = []
@@ -168,12 +130,11 @@ def test_of_two_commits_at_once_one_wins(orders: Store[bytes]) -> None:
 
         with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
             patch.setattr(Lake, "commit", at_once)
-            sessions: list[Any] = [InProcess(), InProcess()]
-            jobs = [threads.submit(to_lake, one, path, LAKE) for one in sessions]
+            jobs = [threads.submit(to_lake, LOCAL, path, LAKE) for _ in range(2)]
             assert sorted(job.result().entries for job in jobs) == [0, 10]
         assert len(lost) == 1
-    assert sum(file.entries for file in Lake.open(LAKE).files()) == 3050
-    assert audit(spark, path, lake=LAKE).problems == []
+    assert sum(file.entries for file in Lake.open(LAKE).files()) == 3020
+    assert audit(LOCAL, path, lake=LAKE).problems == []
 
 
 @pytest.mark.slow
@@ -183,17 +144,16 @@ def test_a_commit_that_is_not_listed_or_not_answered_loses_nothing(
     orders: Store[bytes], s3: S3Server, monkeypatch: pytest.MonkeyPatch, mode: str, job: str
 ) -> None:
     """A job that took the log for older than it is would remove files that it names."""
-    spark: Any = InProcess()
     path = str(orders.path)
-    to_lake(spark, path, LAKE)
+    to_lake(LOCAL, path, LAKE)
     gone = orders.xrange("orders", count=1)[0].id.decode()
     jobs: dict[str, Callable[[], Any]] = {
-        "to-lake": lambda: to_lake(spark, path, LAKE),
-        "compact": lambda: compact(spark, LAKE, retention_hours=0),
-        "erase": lambda: erase(spark, "orders", [gone], store=path, lake=LAKE),
+        "to-lake": lambda: to_lake(LOCAL, path, LAKE),
+        "compact": lambda: compact(LOCAL, LAKE, retention_hours=0),
+        "erase": lambda: erase(LOCAL, "orders", [gone], store=path, lake=LAKE),
     }
     fill(orders, 3000, 3500)
-    to_lake(spark, path, LAKE)
+    to_lake(LOCAL, path, LAKE)
     fill(orders, 3500, 3600)
     monkeypatch.setattr(newest, "_LISTINGS", 3)
     s3.behave(mode)
@@ -211,7 +171,7 @@ def test_a_commit_that_is_not_listed_or_not_answered_loses_nothing(
     s3.behave(GOOD)
     for other in jobs.values():
         assert other().problems == []
-    assert audit(spark, path, lake=LAKE).problems == []
+    assert audit(LOCAL, path, lake=LAKE).problems == []
     assert sum(file.entries for file in Lake.open(LAKE).files()) == 3599
 
 
@@ -220,9 +180,7 @@ def test_a_commit_that_is_not_listed_or_not_answered_loses_nothing(
 def test_a_batch_of_a_tail_that_is_not_listed_or_not_answered_is_there_once(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    rows = pa.table({"n": [1, 2]})
-    frame: Any = InProcess().createDataFrame(rows)
-    frame.schema = from_arrow_schema(rows.schema)
+    frame = LOCAL.createDataFrame(pa.table({"n": [1, 2]}))
     sink = _DeltaSink("s3://bucket/delta", "query")
     sink(frame, 0)
     monkeypatch.setattr(newest, "_LISTINGS", 3)
@@ -237,14 +195,13 @@ def test_a_batch_of_a_tail_that_is_not_listed_or_not_answered_is_there_once(
 
 @pytest.mark.slow
 def test_an_erasure_removes_files_that_are_not_listed(orders: Store[bytes], s3: S3Server) -> None:
-    spark: Any = InProcess()
     path = str(orders.path)
-    to_lake(spark, path, LAKE)
+    to_lake(LOCAL, path, LAKE)
     _, root = file_system(LAKE)
     gone = orders.xrange("orders", count=1)[0].id.decode()
     (file,) = [one for one in Lake.open(LAKE).files() if str(one.first) <= gone <= str(one.last)]
     s3.hide(f"{root.partition('/')[2]}/{file.path}")
-    assert erase(spark, "orders", [gone], store=path, lake=LAKE).problems == []
+    assert erase(LOCAL, "orders", [gone], store=path, lake=LAKE).problems == []
     s3.behave(GOOD)
     assert f"{root}/{file.path}" not in objects(LAKE)
 
@@ -253,19 +210,17 @@ def test_an_erasure_removes_files_that_are_not_listed(orders: Store[bytes], s3: 
 def test_two_jobs_may_make_the_lake(orders: Store[bytes]) -> None:
     path = str(orders.path)
     with ThreadPoolExecutor(2) as threads:
-        sessions: list[Any] = [InProcess(), InProcess()]
-        jobs = [threads.submit(to_lake, one, path, LAKE) for one in sessions]
+        jobs = [threads.submit(to_lake, LOCAL, path, LAKE) for _ in range(2)]
         assert sorted(job.result().entries for job in jobs) == [0, 3000]
 
 
 @pytest.mark.slow
 def test_a_server_that_lets_two_jobs_win_is_refused(s3: S3Server, orders: Store[bytes]) -> None:
-    spark: Any = InProcess()
     s3.behave(CARELESS)
     with pytest.raises(
         StorageError, match=r"ignores `If-None-Match`.*use a server that honours it"
     ):
-        to_lake(spark, str(orders.path), LAKE)
+        to_lake(LOCAL, str(orders.path), LAKE)
     assert objects(LAKE) == []
 
 
@@ -286,7 +241,6 @@ def rows(made: StreamkeepReader) -> list[Any]:
 def test_a_live_tail_is_exported_to_a_bucket(
     orders: Store[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark: Any = InProcess()
     expected = rows(reader(orders))
     exported = reader(orders, tailExport="s3://bucket/export")
     parts = exported.partitions()
@@ -295,7 +249,7 @@ def test_a_live_tail_is_exported_to_a_bucket(
         patch.setattr(executor, "reading", _no_store)
         monkeypatch.setattr(exported, "partitions", lambda: parts)
         assert rows(exported) == expected
-    done = to_lake(spark, str(orders.path), LAKE, tail_export="s3://bucket/of-job")
+    done = to_lake(LOCAL, str(orders.path), LAKE, tail_export="s3://bucket/of-job")
     assert done.entries == 3000
     assert objects("s3://bucket/of-job") == []
 
@@ -335,7 +289,7 @@ def test_what_is_missing_is_told_in_one_line(
     with pytest.raises(StorageError, match="there is no bucket 'nowhere'"):
         reader(orders, tailExport="s3://nowhere/export").partitions()
     with pytest.raises(StorageError, match="there is no bucket 'nowhere'"):
-        to_lake(cast(Any, InProcess()), path, LAKE, tail_export="s3://nowhere/export")
+        to_lake(LOCAL, path, LAKE, tail_export="s3://nowhere/export")
     s3.behave(LOCKED)
     with pytest.raises(StorageError, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or"):
         Lake.open("s3://bucket/locked")
@@ -344,14 +298,6 @@ def test_what_is_missing_is_told_in_one_line(
         expected = r"no answer from http://127\.0\.0\.1:9; .*AWS_ENDPOINT_URL"
         with pytest.raises(StorageError, match=expected):
             Lake.open("s3://bucket/unreachable")
-
-
-@pytest.mark.slow
-def test_a_lake_of_another_program_is_none(s3: S3Server) -> None:
-    place = "s3://bucket/other"
-    write_deltalake(place, pa.table({"a": [1]}), storage_options=log_settings(place))
-    with pytest.raises(LakeError, match="a Delta table, but not a lake of streams"):
-        Lake.open(place)
 
 
 _SESSION = """

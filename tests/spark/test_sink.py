@@ -9,25 +9,19 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StringType, StructType
 
 from model.profile import configured
-
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
-
-import pyarrow as pa
-from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import (
-    StringType,
-    StructType,
-)
-
 from streamkeep.arrow.batches import DEFAULT_SCHEMA, SchemaError
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
@@ -69,15 +63,9 @@ def write(
         moved = folder / f"{at}.arrow"
         if message.staged.location:  # type: ignore[attr-defined]
             (folder / "000000-0.arrow").rename(moved)
-        messages.append(moved_to(message, str(moved)))
+        staged = replace(message.staged, location=str(moved))  # type: ignore[attr-defined]
+        messages.append(replace(message, staged=staged))  # type: ignore[type-var]
     writer.commit(messages)
-
-
-def moved_to(message: Any, location: str) -> Any:
-    """Return a task's message for a file that was moved."""
-    from dataclasses import replace
-
-    return replace(message, staged=replace(message.staged, location=location))
 
 
 def entries(store: Store[bytes], key: str = "s") -> list[tuple[str, list[bytes]]]:
@@ -102,17 +90,6 @@ def test_rows_become_entries_in_order_of_partitions(
     found = [pairs[1].decode() for _, pairs in entries(store)]
     assert found == [f"{p}.{b}.{n}" for p in range(2) for b in range(3) for n in range(50)]
     assert leftovers() == []
-
-
-def test_given_ids_are_merged_whatever_their_order(store: Store[bytes]) -> None:
-    numbers = [(n * 7919) % 1000 for n in range(1000)]
-    parts = [numbers[0::3], numbers[1::3], numbers[2::3]]
-    write(
-        store,
-        *[[batch(id=[f"{n + 1}-0" for n in part], n=[str(n) for n in part])] for part in parts],
-        schema=FIELDS,
-    )
-    assert entries(store) == [(f"{n + 1}-0", [b"n", b"%d" % n]) for n in range(1000)]
 
 
 def test_what_was_read_is_written_as_it_was(open_store: Callable[..., Store[bytes]]) -> None:
@@ -240,9 +217,6 @@ def test_a_map_of_fields(store: Store[bytes]) -> None:
 def test_columns_that_cannot_be_written(columns: dict[str, Any], problem: str) -> None:
     with pytest.raises(SchemaError, match=problem):
         RowReader(pa.schema(list(columns.items())), b"s")
-
-
-def test_where_to_write_must_be_said() -> None:
     with pytest.raises(SchemaError, match="the option 'stream', or add a column"):
         RowReader(pa.schema([("n", pa.string())]), None)
 
@@ -455,14 +429,6 @@ def test_streaming_writes_need_a_name(store: Store[bytes]) -> None:
         StreamkeepStreamWriter(options, PLAIN, False)
     with pytest.raises(OptionError, match="streams can only be appended to"):
         StreamkeepWriter(options, PLAIN, True)
-
-
-def test_a_store_is_made_where_there_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "new.store"
-    writer = StreamkeepWriter(parse_write({"path": str(path), "stream": "s"}), PLAIN, False)
-    writer.commit([writer.write(iter([batch(n=["1"])]))])
-    with Store(path, readonly=True) as store:
-        assert store.xlen("s") == 1
 
 
 def test_folders_of_dead_jobs_are_swept(tmp_path: Path) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from conftest import ROOT, assert_sound
-from patience import PATIENCE_S
+from spark.drivers import run_driver
 
 pytestmark = pytest.mark.spark
 
@@ -58,17 +56,8 @@ pages.run_page(pages.SPARK_PAGES[int(sys.argv[1])], {"__name__": "__main__"})
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1], ids=["lake", "spark"])
 def test_the_pages_on_spark(number: int, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
-    paths = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-c", _RUN, str(number)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    paths = filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    run_driver(_RUN, number, environment=environment, folder=tmp_path)
     for path in tmp_path.glob("*.store"):
         assert_sound(path)

@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
-pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
-
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark.in_process import InProcess
+from spark.in_process import LOCAL
 from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -61,14 +57,9 @@ def no_store(*arguments: Any) -> Any:
     raise AssertionError("an executor opened the store")
 
 
-@pytest.mark.parametrize("source", ["auto", "live", "archive"])
-@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize(("source", "scheme"), [("auto", "file://"), ("live", ""), ("archive", "")])
 def test_executors_read_the_same_without_the_store(
-    orders: Store[bytes],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    source: str,
-    scheme: str,
+    orders: Store[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, scheme: str
 ) -> None:
     ranges = {"startingOffsets": "700-0", "endingOffsets": "3500-0", "source": source}
     plain = reader(orders, **ranges)
@@ -109,9 +100,10 @@ def test_a_segment_out_of_reach_is_named(orders: Store[bytes], tmp_path: Path) -
     (tmp_path / "elsewhere").rename(archive)
 
 
-@pytest.mark.parametrize("key", ["orders", b"\xff/%41"])
-@pytest.mark.parametrize("source", ["auto", "archive"])
-@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize(
+    ("key", "source", "scheme"),
+    [("orders", "auto", ""), (b"\xff/%41", "auto", "file://"), ("orders", "archive", "file://")],
+)
 def test_executors_read_a_published_archive_where_it_is(
     open_store: Callable[..., Store[bytes]],
     tmp_path: Path,
@@ -147,9 +139,8 @@ def test_executors_read_a_published_archive_where_it_is(
     archived = sum(one.entries for one in store.archived_segments(key))
     assert found == ids[: 4000 if source == "auto" else archived]
     monkeypatch.undo()
-    spark: Any = InProcess()
     lake = str(tmp_path / "lake")
-    assert to_lake(spark, str(store.path), lake, tail_export=export).entries == 4000
+    assert to_lake(LOCAL, str(store.path), lake, tail_export=export).entries == 4000
 
 
 def test_a_micro_batch_is_exported_until_it_is_done(orders: Store[bytes], tmp_path: Path) -> None:
@@ -177,10 +168,9 @@ def test_a_micro_batch_is_exported_until_it_is_done(orders: Store[bytes], tmp_pa
 
 def test_a_job_removes_what_it_exported(orders: Store[bytes], tmp_path: Path) -> None:
     lake, export = str(tmp_path / "lake"), tmp_path / "export"
-    spark: Any = InProcess()
-    done = to_lake(spark, str(orders.path), lake, tail_export=str(export))
+    done = to_lake(LOCAL, str(orders.path), lake, tail_export=str(export))
     assert done.entries == 4000 - 2 + 300
     assert list(export.glob("*")) == []
     orders.xadd("orders", {"n": "last"}, id="9000-0")
-    assert to_lake(spark, str(orders.path), lake, tail_export=str(export)).entries == 1
+    assert to_lake(LOCAL, str(orders.path), lake, tail_export=str(export)).entries == 1
     assert sum(file.entries for file in Lake.open(lake).files()) == 4000 - 2 + 300 + 1
