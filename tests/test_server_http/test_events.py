@@ -84,8 +84,7 @@ def test_a_client_that_received_nothing_continues_where_it_began(store: Store, a
 
 
 def test_a_slow_client_is_read_for_one_step_at_a_time(store: Store, app: App) -> None:
-    for _ in range(40):
-        store.xadd("k", {"v": b"x" * 100_000})
+    store.xadd_many("k", [{"v": b"x" * 100_000}] * 40)
 
     async def scenario() -> None:
         async with EventClient(app, "/streams/k?after=0") as reader:

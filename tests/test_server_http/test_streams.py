@@ -230,8 +230,8 @@ def test_what_is_wrong_is_named(
 
 
 def test_search_finds_in_names_and_values_and_continues(store: Store, client: Client) -> None:
-    for number in range(300):
-        store.xadd("k", {"n": f"Value{number}", "even": str(1 - number % 2)})
+    entries = [{"n": f"Value{number}", "even": str(1 - number % 2)} for number in range(300)]
+    store.xadd_many("k", entries)
     found, examined = searched(client, "/streams/k/search?text=VALUE29")
     values = [one["fields"]["n"] for one in found]
     assert values == ["Value29", *(f"Value{number}" for number in range(290, 300))]
@@ -271,8 +271,7 @@ def test_the_list_of_streams_is_paged_by_key(store: Store, client: Client) -> No
 
 
 def test_a_slow_reader_of_a_long_stream_costs_a_page(store: Store, client: Client) -> None:
-    for _ in range(60):
-        store.xadd("k", {"v": b"x" * 100_000})
+    store.xadd_many("k", [{"v": b"x" * 100_000}] * 60)
 
     def read() -> None:
         client.get("/streams/k?count=5")
