@@ -211,8 +211,8 @@ def test_the_last_process_gives_back_what_was_reserved(tmp_path: Path) -> None:
 
     def write() -> None:
         with Store(path, sync="none") as own:
-            for number in range(8000):
-                own.xadd("s", {"n": number, "f": "v" * 100}, maxlen=100)
+            for number in range(1500):
+                own.xadd("s", {"n": number, "f": "v" * 500}, maxlen=100)
 
     with Store(path, sync="none") as store:
         store.xadd("s", {"f": "v"})

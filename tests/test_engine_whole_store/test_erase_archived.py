@@ -94,7 +94,7 @@ def test_the_archive_of_a_deleted_stream_is_erased_by_its_key(trimmed: Store) ->
 def test_a_segment_with_erased_entries_only_goes(open_store: Callable[..., Store]) -> None:
     store = open_store(sync="none")
     store.set_retention("k", archive=True)
-    ids = [store.xadd("k", entry(n)) for n in range(500)]
+    ids = store.xadd_many("k", [entry(n) for n in range(500)])
     store.xtrim("k", maxlen=0, approximate=False)
     store.archive()
     assert len(list(store.archived_segments("k"))) == 1

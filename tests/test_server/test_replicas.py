@@ -297,8 +297,8 @@ def test_server_that_was_stopped_while_others_wrote(tmp_path: Path) -> None:
             server.send_signal(signal.SIGSTOP)
             try:
                 with streamkeep.open(tmp_path / "s", sync="none") as store:
-                    for number in range(7000):
-                        store.xadd("s", {"n": str(number), "text": "x" * 10_000}, maxlen=10)
+                    for number in range(700):
+                        store.xadd("s", {"n": str(number), "text": "x" * 100_000}, maxlen=10)
             finally:
                 server.send_signal(signal.SIGCONT)
             fed.catch_up(replica)
