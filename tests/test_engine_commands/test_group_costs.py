@@ -83,6 +83,7 @@ class Counting:
 def counted(store: Store) -> Iterator[Work]:
     """Count what LMDB is asked for, from an empty cache on."""
     environment: Any = environment_of(store)
+    environment.checkpointer.stop()  # what its thread asks for is not what is counted
     environment.checkpoints.pin()  # as before any first commit
     context = environment.context
     context.forget()
