@@ -222,7 +222,10 @@ class FolderObjects:  # the methods are those of `ObjectStore`
     def names(self, folder: str) -> list[str]:
         top = self._root / folder
         with self._reaching():
-            found = [path for path in top.rglob("*") if path.is_file()] if top.is_dir() else []
+            try:
+                found = [path for path in top.rglob("*") if path.is_file()] if top.is_dir() else []
+            except FileNotFoundError:  # a folder in it, or all of it, has just gone
+                return self.names(folder)
         return sorted(
             path.relative_to(self._root).as_posix()
             for path in found
@@ -240,7 +243,7 @@ class FolderObjects:  # the methods are those of `ObjectStore`
             (self._root / name).unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        with self._reaching():
+        with suppress(FileNotFoundError), self._reaching():  # a folder that has just gone
             for path in self._root.rglob(".*.part"):
                 with suppress(FileNotFoundError):
                     if path.stat().st_mtime < time.time() - _UNFINISHED_S:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from golden_stores import describe
 from patience import wait_until
 from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.remote.object_store import put_bytes
+from streamkeep.engine.remote.object_store import open_objects, put_bytes
 from streamkeep.format.core.errors import (
     ArgumentError,
     NotShippedError,
@@ -110,6 +111,27 @@ def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
         thread.join()
     assert not verify_copy(target).problems
     assert verify_copy(target).last_commit == newest(store)
+
+
+def test_a_folder_that_goes_while_it_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as on a disk that is unmounted: it had ended the thread of the shipper."""
+    objects = open_objects(str(tmp_path / "target"))
+    scandir = os.scandir
+
+    def unmounted(path: Any = ".") -> Any:
+        if Path(path) == tmp_path / "target/a":
+            monkeypatch.undo()
+            (tmp_path / "target").rename(tmp_path / "unmounted")
+        return scandir(path)
+
+    for listing in (objects.sweep, lambda: objects.names("")):
+        objects.create("a/b/c", b"")
+        monkeypatch.setattr(os, "scandir", unmounted)
+        assert not listing()
+        assert not (tmp_path / "target").exists()
+        shutil.rmtree(tmp_path / "unmounted")
 
 
 def test_an_error_between_records_loses_none(
