@@ -10,8 +10,9 @@ import pytest
 from real_redis.server import RealRedis
 from resp_peer import Peer, serving
 from stores import open_at
-from streamkeep.server.access import Access
+from streamkeep.server.access import Access, categories_of
 from streamkeep.server.commands.table import BY_NAME
+from streamkeep.server.resp.turn import TABLE
 
 RULES = {
     "read": "on >p %R~k %W~other +@all",
@@ -45,6 +46,14 @@ def test_keys_are_open_to_what_a_pattern_allows(real: RealRedis, tmp_path: Path,
         for text in COMMANDS:
             theirs, ours = (peer.call(*text.split()).startswith(b"-NOPERM") for peer in peers)
             assert ours == theirs, text
+
+
+@pytest.mark.redis
+def test_the_dangerous_commands_are_those_of_redis(real: RealRedis) -> None:
+    for spec in {one.name: one for one in TABLE.values() if not one.container}.values():
+        [told] = real.call(b"COMMAND", b"INFO", spec.name.encode())
+        if told is not None:  # an older server lacks the newest ones
+            assert ("dangerous" in categories_of(spec)) == (b"@dangerous" in told[6]), spec.name
 
 
 def test_claims_return_entries_and_so_need_both_rights(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,16 @@ def test_an_address_that_strangers_reach_must_be_safe(
 ) -> None:
     with pytest.raises(ArgumentError, match=problem):
         serve.check(serve.Options(**options))
+
+
+def test_a_rule_that_would_forbid_nothing_is_refused() -> None:
+    for rule in ("-@dangerouss", "-@pubsub", "+@"):
+        with pytest.raises(ArgumentError, match="the categories here are @all"):
+            Access(None, [f"user ann on >x ~* +@all {rule}"])
+    for rule, problem in (("-flushal", "no command 'flushal' here"), ("-CLIENT|KILL", "")):
+        options = serve.Options(access=Access(None, [f"user ann on >x ~* +@all {rule}"]))
+        with pytest.raises(ArgumentError, match=problem) if problem else nullcontext():
+            serve.check(options)
 
 
 def test_a_socket_of_systemd_must_be_safe_too(

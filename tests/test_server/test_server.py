@@ -260,8 +260,8 @@ def test_a_wrong_password_is_answered_later_and_delays_nobody_else(
 
 
 def test_users_have_the_rights_of_their_rules(tmp_path: Path, access: Access) -> None:
-    command = b"-NOPERM this user has no permissions to run the '%b' command\r\n"
-    key = b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
+    command = b"-NOPERM User %b has no permissions to run the '%b' command\r\n"
+    key = b"-NOPERM No permissions to access a key\r\n"
     with (
         open_at(tmp_path / "s") as store,
         serving(store, tmp_path / "k", access=access) as running,
@@ -274,15 +274,15 @@ def test_users_have_the_rights_of_their_rules(tmp_path: Path, access: Access) ->
         assert reader.call("XLEN", "a") == b":1\r\n"
         assert reader.call("XLEN", "b") == key
         assert reader.call("XREAD", "STREAMS", "a", "b", "0", "0") == key
-        assert reader.call("XADD", "a", "*", "f", "v") == command % b"xadd"
-        assert reader.call("CLIENT", "LIST") == command % b"client|list"
+        assert reader.call("XADD", "a", "*", "f", "v") == command % (b"reader", b"xadd")
+        assert reader.call("CLIENT", "LIST") == command % (b"reader", b"client|list")
         assert reader.ask("KEYS", "*") == [b"a"]
         assert reader.ask("SCAN", "0")[1] == [b"a"]
         assert writer.call("AUTH", "writer", "w") == b"+OK\r\n"
         assert writer.call("XADD", "a", "*", "f", "v").startswith(b"$")
         assert writer.call("XADD", "b", "*", "f", "v") == key
         assert writer.call("XLEN", "b") == b":1\r\n"
-        assert writer.call("FLUSHALL") == command % b"flushall"
+        assert writer.call("FLUSHALL") == command % (b"writer", b"flushall")
         assert writer.call("MULTI") == b"+OK\r\n"
         assert writer.call("XLEN", "c") == key
         assert writer.call("EXEC").startswith(b"-EXECABORT")

@@ -250,7 +250,7 @@ def refused(peer: Peer, rules: str, case: Case) -> bool:
         reply = peer.call(*words.split())
         if reply.startswith(b"-NOAUTH") or b"no permissions to run" in reply:
             return True
-        if b"no permissions to access" in reply and not case.lists:
+        if b"No permissions to access" in reply and not case.lists:
             return True
     return case.whole and not {"~*", "%R~*"} & set(rules.split())
 

@@ -10,8 +10,9 @@ these commands.
 
 A rule is `on`, `off`, `nopass`, `>password`, `#sha256`, `~pattern` (keys), `%R~pattern` and
 `%W~pattern` (keys to read or write), `allkeys`, `+command`, `-command`, `+@category`, `-@category`,
-`allcommands`, `nocommands`. The categories are `@all`, `@read`, `@write`, `@connection`, `@admin`
-and `@stream`. Later rules about commands win over earlier ones.
+`allcommands`, `nocommands`. The categories are those of `_CATEGORIES`; a rule that names another
+one, or no command of the server, is refused: it would allow what its author has forbidden. Later
+rules about commands win over earlier ones.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ EVERY_KEY: Final = "*"  # the pattern
 REFUSED_S: Final = 0.5  # how long a wrong password waits for its answer
 
 _ADMIN: Final = {
-    "shutdown", "bgsave", "flushall", "flushdb", "config", "acl", "client|kill", "client|list",
-    "client|unblock", "client|pause", "slowlog", "latency", "psync", "sync", "replconf",
-    "replicaof", "slaveof",
+    "shutdown", "bgsave", "flushall", "flushdb", "config", "acl|list", "acl|users", "client|kill",
+    "client|list", "client|unblock", "client|pause", "client|unpause", "client|no-evict", "slowlog",
+    "latency", "psync", "sync", "replconf", "replicaof", "slaveof", "role", "lastsave",
 }  # fmt: skip
+_DANGEROUS: Final = {"info", "keys", "restore"}  # beside those of @admin
+_CATEGORIES: Final = ("all", "read", "write", "stream", "connection", "admin", "dangerous")
 
 
 class NoPermissionError(CommandError):
@@ -44,13 +47,15 @@ class NoPermissionError(CommandError):
 def categories_of(spec: Spec) -> set[str]:
     found = {"all"}
     if spec.name in _ADMIN or spec.name.partition("|")[0] in _ADMIN:
-        found |= {"admin"}
+        found |= {"admin", "dangerous"}
     elif spec.first or spec.run is not None:
         found.add("read" if spec.kind == READS else "write")
     else:
         found.add("connection")
     if spec.name.startswith("x"):
         found.add("stream")
+    if spec.name in _DANGEROUS:
+        found.add("dangerous")
     return found
 
 
@@ -91,6 +96,11 @@ class User:
             self._add_keys(rule[4:], READ | WRITE)
         elif rule in ("allcommands", "nocommands"):
             self._commands.append((rule == "allcommands", "@all"))
+        elif rule[1:2] == "@" and rule[2:].lower() not in _CATEGORIES:
+            known = ", ".join(f"@{one}" for one in _CATEGORIES)
+            raise ArgumentError(
+                f"user {self.name.decode()}: {rule!r}, but the categories here are {known}"
+            )
         elif rule[:1] in "+-" and len(rule) > 1:
             self._commands.append((rule[0] == "+", rule[1:].lower()))
         elif rule not in ("resetchannels", "allchannels", "&*"):
@@ -98,6 +108,15 @@ class User:
 
     def _add_keys(self, text: str, rights: int) -> None:
         self._rights[text] = self._rights.get(text, 0) | rights
+
+    def check_names(self, table: dict[bytes, Spec]) -> None:
+        """Raise for a rule about a command that the table of a server does not have."""
+        for _, what in self._commands:
+            if what[0] != "@" and what.encode() not in table:
+                raise ArgumentError(
+                    f"user {self.name.decode()}: there is no command {what!r} here; next: remove "
+                    "this rule, or correct it"
+                )
 
     def accepts(self, password: bytes) -> bool:
         """Return whether the user may log in with this password."""
@@ -125,13 +144,12 @@ class User:
         if spec.name in ("flushall", "flushdb") and (READ | WRITE, EVERY_KEY) not in self._keys:
             allowed = False
         if not allowed:
+            name = self.name.decode()
             raise NoPermissionError(
-                f"NOPERM this user has no permissions to run the '{spec.name}' command"
+                f"NOPERM User {name} has no permissions to run the '{spec.name}' command"
             )
         if not all(self._may_use(key, needed) for key, needed in rights):
-            raise NoPermissionError(
-                "NOPERM this user has no permissions to access one of the keys used as arguments"
-            )
+            raise NoPermissionError("NOPERM No permissions to access a key")
 
     def _may_use(self, key: bytes, needed: int) -> bool:
         """Return whether one pattern, as in Redis, gives all rights that are needed."""

@@ -39,6 +39,7 @@ from streamkeep.server.access import Access
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.info import metrics_of
 from streamkeep.server.resp.server import Server
+from streamkeep.server.resp.turn import TABLE
 from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ def run(path: Path, options: Options, *, sync: Sync, create: bool = True) -> Non
 
 def check(options: Options) -> None:
     """Raise for an address that strangers could use, or change the store with."""
+    for user in options.access.users.values():
+        user.check_names(TABLE)
     anonymous = options.access.anonymous
     if options.http and options.write and anonymous is not None and anonymous.may_write:
         raise ArgumentError(
