@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install '.[plot]'")
 
 from streamkeep.engine.api.store import Store
-from streamkeep.pipeline.jobs.report import MeasureError, Page, bars, report
+from streamkeep.pipeline.jobs.report import MeasureError, Page, bars, quoted, report
 
 LAGS = "at,stream,group,lag,time lag ms,pending\nbefore,'=orders,'+packers,480,7,20\n"
 
