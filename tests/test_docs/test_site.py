@@ -127,6 +127,7 @@ def test_the_site_opens_from_disk_is_searched_and_asks_no_other_host(tmp_path: P
         assert "archive" in browser.text(".md-search-result__list").lower()
         for words, page in SEARCHES.items():
             browser.type(".md-search__input", words)
+            browser.press("End")  # the page looks at the field when a key was released
             browser.until(
                 "[...document.querySelectorAll('.md-search-result__item')].slice(0, 3)"
                 f".some((one) => one.querySelector('a').pathname.endsWith('/{page}'))",
