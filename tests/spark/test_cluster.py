@@ -9,7 +9,7 @@ import sys
 import tarfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ import streamkeep
 from addresses import free_ports
 from patience import PATIENCE_S
 from spark.drivers import run_driver
-from spark.s3_server import serving
 from streamkeep.engine.api.store import Store
+from streamkeep.pipeline.lake.table import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -98,77 +98,72 @@ def wait_for_workers(web: int, logs: Path) -> None:
             continue
 
 
-@pytest.fixture
-def filled(orders: Store[bytes]) -> Store[bytes]:
-    """A store of one stream, archived for a part, that no process has open."""
-    orders.set_retention("orders", archive=True)
-    ids = [f"{1_718_004_800_000 + number * 100_000}-0" for number in range(_ENTRIES)]
-    orders.xadd_many("orders", [{"n": str(number)} for number in range(_ENTRIES)], ids=ids)
-    orders.xtrim("orders", maxlen=1000)
-    orders.archive()
-    orders.close()
-    return orders
-
-
-_WITHOUT_THE_PACKAGE = """
-import sys
-from streamkeep import pipeline
-from streamkeep.pipeline.jobs.audit import audit
-from streamkeep.pipeline.jobs.to_lake import to_lake
-
-def where_from(batches):
-    import os
-    import pyarrow as pa
-    import streamkeep
-    from streamkeep.format.node import listpack
-
-    for batch in batches:
-        files = f"{os.getcwd()} {streamkeep.__file__} {listpack.__file__}"
-        yield pa.RecordBatch.from_pydict({"files": [files]})
-
-master, store, lake, copy, staging = sys.argv[1:]
-conf = {"spark.executor.memory": "512m", "spark.log.level": "ERROR"}
-spark = pipeline.session(master, ship_code=True, **conf)
-print("lake", to_lake(spark, store, lake).entries)
-print("audit", len(audit(spark, store, lake=lake).problems))
-frame = spark.range(0, 4, 1, 4).mapInArrow(where_from, "files string")
-for row in frame.distinct().collect():
-    print("code", row.files)
-reader = spark.read.format("streamkeep").options(subscribe="orders", minPartitions=4)
-frame = reader.schema("n int").load("orders.store")
-print("read", frame.count())
-writer = frame.write.format("streamkeep").option("stream", "s").mode("append")
-writer.option("stagingPath", staging).save(copy)
-spark.stop()
-"""
-
-
 @pytest.mark.slow
 def test_jobs_on_a_cluster_that_has_not_the_package(
-    cluster: str, filled: Store[bytes], tmp_path: Path
+    cluster: str, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:
-    places = [tmp_path / name for name in ("lake", "copy", "staging")]
+    store = open_store("orders.store")
+    store.set_retention("orders", archive=True)
+    numbers = range(_ENTRIES)
+    ids = [f"{1_718_004_800_000 + number * 100_000}-0" for number in numbers]
+    store.xadd_many("orders", [{"n": str(number)} for number in numbers], ids=ids)
+    store.xtrim("orders", maxlen=1000)
+    archived = store.archive().entries
+    assert archived
+    store.close()
+    lake = str(tmp_path / "lake")
+    program = f"""
+    from streamkeep import pipeline
+    from streamkeep.pipeline.jobs.audit import audit
+    from streamkeep.pipeline.jobs.to_lake import to_lake
+
+    def where_from(batches):
+        import os
+        import pyarrow as pa
+        import streamkeep
+        from streamkeep.format.node import listpack
+
+        for batch in batches:
+            files = f"{{os.getcwd()}} {{streamkeep.__file__}} {{listpack.__file__}}"
+            yield pa.RecordBatch.from_pydict({{"files": [files]}})
+
+    conf = {{"spark.executor.memory": "512m", "spark.log.level": "ERROR"}}
+    spark = pipeline.session({cluster!r}, ship_code=True, **conf)
+    print("lake", to_lake(spark, {str(store.path)!r}, {lake!r}).entries)
+    report = audit(spark, {str(store.path)!r}, lake={lake!r})
+    print("audit", report.entries, len(report.problems))
+    frame = spark.range(0, 4, 1, 4).mapInArrow(where_from, "files string")
+    for row in frame.distinct().collect():
+        print("code", row.files)
+    reader = spark.read.format("streamkeep").options(subscribe="orders", minPartitions=4)
+    print("read", reader.schema("n int").load("orders.store").count())
+    spark.stop()
+    """
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    arguments = (cluster, filled.path, *places)
-    printed = run_driver(_WITHOUT_THE_PACKAGE, *arguments, environment=environment, folder=tmp_path)
-    assert {f"lake {_ENTRIES}", "audit 0", f"read {_ENTRIES}"} <= set(printed)
-    shipped = [line.split()[1:] for line in printed if line.startswith("code ")]
+    printed = run_driver(program, environment=environment, folder=tmp_path)
+    assert sum(file.entries for file in Lake.open(lake).files()) == _ENTRIES
+    lines = [line.split() for line in printed]
+    assert ["lake", str(_ENTRIES)] in lines
+    assert ["audit", str(_ENTRIES + archived), "0"] in lines
+    assert ["read", str(_ENTRIES)] in lines
+    shipped = [line[1:] for line in lines if line[0] == "code"]
     assert shipped
     for folder, package, module in shipped:
         assert Path(folder).is_relative_to(tmp_path)
         assert Path(package).is_relative_to(Path(folder).resolve())
         assert Path(module).is_relative_to(Path(folder).resolve())
-    with Store(places[1], readonly=True) as copy:
-        assert copy.xlen("s") == _ENTRIES
-    assert list(places[2].glob("*")) == []
 
 
 _IN_A_BUCKET = """
 import sys
 from streamkeep import pipeline
+from streamkeep.pipeline.jobs.audit import audit
+from streamkeep.pipeline.jobs.report import report
+from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.to_lake import to_lake
 
-master, store = sys.argv[1:]
+master, store, copy = sys.argv[1:]
+lake, tail = "s3://bucket/lake", "s3://bucket/tail"
 conf = {"spark.executor.memory": "512m", "spark.log.level": "ERROR"}
 spark = pipeline.session(master, spark_archives="env.tar.gz#env", **conf)
 
@@ -178,8 +173,12 @@ def where_from(batches):
     for batch in batches:
         yield pa.RecordBatch.from_pydict({"place": [os.environ["PACKED_ENVIRONMENT"]]})
 
-print("lake", to_lake(spark, store, "s3://bucket/lake", tail_export="s3://bucket/tail").entries)
-print("read", pipeline.read_lake(spark, "s3://bucket/lake", columns=["ms"]).count())
+print("lake", to_lake(spark, store, lake, tail_export=tail).entries)
+print("audit", len(audit(spark, store, lake=lake).problems))
+print("read", pipeline.read_lake(spark, lake, columns=["ms"]).count())
+print("report", report(spark, store, "report", measures=["n"], tail_export=tail).entries)
+print("restore", restore(spark, lake, copy, "orders", staging="s3://bucket/staging").entries)
+print("again", restore(spark, lake, copy, "orders", staging="s3://bucket/staging").entries)
 for row in spark.range(0, 4, 1, 4).mapInArrow(where_from, "place string").distinct().collect():
     print("python", row.place)
 spark.stop()
@@ -204,17 +203,41 @@ exec {sys.executable} "$@"
 
 @pytest.mark.slow
 def test_a_packed_environment_and_a_bucket(
-    cluster: str, filled: Store[bytes], tmp_path: Path
+    cluster: str, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:
     """Workers know S3 only from the settings of the session."""
     pytest.importorskip("moto", reason="moto and flask are not installed: pip install '.[dev]'")
+    from spark.s3_server import serving
+
+    store = open_store("orders.store")
+    ids = [f"{1_718_004_800_000 + number * 100_000}-0" for number in range(_ENTRIES)]
+    store.xadd_many("orders", [{"n": str(number)} for number in range(_ENTRIES)], ids=ids)
+    expected = store.xrange("orders")
+    store.close()
     pack_environment(tmp_path)
+    copy = open_store("copy.store")
+    copy.close()
     with serving() as server:
         environment = {**os.environ, **server.environment, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment["PYSPARK_PYTHON"] = "./env/bin/python"
-        arguments = (cluster, filled.path)
-        lines = run_driver(_IN_A_BUCKET, *arguments, environment=environment, folder=tmp_path)
-    assert lines[:2] == [f"lake {_ENTRIES}", f"read {_ENTRIES}"]
-    assert len(lines) > 2
-    for line in lines[2:]:  # where executors have unpacked it, not where the driver has
+        lines = run_driver(
+            _IN_A_BUCKET,
+            cluster,
+            store.path,
+            copy.path,
+            environment=environment,
+            folder=tmp_path,
+        )
+    assert lines[:6] == [
+        f"lake {_ENTRIES}",
+        "audit 0",
+        f"read {_ENTRIES}",
+        f"report {_ENTRIES}",
+        f"restore {_ENTRIES}",
+        "again 0",
+    ]
+    assert len(lines) > 6
+    for line in lines[6:]:  # where executors have unpacked it, not where the driver has
         assert line.startswith(f"python {tmp_path}/work-")
+    with Store(copy.path, readonly=True) as restored:
+        assert restored.xrange("orders") == expected
