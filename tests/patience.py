@@ -80,14 +80,3 @@ def peak_of(call: Callable[[], object], *, limit: int) -> int:
         if least <= limit:
             break
     return least
-
-
-def locks_awaited(folder: Path) -> int:
-    """Return how many threads, of all processes, wait for a lock on a file of a folder."""
-    files = {path.stat().st_ino for path in folder.iterdir()}
-    waiting = 0
-    for line in Path("/proc/locks").read_text().splitlines():
-        _, arrow, *rest = line.split()
-        if arrow == "->" and int(rest[4].rsplit(":", 1)[1]) in files:
-            waiting += 1
-    return waiting

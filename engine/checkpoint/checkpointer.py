@@ -131,7 +131,7 @@ class Checkpointer:
         try:
             while not self._is_over():
                 notified = self._wakeup.wait(LOOK_EVERY_S)
-                self._look()
+                self._context.wait.report()
                 if notified and not self._is_over():
                     self._stay_awake()
         finally:
@@ -141,12 +141,6 @@ class Checkpointer:
 
     def _is_over(self) -> bool:
         return self._stopping or self._context.closed != ""
-
-    def _look(self) -> None:
-        """Log which process is stopped if a thread has waited for it for long."""
-        context = self._context
-        for wait in context.wait, context.journal_or_raise().syncs.leader.wait:
-            wait.report()
 
     def _stay_awake(self) -> None:
         """Do what is due until the store has been quiet for a while."""
@@ -178,7 +172,7 @@ class Checkpointer:
             failed = attempt("the sync of the journal", sync, context.last_commit)
         journal.control.forget_killed()
         attempt("the preparation of a journal file", journal.prepare_recycled)
-        self._look()
+        context.wait.report()
         if now >= self._chores_at:
             self._chores_at = now + CHORES_EVERY_S
             for work, run in self._chores:

@@ -2,7 +2,7 @@
 
     0     number of the journal file to which the last record was written; 0: none is in use
     8     the newest commit: its record is published
-    16    8 bytes that are not used any more
+    16    when a sync ended last, in ns of CLOCK_MONOTONIC; who waits for one sleeps on it
     24    commit number up to which the journal is on disk
     32    number of the file that holds this commit
     40    1 after a failed sync: no process may write until the store has been recovered
@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -41,6 +42,7 @@ from streamkeep.engine.system import boot_id, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
+from streamkeep.engine.system.shared_word import SharedWord
 from streamkeep.format.core.errors import StoreError, StoreLockedError
 from streamkeep.format.journal.checkpoint import NO_BOOT
 from streamkeep.format.journal.position import LogPosition
@@ -56,6 +58,7 @@ _MOST_INODE: Final = (1 << 63) - 1
 # Offsets in words of 8 bytes:
 _FILE: Final = 0
 _NEWEST: Final = 1
+_SYNC_ENDED: Final = 2
 _DURABLE: Final = 3
 _DURABLE_FILE: Final = 4
 _POISON: Final = 5
@@ -84,6 +87,7 @@ class ControlFile:
         """
         self._path = str(folder.path / CONTROL_FILE)
         self._poisoned = False  # by this process
+        self._sleepers: SharedWord | None = None  # of all processes, that wait for a sync
         self.handle = folder.open(CONTROL_FILE, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.handle, fcntl.LOCK_EX)
         try:
@@ -133,6 +137,8 @@ class ControlFile:
         """
         handle, self.handle = self.handle, -1
         if handle >= 0:
+            if self._sleepers is not None:
+                self._sleepers.close()
             mapped, self._words = self._words, memoryview(bytes(self._map)).cast("q")
             mapped.release()
             self._file.close()
@@ -143,7 +149,8 @@ class ControlFile:
         self.count_begun()  # by a process that may have died before its name was on disk
         self.publish(position.commit_number)
         self.set_file(position.file_number)
-        self.set_durable(position.file_number, position.commit_number)
+        self._try_word(_DURABLE, position.commit_number)
+        self._try_word(_DURABLE_FILE, position.file_number)
 
     def file_number(self) -> int:
         return self._words[_FILE]
@@ -238,13 +245,33 @@ class ControlFile:
         return self._words[_DURABLE_FILE]
 
     def set_durable(self, file_number: int, commit_number: int) -> None:
-        """Publish the durable commit, after a sync or a checkpoint.
+        """Publish the durable commit, after a sync or a checkpoint; do nothing if a later one is.
 
         Each of the two numbers is true by itself, so two processes may do so at the same time.
         """
+        if self._words[_DURABLE] > commit_number:
+            return
         if self._words[_DURABLE_FILE] != file_number:
             self._try_word(_DURABLE_FILE, file_number)
         self._try_word(_DURABLE, commit_number)  # without room, a sync covers these commits again
+
+    def sync_ended(self) -> int:
+        """Return what changes whenever a sync has ended, and its leader has gone."""
+        return self._words[_SYNC_ENDED]
+
+    def end_sync(self) -> None:
+        """Wake the first that waits for the end of a sync; its leader has gone."""
+        self._try_word(_SYNC_ENDED, time.monotonic_ns())  # without room, they wake by themselves
+        self._futex().wake()
+
+    def await_sync(self, ended: int, limit_s: float) -> None:
+        """Sleep until a sync ends, or the limit, unless `sync_ended` returns a new number."""
+        self._futex().sleep(ended, limit_s)
+
+    def _futex(self) -> SharedWord:
+        if self._sleepers is None:
+            self._sleepers = SharedWord(self.handle, _SYNC_ENDED)
+        return self._sleepers
 
     def openings(self) -> int:
         """Return how often the file is open; it may be too high after a process was killed."""

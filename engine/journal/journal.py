@@ -80,8 +80,8 @@ class Journal:
         """Close the files, except the control file."""
         self._close_file()
         self.log.close()
-        if self.syncs.close():
-            self.folder.close()
+        self.syncs.close()
+        self.folder.close()
 
     def abandon(self) -> None:
         """Close the files in a forked child, which must neither write to them nor hold locks."""

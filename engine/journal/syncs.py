@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from typing import Final
 
 from streamkeep.engine.journal.control_file import ControlFile
@@ -21,20 +22,19 @@ from streamkeep.engine.journal.reader import file_name
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
 from streamkeep.engine.system.locks import make_lock
-from streamkeep.engine.system.long_wait import LongWait, PatientLock, holders_of
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
     RecoveryNeededError,
     StoreClosedError,
     StoreError,
-    StoreLockedError,
     StreamkeepError,
 )
 
 LOCK_FILE: Final = "sync"
+_LOOK_S: Final = 0.02  # how soon it is seen that a leader was killed
+_PATIENCE_S: Final = 0.5  # of who waits for a leader; most syncs take a hundredth of that
 _ANY: Final = (1 << 62) - 1  # above every commit number
 _flock: Final = fcntl.flock
-_LOCK: Final = fcntl.LOCK_EX
 _TRY: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
 
@@ -42,21 +42,23 @@ _UNLOCK: Final = fcntl.LOCK_UN
 class SyncLeader:
     """The lock of a store's syncs; one thread of a process may use it at a time.
 
-    While a process syncs, others commit, and wait for the lock of a file. The one that gets it next
-    syncs everything that is committed by then, and publishes that in the control file. The others
-    get the lock after it, find their commits on disk, and leave at once. The system releases the
-    lock when a process dies, and the next caller leads.
+    While a process syncs, others commit, and sleep. At its end it wakes the first of them. That one
+    takes the lock, syncs everything that is committed by then, and publishes that in the control
+    file. The others get the lock after it, find their commits on disk, and leave at once.
+
+    The system releases the lock when a process dies, and sleepers look for that. A process that is
+    stopped keeps it. So nobody waits for long: to sync beside a leader is needless, and harmless.
+
+    Attributes:
+        patience_s: how long a caller waits for a leader.
     """
 
     def __init__(self, folder: Folder, control: ControlFile) -> None:
         """Open or create the lock file, which is never written."""
         self.control = control
-        self.wait = LongWait("the lock of the journal's syncs", self._holders)
-        self.wait.progress = control.durable
+        self.patience_s = _PATIENCE_S
+        self._beside = False  # the lock was taken for longer than that
         self._handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
-
-    def _holders(self) -> list[int]:
-        return holders_of([self._handle])
 
     def close(self) -> None:
         handle, self._handle = self._handle, -1
@@ -69,15 +71,20 @@ class SyncLeader:
         Returns:
             Whether the caller leads, until `end`; False if the commit is on disk.
         """
-        leads = False
-        try:
-            with self.wait:
-                _flock(self._handle, _LOCK)
-            leads = self.control.durable() < commit_number
-            return leads
-        finally:
-            if not leads:
-                self.end()
+        control = self.control
+        until = time.monotonic() + self.patience_s
+        while True:
+            ended = control.sync_ended()  # before the try: a leader that goes after it changes this
+            if self.try_lead():
+                break
+            if self._beside or time.monotonic() > until:
+                self._beside = True
+                break
+            control.await_sync(ended, _LOOK_S)
+        leads = control.durable() < commit_number
+        if not leads:
+            self.end()
+        return leads
 
     def try_lead(self) -> bool:
         """Lead if no process does; return whether the caller leads, until `end`."""
@@ -85,10 +92,12 @@ class SyncLeader:
             _flock(self._handle, _TRY)
         except BlockingIOError:
             return False
+        self._beside = False
         return True
 
     def end(self) -> None:
         _flock(self._handle, _UNLOCK)
+        self.control.end_sync()
 
 
 class Syncs:
@@ -103,40 +112,27 @@ class Syncs:
         self.used = False
         self._folder = folder
         self._control = control
-        self._make_lock()
+        self._lock = make_lock("sync")
         self._awaited = -1  # the newest commit for which a caller has waited
         self._closed = False  # set under the lock
         self._handle = -1  # of the file that was synced last
         self._number = 0  # its number
         self._begun = -1  # how many files were begun when it was opened
 
-    def close(self) -> bool:
-        """Close the files; commits for which threads still wait are on disk then.
-
-        Returns:
-            False if the files must stay open: a thread waits for a process that is stopped.
-        """
-        try:
-            self._lock.acquire()
-        except StoreLockedError:
-            self._closed = True
-            return False
-        try:
-            with contextlib.suppress(StreamkeepError):  # each of these threads gets the error
-                if self._control.durable() < self._awaited:
-                    self._sync_files(self._awaited)
-        finally:
-            self._close_files()
-            self._lock.release()
-        return True
+    def close(self) -> None:
+        """Close the files; commits for which threads still wait are on disk then."""
+        with self._lock:
+            try:
+                with contextlib.suppress(StreamkeepError):  # each of these threads gets the error
+                    if self._control.durable() < self._awaited:
+                        self._sync_files(self._awaited)
+            finally:
+                self._close_files()
 
     def abandon(self) -> None:
         """Close the files in a forked child, which must not hold locks of its parent."""
         self._close_files()
-        self._make_lock()
-
-    def _make_lock(self) -> None:
-        self._lock = PatientLock(make_lock("sync"), self.leader.wait)
+        self._lock = make_lock("sync")
 
     def _close_files(self) -> None:
         self._closed = True
@@ -235,6 +231,7 @@ class Syncs:
                     f"({error}); next: close some, or raise the limit (ulimit -n), then call `sync`"
                 ) from error
             raise self.fail(error) from error
+        self.check()  # the system tells each error once: another process may have got this one
         control.set_durable(last, made)
         return True
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from inside import checkpoint_now, checkpointer_of, environment_of, journal_of
 from patience import PATIENCE_S, wait_until
-from streamkeep import Store
+from stopped import status_of, stop, stopped_child
+from streamkeep import Store, recovery
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.syncs import LOCK_FILE
@@ -139,3 +143,40 @@ def test_a_sync_is_tried_without_waiting_for_another_one(open_store: Callable[..
     assert journal.syncs.try_to(newest)
     assert journal.control.durable() >= newest
     journal.syncs.wait_for(newest)
+
+
+@pytest.mark.usefixtures("plain_locks")
+@pytest.mark.parametrize("then", [signal.SIGCONT, signal.SIGKILL], ids=["goes on", "is killed"])
+@pytest.mark.parametrize("name", ["journal:sync", "journal:synced"])
+def test_a_process_that_is_stopped_in_a_sync_stops_no_other(
+    tmp_path: Path, name: str, then: signal.Signals
+) -> None:
+    path = tmp_path / "store"
+
+    def append() -> None:
+        with Store(path) as own:
+            failpoints.arm(name, stop)
+            own.xadd("s", {"of": "the child"})
+
+    with Store(path) as store:
+        child = stopped_child(append)
+        journal = journal_of(store)
+        store.xadd("s", {"of": "this process"})  # which may wait for half a second
+        journal.syncs.leader.patience_s = PATIENCE_S  # no other one waits
+        threads = [
+            threading.Thread(target=store.xadd, args=("s", {"of": "a thread"})) for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        store.sync()
+        checkpoint_now(store)
+        durable = journal.control.durable()
+        assert durable == journal.control.newest()
+        os.kill(child, then)
+        assert status_of(child) == (0 if then == signal.SIGCONT else -then)
+        assert journal.control.durable() >= durable
+        assert store.xlen("s") == 5
+        store.xadd("s", {"of": "this process"})
+    assert list(recovery.check(path)) == []

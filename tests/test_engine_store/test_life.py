@@ -87,6 +87,7 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
     journal = journal_of(store)
     commit_number = store.durability().last_commit
     assert journal.control.durable() < commit_number
+    journal.syncs.leader.patience_s = PATIENCE_S
     other = ControlFile(journal.folder)  # as another process has it
     leader = SyncLeader(journal.folder, other)
     assert leader.lead()
@@ -109,6 +110,7 @@ def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
     store = open_store(sync="none")
     store.xadd("s", {"f": "v"})
     journal = journal_of(store)
+    journal.syncs.leader.patience_s = PATIENCE_S
     commit_number = store.durability().last_commit
     other = ControlFile(journal.folder)
     leader = SyncLeader(journal.folder, other)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inside import checkpoint_now, context_of, environment_of, journal_of
+from inside import checkpoint_now, context_of, environment_of
 from patience import PATIENCE_S, wait_until
 from stopped import stop, stopped_child
 from streamkeep.engine.api.store import Store
@@ -23,37 +23,6 @@ def in_a_transaction(path: Path) -> None:
     with Store(path) as own, own.transaction() as txn:
         txn.xadd("s", {"of": "the child"})
         stop()
-
-
-def in_a_sync(path: Path) -> None:
-    with Store(path) as own:
-        failpoints.arm("journal:sync", stop)
-        own.xadd("s", {"of": "the child"})
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("plain_locks")
-def test_a_process_that_is_stopped_in_a_sync_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "store"
-    caplog.set_level(logging.WARNING, "streamkeep")
-    with Store(path) as store:
-        child = stopped_child(lambda: in_a_sync(path))
-        journal_of(store).syncs.leader.wait.limit_s = 0.1
-        first = threading.Thread(target=store.xadd, args=("s", {"of": "a thread"}))
-        first.start()
-        named = f"process {child}, which is stopped; next: let it go on (kill -CONT {child})"
-        try:
-            wait_until(lambda: named in caplog.text)
-            with pytest.raises(StoreLockedError) as raised:
-                store.sync()
-            assert named in str(raised.value)
-        finally:
-            os.kill(child, signal.SIGCONT)
-            os.waitpid(child, 0)
-        first.join(PATIENCE_S)
-        assert store.xlen("s") == 2
 
 
 @pytest.mark.usefixtures("plain_locks")

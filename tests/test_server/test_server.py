@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 from resp_peer import Line, Peer, Running, serving
 from stores import open_at
 from streamkeep.engine.journal.control_file import ControlFile
@@ -126,6 +126,7 @@ def test_a_process_that_is_stopped_while_it_syncs_delays_only_clients_that_write
     assert peer.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
     running.server._sync_s = 0.0
     journal = running.server.environment.context.journal_or_raise()
+    journal.syncs.leader.patience_s = PATIENCE_S
     process = ControlFile(journal.folder)  # as another process has it
     with open(running.server.store.path / JOURNAL_FOLDER / LOCK_FILE) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
