@@ -14,7 +14,10 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip insta
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.jobs.report import MeasureError, Page, bars, quoted, report
 
-LAGS = "at,stream,group,lag,time lag ms,pending\nbefore,'=orders,'+packers,480,7,20\n"
+FORMER = (
+    "at,stream,group,lag,time lag ms,pending,consumers,latency p50 ms,latency p99 ms,"
+    "oldest pending ms\nbefore,'=orders,'+packers,480,7,20,1,,,\n"
+)
 
 
 @pytest.fixture
@@ -42,12 +45,13 @@ def test_a_report_shows_sizes_groups_measures_and_the_lags_of_former_ones(
 ) -> None:
     folder = tmp_path / "report"
     folder.mkdir()
-    (folder / "lag.csv").write_text(LAGS)
+    (folder / "groups.csv").write_text(FORMER)
     assert report(spark, str(filled.path), str(folder), measures=["n"]).entries == 400
-    lags = [(row["stream"], row["group"], row["lag"]) for row in rows_of(folder / "lag.csv")]
-    assert lags == [("'=orders", "'+packers", "480"), ("'=orders", "'+packers", "180")]
-    (group,) = rows_of(folder / "groups.csv")
-    assert (group["pending"], group["lag"]) == ("20", "180")
+    groups = [
+        (row["stream"], row["group"], row["lag"], row["pending"])
+        for row in rows_of(folder / "groups.csv")
+    ]
+    assert groups == [("'=orders", "'+packers", lag, "20") for lag in ("480", "180")]
     (sizes,) = rows_of(folder / "streams.csv")
     assert (sizes["stream"], sizes["live"], sizes["archived"]) == ("'=orders", "200", "200")
     assert min(int(sizes["size live"]), int(sizes["size archived"])) > 100

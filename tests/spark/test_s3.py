@@ -40,7 +40,7 @@ from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake import delta as newest
 from streamkeep.pipeline.lake.files import LakeConflictError, day_of
 from streamkeep.pipeline.lake.table import Lake
-from streamkeep.pipeline.source import executor
+from streamkeep.pipeline.source import stores
 from streamkeep.pipeline.source.reader import StreamkeepReader
 from streamkeep.pipeline.storage.places import StorageError, file_system, log_settings
 
@@ -246,7 +246,7 @@ def test_a_live_tail_is_exported_to_a_bucket(
     parts = exported.partitions()
     assert len(objects("s3://bucket/export")) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(executor, "reading", _no_store)
+        patch.setattr(stores, "reading", _no_store)
         monkeypatch.setattr(exported, "partitions", lambda: parts)
         assert rows(exported) == expected
     done = to_lake(LOCAL, str(orders.path), LAKE, tail_export="s3://bucket/of-job")

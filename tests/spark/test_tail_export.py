@@ -19,7 +19,7 @@ from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
-from streamkeep.pipeline.source import executor
+from streamkeep.pipeline.source import stores
 from streamkeep.pipeline.source.reader import StreamkeepReader
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
 from streamkeep.pipeline.storage.places import NotOnExecutorError
@@ -67,7 +67,7 @@ def test_executors_read_the_same_without_the_store(
     export = f"{scheme}{tmp_path / 'export'}"
     exported = reader(orders, **ranges, tailExport=export)
     parts = exported.partitions()
-    monkeypatch.setattr(executor, "reading", no_store)
+    monkeypatch.setattr(stores, "reading", no_store)
     found = [row for part in parts for row in rows(exported.read(part))]
     assert expected
     assert sorted(found, key=_place) == sorted(expected, key=_place)
@@ -132,7 +132,7 @@ def test_executors_read_a_published_archive_where_it_is(
     export = f"{scheme}{tmp_path / 'export'}"
     exported = reader(store, source=source, tailExport=export)
     parts = exported.partitions()
-    monkeypatch.setattr(executor, "reading", no_store)
+    monkeypatch.setattr(stores, "reading", no_store)
     archive.rename(tmp_path / "hidden")  # as on another host
     found = [row["id"] for part in parts for row in rows(exported.read(part))]
     (tmp_path / "hidden").rename(archive)
