@@ -27,7 +27,7 @@ PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/te
 # Without bytecode every process that a test starts compiles the sources again, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-small node-clients suites test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check site wheels \
+.PHONY: help demo demo-small node-clients suites test test-pure test-lowest test-crash test-damage test-all lint type fmt bench bench-quick docs docs-check site wheels \
 	clean dev
 
 help: ## list the targets
@@ -147,6 +147,9 @@ fmt: $(VENV)/installed ## format the sources
 
 bench: $(VENV)/installed ## measure; prints machine, versions and data shape
 	$(BIN)/python -m benchmarks
+
+bench-quick: $(VENV)/installed ## try the benchmarks that need nothing else, at small sizes: under three minutes
+	$(BIN)/python -m benchmarks --quick commits durable embedded copies attach
 
 docs: $(VENV)/installed ## write the generated parts of docs/
 	$(BIN)/python docs/generate.py

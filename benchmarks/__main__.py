@@ -34,7 +34,7 @@ BENCHMARKS = {
 
 
 def main() -> int:
-    """Run what was asked for; 1 when a target was missed."""
+    """Run what was asked for; 1 when a target was missed, of which small sizes say nothing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument(
@@ -51,7 +51,7 @@ def main() -> int:
         BENCHMARKS[name].run(report, quick=options.quick)
     if report.missed:
         print(f"\nmissed: {', '.join(report.missed)}")
-    return 1 if report.missed else 0
+    return 1 if report.missed and not options.quick else 0
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ jobs, sessions, open_ones = [], [], ExitStack()
 
 
 @contextmanager
-def running():
+def running(at):
     if not sessions:
-        sessions.append(open_ones.enter_context(start()))
+        sessions.append(open_ones.enter_context(start(at)))
     yield sessions[0]
 
 

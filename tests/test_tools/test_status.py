@@ -15,9 +15,9 @@ import streamkeep
 from cli_runner import lines, objects, run
 from patience import PATIENCE_S, line_of
 from streamkeep.jobs import Queue
+from streamkeep.metrics import figures
 from streamkeep.recovery import backup
 from streamkeep.server.http import overview
-from streamkeep.tools.commands import status_cmd
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ def test_a_group_that_lags_needs_attention_on_request() -> None:
 
 
 def test_a_full_disk_needs_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_cmd, "LOW_DISK", 1 << 60)
+    monkeypatch.setattr(figures, "LOW_DISK", 1 << 60)
     assert facts(status=8)["state"] == "full"
 
 

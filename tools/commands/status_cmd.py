@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from streamkeep.metrics.figures import Figures, QueueFigures, StoreFigures
 
 LATE_MS: Final = 60_000  # without news, after which a copy elsewhere needs attention
-LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full
 
 
 class Problem(NamedTuple):
@@ -84,6 +83,7 @@ def status(
         max_lag: A group that has more entries to read needs attention.
     """
     from streamkeep.metrics import figures_of
+    from streamkeep.metrics.figures import LOW_DISK
 
     problems: list[Problem] = []
     checked = last_check(store_path)

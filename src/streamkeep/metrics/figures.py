@@ -6,7 +6,7 @@ Costs a few row reads for each stream, group and consumer. Rates are differences
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot
@@ -20,6 +20,8 @@ from streamkeep.format.rows.following import FollowingRow
 from streamkeep.jobs.layout import Names
 from streamkeep.jobs.listing import QueueStats, stats_of
 from streamkeep.jobs.queue import queue_names
+
+LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full
 
 
 class GroupFigures(NamedTuple):

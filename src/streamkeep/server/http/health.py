@@ -11,7 +11,7 @@ from starlette.responses import Response
 import streamkeep
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.metrics.figures import archive_figures, figures_of, store_figures
+from streamkeep.metrics.figures import LOW_DISK, archive_figures, figures_of, store_figures
 from streamkeep.metrics.prometheus import CONTENT_TYPE, Metric, metrics_of, text_of
 from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.recovery.fsck.findings import CATALOGUE, Progress, Severity
@@ -19,7 +19,6 @@ from streamkeep.recovery.fsck.store import check
 from streamkeep.server.http.overview import now_ms, survey
 from streamkeep.server.http.routes import Call, Found, route
 
-LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full, as by `status`
 _SHOWN: Final = (
     "data_bytes", "reusable_bytes", "journal_bytes", "disk_free_bytes", "last_commit",
     "durable_commit", "checkpoint_commit",
