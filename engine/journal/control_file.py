@@ -262,7 +262,8 @@ class ControlFile:
     def end_sync(self) -> None:
         """Wake the first that waits for the end of a sync; its leader has gone."""
         self._try_word(_SYNC_ENDED, time.monotonic_ns())  # without room, they wake by themselves
-        self._futex().wake()
+        if self.is_shared():
+            self._futex().wake()
 
     def await_sync(self, ended: int, limit_s: float) -> None:
         """Sleep until a sync ends, or the limit, unless `sync_ended` returns a new number."""

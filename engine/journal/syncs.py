@@ -176,8 +176,8 @@ class Syncs:
         """
         control = self._control
         with self._lock:
-            self.leader.lead()
-            try:
+            try:  # an interrupt may come before `lead` has returned
+                self.leader.lead()
                 if control.durable() < commit_number:
                     control.set_durable(file_number, commit_number)
             finally:
@@ -194,12 +194,15 @@ class Syncs:
         """Return whether a commit is on disk, after a sync if this process leads; hold the lock."""
         control, leader = self._control, self.leader
         shared = not self._closed and control.is_shared()
-        if shared and not (leader.lead(commit_number) if wait else leader.try_lead()):
-            return wait
-        try:
+        leads = True
+        try:  # an interrupt may come before `lead` has returned
+            if shared:
+                leads = leader.lead(commit_number) if wait else leader.try_lead()
+                if not leads:
+                    return wait
             return control.durable() >= commit_number or self._sync_files(commit_number)
         finally:
-            if shared:
+            if shared and leads:
                 leader.end()
 
     def _sync_files(self, commit_number: int) -> bool:

@@ -175,12 +175,12 @@ def _open_noted(folder: Folder, opening: Opening, options: _Options) -> None:
         with environment.begin_read() as txn:
             body = txn.get_row(META, META_STANDBY, "meta")
         environment.follows = "" if body is None else decode_standby(body, "meta").source
-        if environment.follows and not (readonly or options.standby):
-            _refuse_standby(folder.path, environment.follows)
         if environment.checkpoints is not None:
             slot = environment.checkpoints.file.newest()
             if slot is None or slot.epoch != environment.context.epoch:
                 environment.make_checkpoint()  # the first one after a creation or a recovery
+        if environment.follows and not (readonly or options.standby):  # now: it may be recovered
+            _refuse_standby(folder.path, environment.follows)
         if environment.checkpointer is not None:
             environment.checkpointer.start()
         opening.environment = environment

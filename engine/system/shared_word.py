@@ -26,14 +26,19 @@ class SharedWord:
 
     def __init__(self, handle: int, index: int) -> None:
         """Map the page for reading: on some file systems, no map may be written (`shared_file`)."""
-        import ctypes  # takes milliseconds; only processes that share a store need it
+        self._page = self._at = 0
+        self._call: Any = None
+        try:
+            import ctypes  # takes milliseconds; only processes that share a store need it
 
-        library: Any = ctypes.CDLL(None, use_errno=True)
+            library: Any = ctypes.CDLL(None, use_errno=True)
+        except (ImportError, OSError):  # of a Python without libffi
+            return
         long = ctypes.c_long
         library.mmap.argtypes = library.syscall.argtypes = [long] * 6
         library.mmap.restype = long
         library.munmap.argtypes = [long, long]
-        self._call: Any = library.syscall
+        self._call = library.syscall
         self._unmap: Any = library.munmap
         self._errno: Any = ctypes.get_errno
         self._limit: Any = (long * 2)()  # seconds and nanoseconds
@@ -51,6 +56,9 @@ class SharedWord:
         Args:
             value: the u64 as it was.
         """
+        if self._call is None:
+            time.sleep(_SHORT_S)
+            return
         self._limit[0], self._limit[1] = divmod(int(limit_s * 1e9), 1_000_000_000)
         failed = self._call(self._number, self._at, _WAIT, value & 0xFFFFFFFF, self._limit_at, 0)
         if failed and self._errno() not in _EXPECTED:
@@ -58,7 +66,8 @@ class SharedWord:
 
     def wake(self) -> None:
         """Wake the process that has slept on the word for longest."""
-        self._call(self._number, self._at, _WAKE, 1, 0, 0)
+        if self._call is not None:
+            self._call(self._number, self._at, _WAKE, 1, 0, 0)
 
     def close(self) -> None:
         page, self._page = self._page, 0

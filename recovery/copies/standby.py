@@ -343,6 +343,15 @@ def _lock(folder: Folder, source: str, place: Path) -> int:
     return handle
 
 
+def is_standby(path: str | Path) -> bool:
+    """Return whether a store follows a copy; recover it first, if its process was killed."""
+    environment = _open(path_of(path, "path").absolute())
+    try:
+        return bool(environment.follows)
+    finally:
+        environment.release()
+
+
 def promote(path: str | Path) -> StandbyRow:
     """Make a standby a store that can be written, in the place of the one that it followed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,12 @@ def test_nobody_sleeps_on_a_word_that_has_changed_or_beyond_the_limit(handle: in
     word.close()
 
 
-def test_without_the_system_call_a_sleep_is_short(handle: int) -> None:
+@pytest.mark.parametrize("lacks", ["the system call", "ctypes"])
+def test_without_the_system_call_a_sleep_is_short(
+    handle: int, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lacks == "ctypes":  # a Python without libffi
+        monkeypatch.setitem(sys.modules, "ctypes", None)
     word = SharedWord(handle, INDEX)
     word._number = -1
     set_word(handle, 7)

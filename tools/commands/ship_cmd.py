@@ -358,15 +358,17 @@ def promote(store_path: StorePath) -> None:
       streamkeep standby orders.copy standby.store --once
       streamkeep promote standby.store
     """
+    from streamkeep.recovery.copies.standby import is_standby
     from streamkeep.recovery.copies.standby import promote as promote_store
     from streamkeep.replication import following
     from streamkeep.tools.commands.follow_cmd import detach_from
 
-    with open_store(store_path, readonly=True) as store:
-        row = following(store)
-    if row is not None:
-        detach_from(row.source, store_path)
-        return
+    if not is_standby(store_path):
+        with open_store(store_path) as store:
+            row = following(store)
+        if row is not None:
+            detach_from(row.source, store_path)
+            return
     state = promote_store(store_path)
     output.done(**state._asdict())
     output.note(

@@ -74,7 +74,7 @@ def _give_number(step: Step, fields: layout.Fields, priority: int) -> int:
     if not number:
         number = step.take_number()
         fields[layout.ID] = f"{JOB_PREFIX}{number}".encode()
-        fields[layout.QUEUED] = str(step.now_ms).encode()
+    fields.setdefault(layout.QUEUED, str(step.now_ms).encode())
     fields[layout.PRIORITY] = layout.PRIORITIES[priority].encode()
     return number
 

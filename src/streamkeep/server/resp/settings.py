@@ -39,7 +39,8 @@ _FIXED: Final = {
     "save": "",
     "tcp-keepalive": "300",
 }
-_NOT_READONLY: Final = ("bgsave", "psync", "sync")  # which change no key
+# Which change no key, and cannot do what they promise.
+_NOT_READONLY: Final = ("bgsave", "psync", "sync", "wait", "waitaof", "replicaof", "slaveof")
 _NODE_NAMES: Final = ("stream-node-max-bytes", "stream-node-max-entries")
 # Whose attribute each is, the least value, and the first that is too much.
 _NUMBERS: Final[dict[str, tuple[str, str, int, int]]] = {
