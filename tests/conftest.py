@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -105,6 +106,14 @@ def free_port() -> Iterator[int]:
     """A port for a program that the test starts."""
     with free_ports(1) as [port]:
         yield port
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """No garbage collection in a test with interrupts: those that come in its callbacks are lost."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

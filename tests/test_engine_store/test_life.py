@@ -359,6 +359,7 @@ def test_a_close_that_is_interrupted_leaves_nothing_open(
     assert count >= 10
 
 
+@pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("times", [1, 3])
 def test_an_interrupt_while_close_waits_for_another_thread_leaves_nothing_open(
     open_store: Open, tmp_path: Path, plain_locks: None, times: int

@@ -153,6 +153,7 @@ def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
     assert list(recovery.check(path)) == []
 
 
+@pytest.mark.usefixtures("no_collections")
 def test_an_interrupted_wait_leaves_the_lock_to_others(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with Store(path, sync="none") as store:
