@@ -110,7 +110,7 @@ def free_port() -> Iterator[int]:
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    """No garbage collection in a test with interrupts: those that come in its callbacks are lost."""
+    """No garbage collection while a test interrupts: what comes in its callbacks is lost."""
     gc.disable()
     yield
     gc.enable()
