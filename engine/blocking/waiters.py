@@ -132,6 +132,8 @@ class Waiters:
         self.alarm()
         self.remove_recycled()
         with self._lock:
+            for bell in self._bells:  # a task gives its own back when the folder is closed
+                bell.remove()
             self._context.wait_table.close()
 
     def remove_recycled(self) -> None:

@@ -68,8 +68,12 @@ class Bell:
         with suppress(BlockingIOError):
             os.write(self.handle, _TICKET.pack(ticket))
 
-    def close(self) -> None:
+    def remove(self) -> None:
+        """Remove its name, before the folder is closed; its reader may still read it."""
         _remove(self.folder, self.name)
+
+    def close(self) -> None:
+        self.remove()
         self.maker = 0
         self.abandon()
 
