@@ -47,7 +47,9 @@ class SyncLeader:
     file. The others get the lock after it, find their commits on disk, and leave at once.
 
     The system releases the lock when a process dies, and sleepers look for that. A process that is
-    stopped keeps it. So nobody waits for long: to sync beside a leader is needless, and harmless.
+    stopped keeps it. So nobody waits for long: two syncs at once do no harm. But the system tells
+    an error once: perhaps to a leader that is stopped or killed before it says so, and then to no
+    process that opens the file only afterwards.
 
     Attributes:
         patience_s: how long a caller waits for a leader.

@@ -69,7 +69,7 @@ class Options:
         unix_mode: who may connect to the Unix socket.
         ship: keep a copy of the store there; None for none.
         replica_format: the oldest Redis that may be a replica of the server.
-        readonly: no client may write; a store that follows another one can be served only so.
+        readonly: no client may write; a standby of a copy can be served only so.
         archive_every: maintain and archive the store at this interval, in seconds.
         write: callers over HTTP may change the store.
         hosts: further names by which HTTP may be called, such as that of the machine.

@@ -411,7 +411,7 @@ class Followed(NamedTuple):
     """What the store of a replica follows, and how far it is.
 
     Attributes:
-        host, port: of the Redis server; of a standby, the URI of the copy, and 0.
+        host, port: of the Redis server; of a socket or a copy, its URI, and 0.
         linked: a process follows it now.
         offset: in the commands of the server; of a standby, the newest commit.
         time_ms: Unix time at which what it has newest was made.
@@ -439,8 +439,10 @@ def followed_by(server: Server, turn: Turn) -> Followed | None:
     redis = decode_following(body, "meta")
     address = urlsplit(redis.source)
     linked = is_held(folder, FOLLOWING)
-    host = address.hostname or redis.source
-    return Followed(host, address.port or 6379, linked, redis.offset, redis.time_ms)
+    host, port = redis.source, 0  # of a Unix socket
+    if address.hostname:
+        host, port = address.hostname, address.port or 6379
+    return Followed(host, port, linked, redis.offset, redis.time_ms)
 
 
 def metrics_of(server: Server) -> list[Metric]:
