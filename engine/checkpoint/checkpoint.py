@@ -28,9 +28,10 @@ from typing import Final, NamedTuple, cast
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, meta_of, position_of
+from streamkeep.engine.journal.control_file import CHECKPOINT_SYNC
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.syncs import sync_failed
-from streamkeep.engine.system import failpoints
+from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.long_wait import LongWait, holders_of
@@ -73,6 +74,7 @@ class Checkpoints:
         self.lock = make_reentrant_lock("checkpoint", context.path)
         self.wait = LongWait("the lock of checkpoints", self._holders)
         self._depth = 0  # of nested `exclusive` blocks
+        self._store = folder
         self._folder = journal.folder.open_again()
         self._handles = [self._folder]
         try:
@@ -82,6 +84,7 @@ class Checkpoints:
             raise
         self._handles.append(self._data)
         context.data_handle = self._data
+        self._doubtful = journal.control.is_syncing(CHECKPOINT_SYNC)  # after the file was opened
 
     def close(self) -> None:
         self.unpin()
@@ -234,11 +237,20 @@ class Checkpoints:
             or position_of(newest) != position
         ):
             failpoints.hit("checkpoint:pinned")
+            control = journal.control
+            doubtful = self._doubtful and control.is_syncing(CHECKPOINT_SYNC)
+            mark = control.begin_sync(CHECKPOINT_SYNC)
             try:
                 sync_lmdb(context.raw)
             except lmdb.Error as error:
-                journal.control.poison()
+                control.poison()
                 raise sync_failed() from error
+            files.sync_data(self._data)  # tells every error since then, LMDB may be open anew
+            if doubtful:  # as in `Syncs._sync_files`
+                if newest is not None:
+                    self.file.rewrite()
+                self._store.check_on_disk(DATA_FILE, self._data)
+            self._doubtful = False
             journal.syncs.sync_names()
             failpoints.hit("checkpoint:synced")
             self.file.write(
@@ -255,6 +267,7 @@ class Checkpoints:
                     meta.data,
                 )
             )
+            control.finish_sync(CHECKPOINT_SYNC, mark)
             failpoints.hit("checkpoint:made")  # the pin of the checkpoint before is still held
         old, context.pin = context.pin, pin
         if old is not None:

@@ -15,6 +15,9 @@
     96    the inode of the file when it was set up; another one shows a copy
     104   number of journal files that were begun before the names of all were last on disk
     112   16 bytes: the boot for which this file is valid
+    128   when the newest sync of the journal began, in ns of CLOCK_MONOTONIC
+    136   the same of the newest one that has ended well
+    144   the same two numbers of checkpoints
 
 The first two numbers are written under the write lock and only rise. The file number is written
 before a commit of that file counts. So a reader that takes a commit number first and the file
@@ -70,6 +73,8 @@ _MOUNT: Final = 10
 _SLICE_END: Final = 11
 _INODE: Final = 12
 _NAMED: Final = 13
+JOURNAL_SYNC: Final = 16
+CHECKPOINT_SYNC: Final = 18
 
 
 class ControlFile:
@@ -254,6 +259,28 @@ class ControlFile:
         if self._words[_DURABLE_FILE] != file_number:
             self._try_word(_DURABLE_FILE, file_number)
         self._try_word(_DURABLE, commit_number)  # without room, a sync covers these commits again
+
+    def begin_sync(self, kind: int) -> int:
+        """Note that a sync begins; return what `finish_sync` then needs.
+
+        Args:
+            kind: JOURNAL_SYNC or CHECKPOINT_SYNC.
+        """
+        mark = time.monotonic_ns()
+        self._try_word(kind, mark)
+        return mark
+
+    def finish_sync(self, kind: int, mark: int) -> None:
+        """Note that a sync has ended well."""
+        self._try_word(kind + 1, mark)
+
+    def newest_sync(self, kind: int) -> int:
+        """Return the mark of the sync that was begun last."""
+        return self._words[kind]
+
+    def is_syncing(self, kind: int) -> bool:
+        """Return whether a process is syncing, or was stopped or ended before it was done."""
+        return self._words[kind] != self._words[kind + 1]
 
     def sync_ended(self) -> int:
         """Return what changes whenever a sync has ended, and its leader has gone."""

@@ -17,7 +17,7 @@ import os
 import time
 from typing import Final
 
-from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.journal.control_file import JOURNAL_SYNC, ControlFile
 from streamkeep.engine.journal.reader import file_name
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
@@ -47,9 +47,7 @@ class SyncLeader:
     file. The others get the lock after it, find their commits on disk, and leave at once.
 
     The system releases the lock when a process dies, and sleepers look for that. A process that is
-    stopped keeps it. So nobody waits for long: two syncs at once do no harm. But the system tells
-    an error once: perhaps to a leader that is stopped or killed before it says so, and then to no
-    process that opens the file only afterwards.
+    stopped keeps it. So nobody waits for long: two syncs at once do no harm.
 
     Attributes:
         patience_s: how long a caller waits for a leader.
@@ -222,10 +220,17 @@ class Syncs:
             return False
         last, made = newest
         first = control.durable_file()
+        doubtful = control.is_syncing(JOURNAL_SYNC)
+        mark = control.begin_sync(JOURNAL_SYNC)
         try:
             failpoints.hit("journal:sync")
             for number in range(first, last + 1):
-                self._sync_file(number)
+                is_new = self._sync_file(number)
+                # The system tells an error once for each time that the file is open, and to no one
+                # who opens it afterwards: so perhaps only to a process that was killed, or stopped,
+                # before it could say so.
+                if is_new and (doubtful or control.newest_sync(JOURNAL_SYNC) != mark):
+                    self._folder.check_on_disk(file_name(number), self._handle)
             if control.named() != control.begun():
                 self.sync_names()
             failpoints.hit("journal:synced")
@@ -237,6 +242,7 @@ class Syncs:
                 ) from error
             raise self.fail(error) from error
         self.check()  # the system tells each error once: another process may have got this one
+        control.finish_sync(JOURNAL_SYNC, mark)
         control.set_durable(last, made)
         return True
 
@@ -246,22 +252,25 @@ class Syncs:
         self._folder.sync()
         self._control.set_named(begun)
 
-    def _sync_file(self, number: int) -> None:
+    def _sync_file(self, number: int) -> bool:
+        """Sync a file; return whether it was opened for that."""
         # A process may have begun the file again, after a commit that failed. To ask the system
         # whether the name is gone would cost 60 us: once its times were asked for, Linux has the
         # next record write them, too.
         begun = self._control.begun()
-        if self._number != number or self._begun != begun:
+        is_new = self._number != number or self._begun != begun
+        if is_new:
             try:
                 handle = self._folder.open(file_name(number), os.O_RDWR)
             except FileNotFoundError:
-                return  # a checkpoint covers it, and it was removed
+                return False  # a checkpoint covers it, and it was removed
             old, self._handle = self._handle, handle  # first: a fork may come after `close`
             if old >= 0:
                 os.close(old)
             self._number = number
             self._begun = begun
         files.sync_data(self._handle)
+        return is_new
 
     def fail(self, error: OSError) -> StreamkeepError:
         """Refuse all writes after an error of the system during a sync; return the exception.

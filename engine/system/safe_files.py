@@ -18,6 +18,7 @@ A new file gets the mode and the group of the store, from any process that makes
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import stat
@@ -38,6 +39,8 @@ _DATA_FILE: Final = "data.mdb"  # of `checkpoint`, which imports this module
 # How long to wait until another process has set the mode of a file that it has just created.
 _MOMENT_S: Final = 0.2
 _POLL_S: Final = 0.005
+_PAGE: Final = 4096
+_TRIES: Final = 100  # half a second; no process changes one page for so long
 # A pipe or a device in place of a file must not make the opening wait.
 _SAFE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WRITING: Final = os.O_WRONLY | os.O_RDWR
@@ -52,6 +55,12 @@ _KINDS: Final = {
 }
 # Errors of the system for a name that is not of the expected kind.
 _OTHER_KIND: Final = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES}
+
+
+def _differs(direct: int, handle: int, start: int, size: int) -> bool:
+    with mmap.mmap(-1, size) as data:  # at an address that such a read needs
+        got = os.preadv(direct, [data], start)
+        return data[:got] != os.pread(handle, got, start)
 
 
 class Folder:
@@ -321,6 +330,35 @@ class Folder:
             for root, _, names, _ in os.fwalk(".", dir_fd=top.handle, follow_symlinks=False):
                 found += (os.path.normpath(os.path.join(root, one)) for one in names)
         return sorted(found)
+
+    def check_on_disk(self, name: str, handle: int) -> None:
+        """Raise OSError if the disk has other bytes of a file than the system keeps in memory.
+
+        After an error the system counts a page as written, and keeps it in memory. This reads the
+        whole file past that memory, where the file system can; others may write to it meanwhile.
+
+        Args:
+            handle: of the file, open and synced.
+        """
+        try:
+            direct = self.open(name, os.O_RDONLY | os.O_DIRECT)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT):  # it was removed: nobody needs it
+                return
+            raise
+        try:
+            for start in range(0, os.fstat(handle).st_size, _PIECE):
+                if _differs(direct, handle, start, _PIECE):
+                    for page in range(start, start + _PIECE, _PAGE):
+                        tries = 0
+                        while _differs(direct, handle, page, _PAGE):
+                            tries += 1
+                            if tries == _TRIES:
+                                what = f"{self.path / name}: the disk has refused a page before"
+                                raise OSError(errno.EIO, what)
+                            time.sleep(_POLL_S)
+        finally:
+            os.close(direct)
 
     # --- names ------------------------------------------------------------------------------
 

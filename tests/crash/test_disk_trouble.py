@@ -7,8 +7,9 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import lmdb
 import pytest
 
 import streamkeep
+from crash.disks import mounts
 from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot, copy_store
 from inside import checkpoint_now, context_of, flush_each_commit, journal_of
+from stopped import child_of, die, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -159,7 +162,7 @@ def test_room_for_a_flush_is_reserved_before_a_commit_and_given_back(tmp_path: P
         before = data.stat().st_size
         store.xadd("s", FIELDS)
         assert data.stat().st_size >= before + (1 << 20)
-        store.xadd_many("s", [FIELDS] * 2000)
+        store.xadd_many("s", [FIELDS] * 100)
         assert data.stat().st_size >= store.used_bytes + (16 << 20)
     assert data.stat().st_size < 2 << 20
 
@@ -290,7 +293,7 @@ def test_a_failed_sync_stops_other_processes_too(tmp_path: Path) -> None:
         assert {entry.fields[b"from"] for entry in store.xrange("s")} >= {b"child"}
 
 
-@pytest.mark.parametrize("at", range(1, 4))
+@pytest.mark.parametrize("at", range(1, 5))
 def test_a_failed_sync_of_a_checkpoint_stops_all_writing(tmp_path: Path, at: int) -> None:
     path = tmp_path / "store"
     store = Store(path)
@@ -476,3 +479,135 @@ def test_the_lock_of_an_archive_that_cannot_be_made_is_an_error_of_the_store(
         with failing(name, errno.EIO), pytest.raises(streamkeep.StoreError, match="the system"):
             store.archive()
         store.archive()
+
+
+# --- an error that only a killed process was told -----------------------------------------------
+
+
+@contextmanager
+def failing_disk(path: Path) -> Iterator[tuple[Path, Callable[[], Path]]]:
+    """A disk in a file that has no room for it: its folder, and what makes it fail.
+
+    That takes what room there is, in a file, and returns that. From then on the disk refuses to
+    overwrite zeros with something else.
+    """
+    if reason := mounts.why_not("ext4"):
+        pytest.skip(f"no ext4 can be mounted here: {reason}")
+    with small_disk(path, 48) as room:
+        image = room / "image"
+        mounts.make_image(image, "ext4", 200 << 20)
+        # No metadata of it may need room, or it refuses everything.
+        mounts.run("mkfs.ext4", "-q", "-F", "-b", 4096, "-O", "^has_journal", image)
+        with mounts.mounted(image, "ext4", path.parent / "mounted") as folder:
+
+            def fail() -> Path:
+                mounts.run("sync", "-f", folder)
+                mounts.run("fallocate", "--dig-holes", image)
+                with open(room / "ballast", "wb", buffering=0) as out, suppress(OSError):
+                    while True:
+                        out.write(bytes(1 << 20))
+                return room / "ballast"
+
+            yield folder, fail
+
+
+def test_pages_that_the_disk_refused_are_found_although_syncs_succeed(tmp_path: Path) -> None:
+    """Linux tells an error once for each time that a file is open."""
+    with failing_disk(tmp_path / "room") as (path, fail):
+        folder = Folder(path, outside=True)
+        with open(path / "file", "w+b", buffering=0) as told:
+            told.write(bytes(8 << 20))
+            ballast = fail()
+            told.seek(1 << 20)
+            told.write(os.urandom(4 << 20))
+            with pytest.raises(OSError, match=r"No space left|Input/output error"):
+                os.fdatasync(told.fileno())
+            with open(path / "file", "r+b", buffering=0) as other:
+                os.fdatasync(other.fileno())
+                with pytest.raises(OSError, match="file: the disk has refused a page before"):
+                    folder.check_on_disk("file", other.fileno())
+                ballast.unlink()
+                kept = other.read()
+                other.seek(0)
+                other.write(kept)
+                os.fdatasync(other.fileno())
+                folder.check_on_disk("file", other.fileno())
+        folder.close()
+
+
+def test_a_file_that_grows_meanwhile_is_not_taken_for_refused(tmp_path: Path) -> None:
+    with open(tmp_path / "file", "w+b", buffering=0) as file:
+        file.write(bytes(1 << 20))
+        ended = threading.Event()
+
+        def write() -> None:
+            for offset in range(0, 1 << 20, 200):
+                os.pwrite(file.fileno(), b"x" * 200, offset)
+            ended.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        folder = Folder(tmp_path, outside=True)
+        while not ended.is_set():
+            folder.check_on_disk("file", file.fileno())
+        writer.join()
+        folder.check_on_disk("file", file.fileno())
+        folder.check_on_disk("nothing", file.fileno())
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("what", ["journal", "checkpoint"])
+def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
+    tmp_path: Path, what: str, refused: bool
+) -> None:
+    """Once, and only there; a process that had the file open before is told of errors."""
+    path = tmp_path / "store"
+    stays = Store(path, sync="commit")
+    stays.xadd("s", {"n": "first"})
+
+    def sync(store: Store[bytes]) -> None:
+        if what == "journal":
+            store.sync()
+        else:
+            checkpoint_now(store)
+
+    def work() -> None:
+        store = Store(path, sync="none")
+        store.xadd("s", {"n": "second"})
+        failpoints.arm("journal:sync" if what == "journal" else "checkpoint:synced", die)
+        sync(store)
+
+    def join() -> None:
+        looked: list[str] = []
+
+        def look(folder: Folder, name: str, handle: int) -> None:
+            looked.append(name)
+            if refused:
+                raise OSError(errno.EIO, "refused")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Folder, "check_on_disk", look)
+            store = Store(path, sync="none")
+            if refused:
+                with pytest.raises(streamkeep.RecoveryNeededError):
+                    store.xadd("s", {"n": "third"})  # may make a checkpoint
+                    sync(store)
+            else:
+                for name in ("third", "fourth"):
+                    store.xadd("s", {"n": name})
+                    sync(store)
+            assert looked == ["000000000001.skj" if what == "journal" else "data.mdb"]
+
+    assert status_of(child_of(work)) == -signal.SIGKILL
+    assert status_of(child_of(join)) == 0
+    if refused:
+        with pytest.raises(streamkeep.RecoveryNeededError):
+            stays.xadd("s", {"n": "last"})
+        with pytest.raises(streamkeep.RecoveryNeededError):
+            stays.close()
+    else:
+        stays.xadd("s", {"n": "last"})
+        stays.close()
+    with Store(path) as store:
+        assert store.xlen("s") >= 2 if refused else store.xlen("s") == 5
+    assert_sound(path)
