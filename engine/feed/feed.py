@@ -162,9 +162,10 @@ class Feed(Generic[Text]):
     def _note(self) -> None:
         """Hold less of the journal, now and then."""
         now = time.monotonic()
-        if self._lock >= 0 and now - self._noted > _NOTE_S:
+        position = self._reader.position
+        if self._lock >= 0 and now - self._noted > _NOTE_S and position != self._slot.position:
             self._noted = now
-            self._slot = self._slot._replace(position=self._reader.position)
+            self._slot = self._slot._replace(position=position)
             with suppress(OSError, StoreError):
                 self._slot.write(self._folder)
 

@@ -7,7 +7,8 @@ pages are cleared here, directly in the file:
 1. A transaction begins a clean journal file and raises the number of erasures in the control file.
    Every process that sees the new number clears LMDB's memory before its next write
    (`page_memory.clear_memory`), so that old bytes are not written again.
-2. A checkpoint is made, and the old journal files are overwritten and removed.
+2. When the readers of the change feed have read that far, a checkpoint is made, and the old journal
+   files are overwritten and removed.
 3. The caller waits until no process reads a commit before that checkpoint, which a snapshot holds.
    The checkpointer of another process moves its pin within a second.
 4. The free space of all pages of that checkpoint is overwritten, without a lock. A used page does
@@ -38,6 +39,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar, TypeVarTuple
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Hold, read_meta_pages
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.slots import FEED, read_slots
 from streamkeep.engine.store.durability import open_readers
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
@@ -55,6 +58,7 @@ from streamkeep.format.lmdb_file.meta_page import MetaPage
 META_SCRUB: Final = b"scrub_due"
 
 _POLL_S: Final = 0.01
+_FEEDS_S: Final = 5.0  # no other process can make a checkpoint meanwhile
 _LOCK_S: Final = 0.1  # the longest time that writers wait
 _RUN: Final = 256  # free pages that are overwritten together
 _CHUNK: Final = 4096  # page numbers of the free list that are read together
@@ -92,7 +96,7 @@ class Mark:
         self.newest = newest
         return result
 
-    def begin_scrub(self) -> Hold | None:
+    def begin_scrub(self, deadline: float) -> Hold | None:
         """Do steps 1 and 2; do nothing and return None if another erasure must be finished first.
 
         The mark of `hold.txn` may already be that of an erasure that began after step 1.
@@ -101,9 +105,11 @@ class Mark:
         checkpoints = environment.checkpoints
         assert checkpoints is not None
         newest: bytes | None = None
+        commit = 0
 
         def begin(txn: WriteTxn) -> bool:
-            nonlocal newest
+            nonlocal newest, commit
+            commit = txn.commit_number
             newest = txn.get(META, META_SCRUB)
             if self._is_foreign(newest):
                 return False
@@ -119,6 +125,7 @@ class Mark:
             if self.others:
                 return None
             environment.clear_memory()  # a flush would use it
+            _wait_for_feeds(environment, commit, min(deadline, time.monotonic() + _FEEDS_S))
             return environment.retrying(checkpoints.make_clean)
 
     def _is_foreign(self, found: bytes | None) -> bool:
@@ -150,12 +157,13 @@ def scrub(mark: Mark, timeout: float, progress: Progress | None = None) -> bool:
     """
     environment = mark.environment
     environment.context.check_not_writing()
-    hold = mark.begin_scrub()
+    deadline = time.monotonic() + timeout
+    hold = mark.begin_scrub(deadline)
     if hold is None:
         return False
     try:
         failpoints.hit("scrub:journal-clean")
-        _wait_for_readers(environment, hold.meta.commit_number, timeout)
+        _wait_for_readers(environment, hold.meta.commit_number, deadline)
         with _DataFile(environment, hold.meta) as data, translated():
             data.clear_pages(progress)
             failpoints.hit("scrub:pages-clear")
@@ -180,9 +188,23 @@ def _remove_mark(txn: WriteTxn, mark: bytes | None) -> None:
 # --- readers ------------------------------------------------------------------------------------
 
 
-def _wait_for_readers(environment: Environment, commit_number: int, timeout: float) -> None:
+def _wait_for_feeds(environment: Environment, commit_number: int, deadline: float) -> None:
+    """Return when every reader of the change feed has read a commit, or at the deadline.
+
+    One that is still behind then gets an error, as it does when the journal may not be held longer.
+    """
+    folder = environment.folder.folder(JOURNAL_FOLDER)
+    while any(
+        slot.target.startswith(FEED) and slot.position.commit_number < commit_number
+        for slot in read_slots(folder, feeds=True)
+    ):
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(_POLL_S)
+
+
+def _wait_for_readers(environment: Environment, commit_number: int, deadline: float) -> None:
     """Return when no process reads a commit before `commit_number`."""
-    deadline = time.monotonic() + timeout
     raw = environment.raw
     while True:
         with translated():
