@@ -20,7 +20,7 @@ from streamkeep.engine.api.command_base import (
     start_bound,
     to_condition,
 )
-from streamkeep.engine.archive import adopt, archiver, publish, restore, segments, upkeep
+from streamkeep.engine.archive import adopt, archiver, maintenance, publish, restore, segments
 from streamkeep.engine.commands.arguments import parse_ids, to_bytes, to_id_text
 from streamkeep.engine.store.durability import Durability
 from streamkeep.engine.system.files import path_of
@@ -94,7 +94,7 @@ class AdminCommands(Generic[Text]):
 
     # --- trimmed entries --------------------------------------------------------------------------
 
-    def maintain(self) -> upkeep.MaintenanceReport:
+    def maintain(self) -> maintenance.MaintenanceReport:
         """Enforce the retention of all streams and of their archives; return what was removed.
 
         Appends keep their own stream within its limits. This method is for streams without appends,
@@ -103,7 +103,7 @@ class AdminCommands(Generic[Text]):
         """
         self._check_writable()
         with translated():
-            return upkeep.maintain(self._environment)
+            return maintenance.maintain(self._environment)
 
     def archive(
         self,

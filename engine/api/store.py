@@ -22,7 +22,7 @@ from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import CallSync, Snapshot, Sync, SyncView, Transaction, check_sync
 from streamkeep.engine.api.work import WorkCommands
 from streamkeep.engine.archive import back_pressure, garbage
-from streamkeep.engine.archive.upkeep import ArchiveThread
+from streamkeep.engine.archive.maintenance import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.arguments import check_node_limits
 from streamkeep.engine.commands.reply_budget import Found
@@ -130,7 +130,7 @@ class Store(
         self._archiving: ArchiveThread | None = None
         try:
             if not readonly:
-                self._start_upkeep(retired_max_bytes)
+                self._start_maintenance(retired_max_bytes)
                 if archive_every is not None:
                     self._archiving = ArchiveThread(self._environment, every_ms / 1000)
         except BaseException:
@@ -138,7 +138,7 @@ class Store(
             raise
         log.info("%s: opened%s, sync=%s", self.path, " for reading" if readonly else "", sync)
 
-    def _start_upkeep(self, most_retired: int | None) -> None:
+    def _start_maintenance(self, most_retired: int | None) -> None:
         """Start what this process does beside commands, once for all stores on this directory.
 
         Finish what others have left unfinished, or say how to finish it.

@@ -15,8 +15,8 @@ below `archive/`, which a user may want to adopt, are left alone.
 A run ends at its target size, or where a live node or another segment lies between two retired
 nodes. So the segments of a stream never overlap with anything. Segments are not merged later: a
 segment is immutable, and pipelines that follow the manifest read each entry once. To avoid many
-small segments, the thread of a store (`archive.upkeep`) waits until the retired nodes of a stream
-are worth a file.
+small segments, the thread of a store (`archive.maintenance`) waits until the retired nodes of a
+stream are worth a file.
 
 Memory is bounded by one block and the keys of a run, and a transaction by one run.
 """

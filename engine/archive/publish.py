@@ -26,8 +26,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
+from streamkeep.engine.archive.live_copies import LiveCopies
 from streamkeep.engine.archive.lock import ArchiveLock
-from streamkeep.engine.archive.seal import SealedCopies
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.remote.object_store import normal_uri, put_bytes
 from streamkeep.engine.remote.remote_archive import check_checksums, check_means, remote_archive
@@ -191,7 +191,7 @@ class _Publication:
         there = {one.name for one in before.segments}
         missing = self._upload(records, local, there)
         archived = [remote.RemoteSegment(one, False) for one in records if one not in missing]
-        copies = SealedCopies(self.environment, self.remote, before, records)
+        copies = LiveCopies(self.environment, self.remote, before, records)
         copies.drop_covered()
         copies.leave_out_erased()
         sealed_ms = None if head is None else head.sealed_ms

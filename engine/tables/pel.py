@@ -20,8 +20,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+from streamkeep.engine.txn.overlay import Cursor
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.table import Cursor
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row, seal_row

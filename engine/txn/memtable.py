@@ -12,7 +12,7 @@ from typing import Final
 import lmdb
 from librt.strings import BytesWriter
 
-from streamkeep.engine.txn.table import LazyRow, Table, encoded
+from streamkeep.engine.txn.overlay import LazyRow, Table, encoded
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NAMES, STREAMS

@@ -11,8 +11,8 @@ import lmdb
 
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.overlay import Cursor, Table, encoded
 from streamkeep.engine.txn.stream import Stream, TailRow, decode_stream
-from streamkeep.engine.txn.table import Cursor, Table, encoded
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import KEYS, STREAMS, name_key, pack_number

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from streamkeep.engine.txn.overlay import Cursor
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.table import Cursor
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES, pack_number, unpack_node_key

@@ -19,7 +19,7 @@ from typing import Final
 
 from librt.strings import BytesWriter
 
-from streamkeep.engine.txn.table import LazyRow
+from streamkeep.engine.txn.overlay import LazyRow
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import pack_number
 from streamkeep.format.journal.journal import Operations

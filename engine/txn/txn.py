@@ -25,9 +25,9 @@ from streamkeep.engine.notify.wait_table import Event
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
 from streamkeep.engine.txn.flush import flush_after, make_room, no_room
+from streamkeep.engine.txn.overlay import LazyRow, Table, encoded
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.table import LazyRow, Table, encoded
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError

@@ -12,7 +12,7 @@ from streamkeep.pipeline.distribution.units import Report
 from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake.executor import read_file
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.storage.places import file_system
 
 IDS: Final = [f"{1_717_200_000_000 + number}-0" for number in range(500)]

@@ -10,7 +10,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.jobs.executor import audit as audit_worker
 from streamkeep.pipeline.lake.executor import FileWriter
 from streamkeep.pipeline.lake.files import LakeFile, Origin, signed
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.storage.places import file_system
 from streamkeep.pipeline.store_fleet.pieces import POSITIONS, Positions
 

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.profile import configured
-from streamkeep.arrow import FAILFAST, PERMISSIVE
+from streamkeep.arrow import FAILFAST, PERMISSIVE, casts
 from streamkeep.arrow import batches as arrow
-from streamkeep.arrow import types as arrow_types
 from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ValueMismatchError
@@ -184,7 +183,7 @@ def test_stored_integers_become_what_their_text_would(kind: Any, texts: list[byt
         for seq, text in enumerate(texts)
     ]
     found = [row["v"] for row in read(entries, pa.schema([("v", kind)]))]
-    convert = arrow_types.converter(kind)
+    convert = casts.converter(kind)
     assert convert is not None
     alone = [convert(pa.array([text], pa.binary()))[0].as_py() for text in texts]
     assert found == alone
@@ -310,7 +309,7 @@ def test_messages_use_the_words_of_the_program_that_reads() -> None:
 def test_values_that_are_json() -> None:
     member = pa.struct([("x", pa.int64()), ("y", pa.string())])
     kind = pa.struct([("a", pa.list_(member)), ("m", pa.map_(pa.string(), pa.float64()))])
-    convert = arrow_types.converter(kind)
+    convert = casts.converter(kind)
     assert convert is not None
     texts = [
         b'{"a": [{"x": 1, "y": {"z": 2}}, null], "m": {"k": 1}, "other": 5}',

@@ -22,7 +22,7 @@ from addresses import free_ports
 from patience import PATIENCE_S
 from spark.drivers import run_driver
 from streamkeep.engine.api.store import Store
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 
 pytestmark = pytest.mark.spark
 

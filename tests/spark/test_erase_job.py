@@ -21,7 +21,7 @@ from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 
 KEY = "visits"
 SECRET = "mrs-" + "jones" * 3

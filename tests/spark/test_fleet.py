@@ -21,7 +21,7 @@ from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.executor.to_lake import write_pieces
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.options import OptionError
 from streamkeep.pipeline.store_fleet.members import find_members
 from streamkeep.pipeline.store_fleet.pieces import FleetError

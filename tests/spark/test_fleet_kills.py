@@ -21,7 +21,7 @@ from fork_server import forking
 from spark.fleets import LAST, copy, expected, problems, published, rows_of
 from spark.killed_jobs import Plan
 from spark.s3_server import BUCKET, serving
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

@@ -24,7 +24,7 @@ from fork_server import Server, forking
 from spark.killed_jobs import ATTEMPTS, Plan
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.lake.executor import read_file
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.storage.places import file_system, sweep
 from tiers import daily_or_all, slow_but
 

@@ -19,7 +19,7 @@ from streamkeep.pipeline.jobs import audit as audit_job
 from streamkeep.pipeline.jobs import compact as compact_job
 from streamkeep.pipeline.jobs import erase as erase_job
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake import table
+from streamkeep.pipeline.lake import lake as lakes
 from streamkeep.pipeline.lake.executor import FileWriter, read_file
 from streamkeep.pipeline.lake.files import (
     LakeConflictError,
@@ -30,7 +30,7 @@ from streamkeep.pipeline.lake.files import (
     ids_of_path,
     new_path,
 )
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.storage.places import StorageError, file_system
 
 
@@ -247,9 +247,9 @@ def test_a_lake_of_another_format_is_refused(
 ) -> None:
     with monkeypatch.context() as patch:
         if number is None:
-            patch.setattr(table, "FORMAT", "streamkeep/fleet")
+            patch.setattr(lakes, "FORMAT", "streamkeep/fleet")
         else:
-            patch.setattr(table, "LAKE_FORMAT", number)
+            patch.setattr(lakes, "LAKE_FORMAT", number)
         Lake.create(str(tmp_path / "lake"))
     with pytest.raises(LakeError, match=told):
         Lake.open(str(tmp_path / "lake"))

@@ -25,7 +25,7 @@ from streamkeep.pipeline.jobs import restore as restore_job
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake.executor import read_file
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, ids_of_path, new_path
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.storage.places import file_system
 
 

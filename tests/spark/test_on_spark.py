@@ -32,8 +32,8 @@ from streamkeep.pipeline.jobs import restore as restore_job
 from streamkeep.pipeline.jobs import to_lake as to_lake_job
 from streamkeep.pipeline.jobs.tail import tail
 from streamkeep.pipeline.jobs.to_lake import to_lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.lake.read import read_lake
-from streamkeep.pipeline.lake.table import Lake
 from streamkeep.tools.commands import spark_cmd
 from test_tools.test_help import examples
 

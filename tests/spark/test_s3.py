@@ -39,7 +39,7 @@ from streamkeep.pipeline.jobs.tail import _DeltaSink
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake import delta as newest
 from streamkeep.pipeline.lake.files import LakeConflictError, day_of
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.source import stores
 from streamkeep.pipeline.source.reader import StreamkeepReader
 from streamkeep.pipeline.storage.places import StorageError, file_system, log_settings

@@ -17,7 +17,7 @@ from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.format.core.errors import UnreachableError
 from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source import stores
 from streamkeep.pipeline.source.reader import StreamkeepReader

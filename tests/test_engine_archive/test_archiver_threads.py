@@ -16,7 +16,7 @@ from crash.losses import in_child
 from inside import environment_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.archive import publish, upkeep
+from streamkeep.engine.archive import maintenance, publish
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
@@ -173,7 +173,7 @@ def test_a_thread_of_the_store_waits_for_no_archiver(open_store: Open, clock: Ma
     environment = environment_of(store)
     with ArchiveLock(environment), ThreadPoolExecutor(1) as beside:
         with pytest.raises(StoreLockedError):
-            beside.submit(partial(upkeep.maintain, environment, wait=False)).result(PATIENCE_S)
+            beside.submit(partial(maintenance.maintain, environment, wait=False)).result(PATIENCE_S)
         # Without a URI there is nothing to wait for.
         done = beside.submit(partial(publish.publish, environment)).result(PATIENCE_S)
         assert done == publish.PublishReport()

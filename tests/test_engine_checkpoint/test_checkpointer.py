@@ -17,8 +17,8 @@ from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
-from streamkeep.engine.archive import upkeep
-from streamkeep.engine.archive.upkeep import maintain
+from streamkeep.engine.archive import maintenance
+from streamkeep.engine.archive.maintenance import maintain
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.system import failpoints, files
@@ -213,7 +213,7 @@ def test_no_error_ends_the_thread_that_archives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync
 ) -> None:
     broken = Broken(maintain, ZeroDivisionError("unlisted"))
-    monkeypatch.setattr(upkeep, "maintain", broken)
+    monkeypatch.setattr(maintenance, "maintain", broken)
     with streamkeep.open(tmp_path / "store", sync=sync, archive_every=0.1) as store:
         wait_until(lambda: broken.calls >= 3, "it ended")
         assert store.durability().failures == ("archiving: ZeroDivisionError: unlisted",)

@@ -9,7 +9,7 @@ import pytest
 
 from inside import run_write
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.archive import upkeep
+from streamkeep.engine.archive import maintenance
 from streamkeep.engine.system.clock import ManualClock
 
 
@@ -41,7 +41,7 @@ def test_what_has_expired_is_not_counted_though_no_xadd_and_no_maintain_came(
 def test_maintain_forgets_at_once_and_says_how_many(
     open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "PRODUCERS_AT_ONCE", 2)
+    monkeypatch.setattr(maintenance, "PRODUCERS_AT_ONCE", 2)
     store = open_store()
     for number in range(10):
         store.xadd("s", {"n": number}, idmp=(f"p{number % 5}", f"m{number}"))
@@ -62,7 +62,7 @@ def test_maintain_forgets_at_once_and_says_how_many(
 def test_a_producer_with_more_lasting_messages_than_are_forgotten_at_once_is_passed(
     open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "MESSAGES_AT_ONCE", 7)
+    monkeypatch.setattr(maintenance, "MESSAGES_AT_ONCE", 7)
     store = open_store()
     for number in range(20):
         store.xadd("s", {"n": number}, idmp=("p", f"m{number}"))
@@ -75,8 +75,8 @@ def test_a_producer_with_more_lasting_messages_than_are_forgotten_at_once_is_pas
 def test_a_transaction_looks_at_a_bounded_number_of_producers_and_messages(
     open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "PRODUCERS_AT_ONCE", 4)
-    monkeypatch.setattr(upkeep, "MESSAGES_AT_ONCE", 7)
+    monkeypatch.setattr(maintenance, "PRODUCERS_AT_ONCE", 4)
+    monkeypatch.setattr(maintenance, "MESSAGES_AT_ONCE", 7)
     store = open_store()
     for number in range(60):
         store.xadd("s", {"n": number}, idmp=(f"p{number % 6}", f"m{number}"))
@@ -86,7 +86,7 @@ def test_a_transaction_looks_at_a_bounded_number_of_producers_and_messages(
     counts = []
     place = 0
     while place >= 0:
-        count, place = run_write(store, upkeep._forget_step, b"s", place)
+        count, place = run_write(store, maintenance._forget_step, b"s", place)
         counts.append(count)
     assert max(counts) <= 7
     assert sum(counts) == 60

@@ -19,7 +19,7 @@ import inside
 from stopped import child_of, copy_of_killed
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.txn.memtable import Memtable
-from streamkeep.engine.txn.table import Cursor, Table
+from streamkeep.engine.txn.overlay import Cursor, Table
 from streamkeep.format.core.keys import META, ROWS, TABLES
 from test_engine_store.test_shared_cache import calls, open_one, run
 from tiers import slow_but

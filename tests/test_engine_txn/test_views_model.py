@@ -25,8 +25,8 @@ from stopped import child_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys, xadd, xrange
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.overlay import Cursor
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.table import Cursor
 from streamkeep.format.core.keys import CONSUMER_PEL, IDEMPOTENCY, ROWS, node_key
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range

@@ -19,7 +19,7 @@ from patience import PATIENCE_S, wait_until
 from streamkeep.format.core.errors import CorruptionError, StoreFullError
 from streamkeep.jobs import Queue, QueueError, Retry, current_job, worker_runs
 from streamkeep.jobs.core import Core
-from streamkeep.jobs.failures import MOST_TEXT
+from streamkeep.jobs.handler_errors import MOST_TEXT
 from streamkeep.jobs.layout import Fields
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.worker import Worker

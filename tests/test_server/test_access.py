@@ -11,7 +11,7 @@ from real_redis.server import RealRedis
 from resp_peer import Peer, serving
 from stores import open_at
 from streamkeep.server.access import Access, categories_of
-from streamkeep.server.commands.table import BY_NAME
+from streamkeep.server.commands.command_table import BY_NAME
 from streamkeep.server.resp.turn import TABLE
 
 RULES = {

@@ -21,8 +21,8 @@ from streamkeep.engine.notify.wait_table import READ
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.server.commands.append import run_xadd
+from streamkeep.server.commands.command_table import BY_NAME, READS, WRITES, Spec
 from streamkeep.server.commands.read import Waiting
-from streamkeep.server.commands.table import BY_NAME, READS, WRITES, Spec
 from streamkeep.server.resp.turn import HANDLERS, TABLE
 from test_server.conftest import Connect
 

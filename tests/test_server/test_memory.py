@@ -14,8 +14,8 @@ from patience import PATIENCE_S, wait_until
 from resp_peer import Peer, Running, decode
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.server.commands import strings
+from streamkeep.server.commands.command_table import BY_NAME, READS, Spec
 from streamkeep.server.commands.replies import OK
-from streamkeep.server.commands.table import BY_NAME, READS, Spec
 from streamkeep.server.resp import memory
 from streamkeep.server.resp.server import Server
 from test_server.conftest import Connect

@@ -23,7 +23,7 @@ from replica_load import batch, in_processes, shown
 from streamkeep.format.redis.stream_dump import TARGETS
 from streamkeep.replication import Follower
 from streamkeep.server.access import Access
-from streamkeep.server.replication.primary import Primary
+from streamkeep.server.replicas.primary import Primary
 from tiers import daily_or_all
 
 from .conftest import served

@@ -16,9 +16,9 @@ from streamkeep.format import quoting
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.redis.resp import split_line
+from streamkeep.server.commands.command_table import FREES, READS, Spec, find
 from streamkeep.server.commands.replies import NIL_ARRAY, Status, plain
 from streamkeep.server.commands.summaries import SUMMARIES
-from streamkeep.server.commands.table import FREES, READS, Spec, find
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import StorePath
 from streamkeep.tools.base.command import command, tell

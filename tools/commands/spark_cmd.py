@@ -149,7 +149,7 @@ def check_lake(lake: str) -> None:
     """Report a problem of a lake. If the extra is missing, `running` reports that."""
     try:
         from streamkeep.pipeline.lake.files import NoSuchLakeError
-        from streamkeep.pipeline.lake.table import Lake
+        from streamkeep.pipeline.lake.lake import Lake
     except ImportError:
         return
     try:

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamkeep.arrow.casts import cast
 from streamkeep.arrow.column_buffers import NumberColumn, TextColumn
 from streamkeep.arrow.columns import Columns
-from streamkeep.arrow.types import cast
 from streamkeep.format.core.entry import StreamId
 
 

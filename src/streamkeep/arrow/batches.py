@@ -50,9 +50,9 @@ from streamkeep.arrow.arrays import (
     plain,
     texts_of,
 )
+from streamkeep.arrow.casts import TIMESTAMP, cast_each, converter
 from streamkeep.arrow.columns import FULL, Columns, ColumnWriter, CopiedNode
 from streamkeep.arrow.keys import key_text
-from streamkeep.arrow.types import TIMESTAMP, cast_each, converter
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError, ValueMismatchError
 

@@ -27,8 +27,8 @@ import pyarrow as pa
 
 from streamkeep.arrow import FAILFAST, PERMISSIVE
 from streamkeep.arrow.batches import RowShape, SchemaError, decode
+from streamkeep.arrow.casts import NAMED, arrow_type
 from streamkeep.arrow.columns import Columns, CopiedNode
-from streamkeep.arrow.types import NAMED, arrow_type
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, ValueMismatchError
 from streamkeep.format.core.values import as_given, utf8

@@ -31,7 +31,7 @@ from streamkeep.jobs import codecs
 from streamkeep.jobs.dead_letters import has_strays, schedule_strays
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.errors import QueueError
-from streamkeep.jobs.failures import GIVEN_UP, RETRYING, log_failure
+from streamkeep.jobs.handler_errors import GIVEN_UP, RETRYING, log_failure
 from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.running import Again, Done, Outcome, aexecute, execute

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
-from streamkeep.jobs import cancelling, layout, limits, state
+from streamkeep.jobs import cancelling, enqueue, layout, state
 from streamkeep.jobs.admission import NORMAL_NUMBER
 from streamkeep.jobs.ending import forget
 from streamkeep.jobs.state import Step, rows_below
@@ -170,7 +170,7 @@ def _ids(named: tuple[str | Letter, ...], letters: list[Letter]) -> set[str]:
 
 
 def requeue(step: Step, letter: Letter) -> bool:
-    limits.check_open(step)  # it may be full: nobody put these jobs just now
+    enqueue.check_open(step)  # it may be full: nobody put these jobs just now
     if not step.txn.xrange(step.names.dead, letter.id, letter.id, 1):
         return False  # another call has removed it
     fields = {name: value for name, value in letter.fields.items() if name not in _OF_RUN}
@@ -178,7 +178,7 @@ def requeue(step: Step, letter: Letter) -> bool:
     priority = (
         layout.PRIORITIES.index(came_from) if came_from in layout.PRIORITIES else NORMAL_NUMBER
     )
-    if not limits.put(step, fields, priority, 0, always=True).is_new:
+    if not enqueue.put(step, fields, priority, 0, always=True).is_new:
         return False
     if layout.ID in fields:  # who knows the job by it finds how it ends now
         step.delete_row(layout.RESULT + layout.short(fields[layout.ID]))
@@ -192,7 +192,7 @@ def drop(step: Step, letter: Letter) -> bool:
 def purge_waiting(step: Step) -> int:
     removed = 0
     for priority in step.settings.streams:
-        if limits.next_waiting(step, priority) is None:
+        if enqueue.next_waiting(step, priority) is None:
             continue
         name = step.stream(priority)
         # Delivered first, so that the counters of the group stay exact.

@@ -21,7 +21,7 @@ from streamkeep.jobs.admission import release
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, QueueError
-from streamkeep.jobs.failures import plain
+from streamkeep.jobs.handler_errors import plain
 from streamkeep.jobs.layout import Fields, JobState, Names, Place
 from streamkeep.jobs.state import Step, job_id_of
 

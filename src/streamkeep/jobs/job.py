@@ -19,11 +19,11 @@ from streamkeep.format.humanize import count_text
 from streamkeep.jobs import codecs, ending, layout
 from streamkeep.jobs.cancelling import find
 from streamkeep.jobs.ended_entries import AT_ONCE
+from streamkeep.jobs.enqueue import Put
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
-from streamkeep.jobs.failures import end_with_error, log_failure
+from streamkeep.jobs.handler_errors import end_with_error, log_failure
 from streamkeep.jobs.job_transaction import JobTransaction
 from streamkeep.jobs.layout import Fields, JobState
-from streamkeep.jobs.limits import Put
 from streamkeep.jobs.listing import job_in
 from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step

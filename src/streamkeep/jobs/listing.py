@@ -18,8 +18,8 @@ from streamkeep.jobs import cancelling, layout
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.dead_letters import Letter, letters
 from streamkeep.jobs.ending import ENDS, parse_result
+from streamkeep.jobs.enqueue import oldest_waiting
 from streamkeep.jobs.layout import Fields, JobState, Names, Place, place_of, unpack_time
-from streamkeep.jobs.limits import oldest_waiting
 from streamkeep.jobs.state import Step, delivered_up_to, job_id_of, load_settings, rows_below
 
 _MOST_READ: Final = 5000  # rows, of which those of other kinds are passed over

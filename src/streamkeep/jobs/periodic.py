@@ -27,8 +27,8 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
 from streamkeep.jobs import layout
+from streamkeep.jobs.enqueue import put
 from streamkeep.jobs.layout import Due, Fields, Names, due_key, parked_prefix, part_of
-from streamkeep.jobs.limits import put
 from streamkeep.jobs.state import Step
 
 Missed = Literal["skip", "once", "all"]

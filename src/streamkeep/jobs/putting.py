@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.durations import milliseconds
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import codecs, layout, limits
+from streamkeep.jobs import codecs, enqueue, layout
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.errors import QueueError, QueueFullError
 from streamkeep.jobs.job import Job, current
@@ -59,7 +59,7 @@ def plan_put(
 ) -> tuple[Callable[[Transaction[Any]], None], list[Job]]:
     """Return the function of a transaction that puts jobs, and the jobs."""
     prepared = [prepare(core, payload, options, common) for payload, options in payloads]
-    puts = [limits.Put("", True) for _ in prepared]
+    puts = [enqueue.Put("", True) for _ in prepared]
     job = current.get()  # the follow-ups of a handler of this queue are taken in any case
     always = job is not None and job.queue.name == core.name
 
@@ -72,7 +72,7 @@ def plan_put(
                 from_ms = max(due_ms, step.now_ms)
                 fields[layout.EXPIRES] = str(from_ms + one.expires_ms).encode()
             try:
-                done = limits.put(step, fields, one.priority, due_ms, always=always)
+                done = enqueue.put(step, fields, one.priority, due_ms, always=always)
             except QueueError as error:
                 error.partly |= index > 0
                 raise
@@ -129,7 +129,7 @@ def put_when_room(core: Core, work: Callable[[Transaction[Any]], None]) -> None:
 
 def has_room(core: Core, snapshot: Snapshot[Any]) -> list[bool]:
     """Return [True] if the queue takes another job, else []."""
-    return [] if limits.full(Step(snapshot.as_bytes(), core.names)) else [True]
+    return [] if enqueue.full(Step(snapshot.as_bytes(), core.names)) else [True]
 
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:

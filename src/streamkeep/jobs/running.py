@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from streamkeep.format.core.errors import StoreClosedError, StreamkeepError
 from streamkeep.jobs.errors import JobLostError, PayloadError, UnknownTaskError
-from streamkeep.jobs.failures import DONE, LOST, STORE_FAILS, end_with_error
+from streamkeep.jobs.handler_errors import DONE, LOST, STORE_FAILS, end_with_error
 from streamkeep.jobs.job import Job, current
 
 if TYPE_CHECKING:

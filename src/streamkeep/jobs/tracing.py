@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.jobs.failures import texts_of
+from streamkeep.jobs.handler_errors import texts_of
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job

@@ -31,7 +31,7 @@ from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
 from streamkeep.jobs import worker_runs
 from streamkeep.jobs.errors import JobLostError, QueueError
-from streamkeep.jobs.failures import kind_of, text_of
+from streamkeep.jobs.handler_errors import kind_of, text_of
 from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.waiting import known_tasks, take

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.jobs.failures import text_of
+from streamkeep.jobs.handler_errors import text_of
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue

@@ -25,7 +25,7 @@ from streamkeep.format.quoting import named
 from streamkeep.format.redis.stream_dump import STREAM_TYPES, Losses
 from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow
 from streamkeep.format.rows.retention import NO_RETENTION, Retention
-from streamkeep.server.commands import append, table
+from streamkeep.server.commands import append, command_table
 from streamkeep.server.commands.strings import delete_keys
 from streamkeep.transfer.aof import Command, CommandFailure, OtherDatabase, Replay, copied_to
 from streamkeep.transfer.formats import UNNAMED
@@ -241,7 +241,7 @@ class Following(Replay):
             self.losses.add(OTHER_KEY)
         else:
             self._followed.find(self.txn, target)
-            run = table.find(words).run
+            run = command_table.find(words).run
             assert run is not None
             run(self.txn, words, 0)
             if copies:

@@ -26,7 +26,7 @@ from typing import Any, Final
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.redis.stream_dump import STREAM_TYPES, Losses
-from streamkeep.server.commands import append, keys, table
+from streamkeep.server.commands import append, command_table, keys
 from streamkeep.server.commands.strings import delete_keys
 from streamkeep.server.commands.words import integer, wrong_count
 from streamkeep.transfer.stores import Target, uninterrupted
@@ -211,7 +211,7 @@ class Replay:
 
     def here(self, name: bytes, words: list[bytes]) -> None:
         if name in _STREAMS:
-            spec = table.find(words, _STREAMS)
+            spec = command_table.find(words, _STREAMS)
             run = _REPLAYED.get(spec.name, spec.run)
             assert run is not None
             before = self._entries_added(words) if spec.name == "xadd" else 0
@@ -252,13 +252,13 @@ class Replay:
 # --- streams ------------------------------------------------------------------------------------
 
 _DELIVERS: Final = (b"XREADGROUP", b"XAUTOCLAIM")  # files have XCLAIM in their place
-_STREAMS: Final = table.by_name(
+_STREAMS: Final = command_table.by_name(
     spec
-    for spec in (*table.SPECS, *table.SERVER_SPECS)
+    for spec in (*command_table.SPECS, *command_table.SERVER_SPECS)
     if spec.name in ("del", "unlink", "flushdb", "flushall")
     or (
         spec.name.startswith("x")
-        and spec.kind != table.READS
+        and spec.kind != command_table.READS
         and spec.name.upper().encode() not in _DELIVERS
     )
 )
@@ -301,7 +301,7 @@ def _rename_or_copy(on: Replay, words: list[bytes]) -> None:
     if name == b"COPY" and copied_to(words, on.loaded) != on.loaded:
         on.losses.add("copy of a key into another database")
     elif on.txn.find_stream(words[1]) is not None:
-        run = table.find(words).run
+        run = command_table.find(words).run
         assert run is not None
         run(on.txn, words, 0)
     else:

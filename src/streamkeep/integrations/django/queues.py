@@ -35,7 +35,7 @@ from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, Retry, Unkno
 from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.dead_letters import Letter
-from streamkeep.jobs.failures import (
+from streamkeep.jobs.handler_errors import (
     DONE,
     GIVEN_UP,
     LOST,

@@ -25,7 +25,7 @@ from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue, take
-from streamkeep.jobs.failures import text_of
+from streamkeep.jobs.handler_errors import text_of
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all

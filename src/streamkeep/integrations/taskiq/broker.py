@@ -26,7 +26,7 @@ from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue
 from streamkeep.jobs.async_queue import atake
-from streamkeep.jobs.failures import STORE_FAILS
+from streamkeep.jobs.handler_errors import STORE_FAILS
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.running import return_job

@@ -36,7 +36,7 @@ from streamkeep.pipeline.jobs.executor.audit import Archived, Task, describe_sto
 from streamkeep.pipeline.jobs.to_lake import SEGMENTS_PER_TASK, group_tasks
 from streamkeep.pipeline.lake import files as lake_files
 from streamkeep.pipeline.lake.files import Erased, LakeConflictError, LakeError, LakeFile, Origin
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.pipeline.distribution.units import Progress, Report, run_units, timed
 from streamkeep.pipeline.jobs.executor.rewrite import Task, rewrite_files
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile, attempts
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

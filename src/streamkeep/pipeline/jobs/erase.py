@@ -35,8 +35,8 @@ from streamkeep.pipeline.distribution.units import Progress, Report, run_units, 
 from streamkeep.pipeline.jobs.executor.rewrite import Task, count_in_file, rewrite_files
 from streamkeep.pipeline.lake import files as lake_files
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.lake.read import read_lake
-from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.numbered import NumberedFiles, next_version
 from streamkeep.pipeline.storage.places import file_system, reaching

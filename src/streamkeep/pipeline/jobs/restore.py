@@ -34,7 +34,7 @@ from streamkeep.pipeline.distribution.packing import spread
 from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, run_units, timed
 from streamkeep.pipeline.jobs.executor.restore import Task, make_nodes
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.sink.apply import staged_nodes
 from streamkeep.pipeline.storage.places import new_folder, plain, remove_folder, sweep
 

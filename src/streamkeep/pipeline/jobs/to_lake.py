@@ -39,7 +39,7 @@ from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, r
 from streamkeep.pipeline.jobs.executor.to_lake import NotCopied, Task, write_pieces
 from streamkeep.pipeline.lake import files as lake_files
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, Origin
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.options import EVERY_KEY, ReadOptions, read_options
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stores import reading

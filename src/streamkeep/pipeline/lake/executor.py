@@ -20,8 +20,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import xxhash
 
+from streamkeep.arrow.casts import converter
 from streamkeep.arrow.keys import key_of_text, key_text
-from streamkeep.arrow.types import converter
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.lake import files

@@ -22,7 +22,7 @@ from streamkeep.pipeline.distribution.quick_ack import QuickAckCall
 from streamkeep.pipeline.distribution.units import cores_of
 from streamkeep.pipeline.lake.executor import TableFile, table_batches
 from streamkeep.pipeline.lake.files import ORIGIN, LakeError, ids_of_path, signed
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.storage.places import by_python_only, file_system, is_local
 
 if TYPE_CHECKING:

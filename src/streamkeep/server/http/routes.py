@@ -30,7 +30,7 @@ from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.metrics.prometheus import Metric
 from streamkeep.server.access import User
-from streamkeep.server.commands.table import BY_NAME, READS, Spec
+from streamkeep.server.commands.command_table import BY_NAME, READS, Spec
 from streamkeep.server.http import wire
 from streamkeep.server.http.overview import keys_of
 

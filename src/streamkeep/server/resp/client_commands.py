@@ -14,7 +14,7 @@ from streamkeep.server.commands.words import (
     wrong_count,
     wrong_subcommand,
 )
-from streamkeep.server.replication.primary import Replica
+from streamkeep.server.replicas.primary import Replica
 from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.info import client_line, followed_by, is_replica
 from streamkeep.server.resp.transactions import drop_transaction

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
+from streamkeep.server.commands.command_table import Spec, find
 from streamkeep.server.commands.replies import CodedError
-from streamkeep.server.commands.table import Spec, find
 from streamkeep.server.commands.words import option
 from streamkeep.server.resp import server_commands
 from streamkeep.server.resp.encoder import encode
@@ -25,7 +25,7 @@ from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
     from streamkeep.server.access import User
-    from streamkeep.server.replication.primary import Replica
+    from streamkeep.server.replicas.primary import Replica
     from streamkeep.server.resp.blocked import Blocked
     from streamkeep.server.resp.server import Server
 

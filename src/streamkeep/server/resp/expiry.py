@@ -30,7 +30,7 @@ from streamkeep.server.resp.turns import ClientState
 if TYPE_CHECKING:
     from streamkeep.engine.txn.read_txn import ReadTxn
     from streamkeep.engine.txn.txn import WriteTxn
-    from streamkeep.server.commands.table import Spec
+    from streamkeep.server.commands.command_table import Spec
     from streamkeep.server.resp.server import Server
 
 _PERIOD_S: Final = 1.0

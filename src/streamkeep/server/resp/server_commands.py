@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
-from streamkeep.server.commands import table
+from streamkeep.server.commands import command_table
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.strings import is_known, load_script
 from streamkeep.server.commands.summaries import SUMMARIES
@@ -191,7 +191,7 @@ def _command_docs(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 def _command_getkeys(client: Connection, words: list[bytes], turn: Turn) -> object:
     try:
-        spec = table.look_up(words[2:], TABLE)
+        spec = command_table.look_up(words[2:], TABLE)
     except CommandError:
         raise CommandError("Invalid command specified") from None
     if not spec.first:
@@ -199,13 +199,15 @@ def _command_getkeys(client: Connection, words: list[bytes], turn: Turn) -> obje
     if not spec.takes(len(words) - 2):
         raise CommandError("Invalid number of arguments specified for command")
     found = spec.keys(words[2:])
-    if spec.first == table.STREAMS and not found:
+    if spec.first == command_table.STREAMS and not found:
         raise CommandError("Invalid arguments specified for command")
     return found
 
 
-def _described(spec: table.Spec) -> list[object]:
-    flags = [Status("readonly" if spec.kind == table.READS else "write")] if spec.first else []
+def _described(spec: command_table.Spec) -> list[object]:
+    flags = (
+        [Status("readonly" if spec.kind == command_table.READS else "write")] if spec.first else []
+    )
     if spec.parse is not None:
         flags += [Status("blocking"), Status("movablekeys")]
     first = max(spec.first, 0)
@@ -268,16 +270,20 @@ _KEYS: Final = {"watch": (1, -1, 1)}
 
 
 ALL_SPECS: Final = (
-    *table.SPECS,
-    *table.SERVER_SPECS,
-    *(table.Spec(name, -2, table.READS, container=True) for name in _CONTAINERS),
+    *command_table.SPECS,
+    *command_table.SERVER_SPECS,
+    *(command_table.Spec(name, -2, command_table.READS, container=True) for name in _CONTAINERS),
     *(
-        table.Spec(
-            name, arity, table.READS, *_KEYS.get(name, (0, 0, 0)), container=name == "command"
+        command_table.Spec(
+            name,
+            arity,
+            command_table.READS,
+            *_KEYS.get(name, (0, 0, 0)),
+            container=name == "command",
         )
         for name, arity, _ in _COMMANDS
     ),
 )
-TABLE.update(table.by_name(ALL_SPECS))
+TABLE.update(command_table.by_name(ALL_SPECS))
 HANDLERS.update({name: handler for name, _, handler in _COMMANDS})
 HANDLERS.update(dict.fromkeys(("keys", "scan", "randomkey"), visible))

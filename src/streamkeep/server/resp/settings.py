@@ -16,9 +16,9 @@ from streamkeep.engine.commands.glob import Glob
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.rows import extension
 from streamkeep.format.rows.records import PAGE_FIT
+from streamkeep.server.commands.command_table import READS, Spec
 from streamkeep.server.commands.keys import run_flush
 from streamkeep.server.commands.replies import CodedError
-from streamkeep.server.commands.table import READS, Spec
 from streamkeep.server.commands.words import integer, text_of
 from streamkeep.server.resp.info import SlowLog
 from streamkeep.server.resp.turns import Turns

@@ -27,7 +27,7 @@ from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import errors
 from streamkeep.format.node.node import RESP
-from streamkeep.server.commands.table import BY_NAME, FREES, READS, Spec
+from streamkeep.server.commands.command_table import BY_NAME, FREES, READS, Spec
 from streamkeep.server.resp.encoder import encode, error_line, error_text
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
-"""How jobs are put: unique names, and the limits of the queue. `admission` has the rest of the way.
+"""Putting jobs into the queue: unique names, and the queue's limits.
 
-All functions here run in a transaction, and see `Step`.
+`putting` prepares what comes here, `admission` has the rest of the way. All functions here run in a
+transaction, and see `Step`.
 """
 
 from __future__ import annotations

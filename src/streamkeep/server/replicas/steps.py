@@ -58,7 +58,7 @@ from streamkeep.format.rows.group_records import decode_consumer, decode_group
 from streamkeep.format.rows.nacks import Nack, count_nacks, decode_nack
 from streamkeep.format.rows.records import StreamRecord, decode_key_row
 from streamkeep.server.commands.strings import DEADLINES, FOREVER, STRINGS, stamp
-from streamkeep.server.replication.changes import Changes
+from streamkeep.server.replicas.changes import Changes
 
 SPLIT: Final = b""  # here, what was sent is a state that a replica may show
 _SMALL: Final = 256 << 10  # bytes of a new stream that is sent as one payload in any case

@@ -37,7 +37,7 @@ from streamkeep.format.segment.writer import SegmentWriter
 _TARGET_BYTES: Final = 32 << 20  # of nodes in one sealed segment
 
 
-class SealedCopies:
+class LiveCopies:
     """The sealed segments of a store during one publication.
 
     Attributes:
