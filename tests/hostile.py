@@ -23,7 +23,7 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core import keys as tables
-from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.errors import FormatVersionError, StreamkeepError
 from streamkeep.format.node.envelope import MAGIC, Envelope, decode_envelope, encode_envelope
 from streamkeep.format.rows import records
@@ -146,9 +146,9 @@ def hostile(table: int, db_key: bytes, value: bytes) -> Iterator[Change]:
         return
     body = value[:-4]
     for what, other in contents(body, rng):
-        yield Change(table, db_key, db_key, seal_row(table, db_key, other), what)
+        yield Change(table, db_key, db_key, with_checksum(table, db_key, other), what)
     for what, key in keys(db_key, rng):
-        yield Change(table, db_key, key, seal_row(table, key, body), what)
+        yield Change(table, db_key, key, with_checksum(table, key, body), what)
 
 
 def _encoded(one: Envelope) -> bytes:

@@ -11,7 +11,7 @@ import lmdb
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages, read_page
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
-from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.format.core.checksum import checked_body, with_checksum
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.journal.checkpoint import (
     SLOT_SIZE,
@@ -40,7 +40,7 @@ class RawStore:
 
     def body(self, table: int, db_key: bytes) -> bytes:
         """Return the checked body of a row that is there."""
-        return open_row(table, db_key, self.value(table, db_key), "test")
+        return checked_body(table, db_key, self.value(table, db_key), "test")
 
     def keys(self, table: int, prefix: bytes = b"") -> list[bytes]:
         """Return the keys of a table that begin with a prefix."""
@@ -50,7 +50,7 @@ class RawStore:
 
     def put(self, table: int, db_key: bytes, body: bytes) -> None:
         """Store a row with the checksum that it must have."""
-        self.put_value(table, db_key, seal_row(table, db_key, body))
+        self.put_value(table, db_key, with_checksum(table, db_key, body))
 
     def put_value(self, table: int, db_key: bytes, value: bytes) -> None:
         """Store a value as it is."""

@@ -12,7 +12,7 @@ from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.tables.group import Group
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import rows_with
-from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.keys import CONSUMERS, GROUPS, TABLES, name_key
 from streamkeep.format.node.envelope import decode_envelope
 
@@ -58,7 +58,7 @@ def assert_cached_is_stored(txn: Txn, store: Store[Any]) -> None:
     for cached_rows in context.cached_rows.values():
         assert isinstance(cached_rows, Group)
         db_key = name_key(cached_rows.stream_key, cached_rows.record.name)
-        now = seal_row(GROUPS, db_key, cached_rows.record.encode())
+        now = with_checksum(GROUPS, db_key, cached_rows.record.encode())
         assert now == cached_rows.stored == txn.get(GROUPS, db_key), db_key
         assert not cached_rows._changed, db_key
         for consumer in cached_rows._consumers.values():

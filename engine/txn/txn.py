@@ -29,7 +29,7 @@ from streamkeep.engine.txn.overlay import LazyRow, Table, encoded
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal.journal import Operations
 from streamkeep.format.rows import records
@@ -97,7 +97,7 @@ class WriteTxn(Txn):
         self._table(table).put(db_key, value)
 
     def put_row(self, table: int, db_key: bytes, body: bytes) -> None:
-        self.put(table, db_key, seal_row(table, db_key, body))
+        self.put(table, db_key, with_checksum(table, db_key, body))
 
     def move(self, table: int, db_key: bytes, target: int) -> None:
         """Move a row, which must exist, to another table under the same key."""

@@ -25,7 +25,7 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.errors import StoreLockedError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
@@ -71,7 +71,7 @@ def copy_data(
                     writer.put(POSITION_KEY, encode_position(0, 0, chain, commit_number))
                 added = {META_EPOCH: encode_number(epoch), **rows(commit_number)}
                 for key, body in added.items():
-                    writer.put(key, seal_row(META, key, body), db=meta)
+                    writer.put(key, with_checksum(META, key, body), db=meta)
         finally:
             copy.close()
         folder.sync()

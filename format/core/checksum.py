@@ -25,11 +25,11 @@ def row_checksum(table: int, db_key: bytes, body: bytes) -> bytes:
     return digest64(db_key + body, table | len(db_key) << 8)[_LOW:]
 
 
-def seal_row(table: int, db_key: bytes, body: bytes) -> bytes:
+def with_checksum(table: int, db_key: bytes, body: bytes) -> bytes:
     return body + row_checksum(table, db_key, body)
 
 
-def open_row(table: int, db_key: bytes, value: bytes, where: str) -> bytes:
+def checked_body(table: int, db_key: bytes, value: bytes, where: str) -> bytes:
     """Return the body of a stored row; raise ChecksumError with `where` if it is damaged."""
     body = value[:-ROW_CHECKSUM_SIZE]
     stored = value[len(body) :]

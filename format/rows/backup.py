@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Final, NamedTuple
 
-from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META
 from streamkeep.format.core.layout import Layout
@@ -55,7 +55,7 @@ class StandbyRow(NamedTuple):
     time_ms: int
 
     def encode(self) -> bytes:
-        return seal_row(META, META_STANDBY, json.dumps(self._asdict()).encode())
+        return with_checksum(META, META_STANDBY, json.dumps(self._asdict()).encode())
 
 
 def decode_standby(body: bytes, where: str) -> StandbyRow:

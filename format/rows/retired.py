@@ -10,7 +10,7 @@ node.
 
 from __future__ import annotations
 
-from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.format.core.checksum import checked_body, with_checksum
 from streamkeep.format.core.keys import RETIRED, node_key
 
 
@@ -24,8 +24,8 @@ def is_former_name(ms: int, seq: int) -> bool:
 
 
 def encode_former_name(stream_number: int, name: bytes) -> bytes:
-    return seal_row(RETIRED, former_name_key(stream_number), name)
+    return with_checksum(RETIRED, former_name_key(stream_number), name)
 
 
 def decode_former_name(stream_number: int, value: bytes, where: str) -> bytes:
-    return open_row(RETIRED, former_name_key(stream_number), value, where)
+    return checked_body(RETIRED, former_name_key(stream_number), value, where)

@@ -40,7 +40,7 @@ from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.whole_store.copying import finish_copy, made_beside, open_new, tables_of
 from streamkeep.format.copies.head import Generation, Head
 from streamkeep.format.copies.piece import PieceName
-from streamkeep.format.core.checksum import digest64, seal_row
+from streamkeep.format.core.checksum import digest64, with_checksum
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
@@ -315,7 +315,7 @@ class _Restore:
             epoch = max(one.epoch for one in self.head.generations) + 1
             with raw.begin(write=True) as txn:
                 body = encode_number(epoch)
-                txn.put(META_EPOCH, seal_row(META, META_EPOCH, body), db=tables[META])
+                txn.put(META_EPOCH, with_checksum(META, META_EPOCH, body), db=tables[META])
                 if self.standby:
                     row = StandbyRow(self.target.uri, plan.generation.name, plan.end, plan.time_ms)
                     txn.put(META_STANDBY, row.encode(), db=tables[META])

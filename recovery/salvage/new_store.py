@@ -23,7 +23,7 @@ from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.engine.whole_store.copying import open_new, tables_of
-from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.format.core.keys import META
 
@@ -75,7 +75,7 @@ class NewStore:
             handle = tables_of(raw)[META]
             with raw.begin(write=True) as txn:
                 for name, body in meta.items():
-                    txn.put(name, seal_row(META, name, body), db=handle)
+                    txn.put(name, with_checksum(META, name, body), db=handle)
             raw.close()
         except lmdb.Error as error:
             raise translate(error) from error

@@ -29,7 +29,7 @@ from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.syncs import SyncLeader
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.failures import Failures
-from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.records import encode_number
 
@@ -207,7 +207,7 @@ def test_a_newer_format_is_refused_and_untouched(open_store: Open, tmp_path: Pat
     Store(path).close()
     with lmdb.open(str(path), max_dbs=20) as env, env.begin(write=True) as txn:
         key = b"store_format"
-        value = seal_row(META, key, encode_number(99))
+        value = with_checksum(META, key, encode_number(99))
         txn.put(key, value, db=env.open_db(b"meta", txn))
     (path / "lock.mdb").unlink()
     before = fingerprint(path)

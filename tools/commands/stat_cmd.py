@@ -1,4 +1,4 @@
-"""stat: how much a store or a stream holds, and how much room that takes."""
+"""stat: how much a store or a stream holds, and its room. `status` says whether all is well."""
 
 from __future__ import annotations
 
