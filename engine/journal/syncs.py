@@ -165,9 +165,6 @@ class Syncs:
         finally:
             self._lock.release()
 
-    def is_running(self) -> bool:
-        return self._lock.locked()
-
     def note_checkpoint(self, file_number: int, commit_number: int) -> None:
         """Publish that everything up to a commit is on disk, in the data file.
 

@@ -52,12 +52,6 @@ def test_csv_names_its_fields_in_the_first_line(name: str) -> None:
     ]
 
 
-def test_drop_empty_leaves_out_empty_cells_and_rows() -> None:
-    load("a.csv", "a,b\n1,\n,\n,2\n", "--drop-empty")
-    assert stored() == [[["a", "1"]], [["b", "2"]]]
-    load("a.jsonl", "{}", "--drop-empty", status=2)
-
-
 def test_csv_keeps_bytes_a_bom_and_duplicate_columns_apart() -> None:
     load("a.csv", b"\xef\xbb\xbff,f,\xff\r\n1,2,\x80\r\n")
     assert stored() == [[["f", "1"], ["f", "2"], [{"base64": "/w=="}, {"base64": "gA=="}]]]

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 
-from streamkeep.engine.archive.archiver import TARGET_BYTES, ArchiveOptions
+from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.commands.arguments import range_start
 from streamkeep.format import quoting
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import IdTooSmallError, StoreLockedError
+from streamkeep.format.core.errors import IdTooSmallError
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
 from streamkeep.format.segment.remote import segment_name
@@ -105,15 +105,12 @@ def run(
     store_path: StorePath,
     *,
     maintain: bool = True,
-    no_wait: bool = False,
     to: str | None = None,
     name: str | None = None,
     labels: tuple[str, ...] = (),
     seal: bool = False,
     level: Annotated[int, click.IntRange(-7, 22)] = DEFAULT_LEVEL,
     block_bytes: Annotated[int, Number(4096, 64 << 20)] = DEFAULT_BLOCK_BYTES,
-    target_bytes: Annotated[int, Number(1 << 20, 1 << 32)] = TARGET_BYTES,
-    dictionary: bool = True,
 ) -> None:
     """Move trimmed entries into segment files.
 
@@ -133,7 +130,6 @@ def run(
 
     Args:
         maintain: First trim streams to their retention and remove old segments (the default).
-        no_wait: Fail when another archiver is at work.
         to (URI): Keep the archive at this URI or folder, from now on: s3://bucket/fleet.
         name (TEXT): What the archive there calls this store.
         labels (--label NAME=TEXT): A label of this store there; can be repeated.
@@ -141,27 +137,18 @@ def run(
         level: Compression level of zstd: higher is smaller and slower.
         block_bytes: Bytes compressed together: a higher number makes smaller files, and slower
             single reads.
-        target_bytes: Bytes of macro nodes after which a segment ends; writers wait for each to be
-            committed.
-        dictionary: Train a dictionary where that makes segments smaller (the default).
     """
     with open_store(store_path) as store:
         care = store.maintain() if maintain else None
         with output.progress("archiving", "bytes") as advance:
-            try:
-                report = store.archive(
-                    wait=not no_wait,
-                    options=ArchiveOptions(target_bytes, level, block_bytes, dictionary),
-                    progress=advance,
-                    to=to,
-                    name=name,
-                    labels=_labels(labels),
-                    seal=seal,
-                )
-            except StoreLockedError as error:
-                raise Failure(
-                    str(error), hint="without --no-wait, the command waits for it"
-                ) from error
+            report = store.archive(
+                options=ArchiveOptions(level=level, block_bytes=block_bytes),
+                progress=advance,
+                to=to,
+                name=name,
+                labels=_labels(labels),
+                seal=seal,
+            )
     there = report.published
     if common.as_json():
         output.summary(

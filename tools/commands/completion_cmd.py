@@ -64,26 +64,6 @@ def install(shell: Annotated[str, click.Choice(SHELLS)] | None = None) -> None:
         output.note("next: start a new shell")
 
 
-@completion.command("show")
-def show(shell: Annotated[str, click.Choice(SHELLS)] | None = None) -> None:
-    """Print the completion script, to be put where you like.
-
-    \b
-    Example:
-      streamkeep completion show bash
-
-    Args:
-        shell ([bash|zsh|fish]):
-    """
-    shell = shell or _own_shell()
-    script = _script(shell)
-    if common.as_json():
-        output.summary(shell=shell, script=script)
-        return
-    for line in script.splitlines():
-        output.line(line.replace("\t", "    "))
-
-
 def _own_shell() -> str:
     name = Path(os.environ.get("SHELL", "")).name
     if name not in SHELLS:

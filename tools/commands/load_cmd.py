@@ -36,7 +36,6 @@ class Wanted:
         time_unit: What a number in that column counts.
         id_column (--id COLUMN): Column that holds complete entry IDs.
         sort: Sort by time or ID first; the whole file is kept in memory.
-        drop_empty: Leave out empty CSV cells.
         batch: Append N entries per transaction.
         from_line: Begin at line N; of CSV the line with the names is read, too. For resp: at
             command N.
@@ -51,7 +50,6 @@ class Wanted:
     time_unit: Annotated[str, click.Choice(TIME_UNITS)] = "auto"
     id_column: str | None = None
     sort: bool = False
-    drop_empty: bool = False
     batch: Positive = 1000
     from_line: Positive = 1
     max_line: SizeBytes = 16 << 20

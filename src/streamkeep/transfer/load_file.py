@@ -87,7 +87,6 @@ def load(
     time_unit: TimeUnit | None = None,
     id_column: str | None = None,
     sort: bool = False,
-    drop_empty: bool = False,
     batch: int | None = None,
     from_line: int | None = None,
     skip: Iterable[str] = (),
@@ -129,7 +128,6 @@ def load(
         time_unit: how it gives the time: "iso", "s", "ms", "us", or "auto" (the default).
         id_column: for rows: the column or member that holds complete entry IDs.
         sort: for rows: sort them by time or ID first, in memory.
-        drop_empty: for "csv" and "tsv": leave out empty cells.
         batch: for rows: how many are appended in one transaction; 1,000 by default.
         from_line: for rows and commands: begin at this line or command, from 1 on.
         skip: for "resp": names of commands that are not applied, but counted as dropped.
@@ -163,14 +161,12 @@ def load(
         raise ArgumentError(f"existing must be one of {', '.join(_EXISTING)}, not {existing!r}")
     path = str(path_of(source, "source")) if isinstance(source, (str, os.PathLike)) else None
     kind = load_format(format, path)
-    if drop_empty and kind not in ("csv", "tsv"):
-        raise ArgumentError("drop_empty= is for CSV; JSON leaves members out by itself")
     stream_key = None if key is None else to_bytes(key, "key")
     columns = tables.Columns(time_column, time_unit or "auto", id_column)
     with stores.SourceFile(source, name) as file, stores.Target(store, sync) as target:
         loading = _Loading(
-            file, kind, stream_key, target, progress, existing, database, columns, sort, drop_empty,
-            batch, from_line, tuple(skip), max_line,
+            file, kind, stream_key, target, progress, existing, database, columns, sort, batch,
+            from_line, tuple(skip), max_line,
         )  # fmt: skip
         try:
             return loading.run()
@@ -248,7 +244,7 @@ class _Loading(Given):
             raise ArgumentError("from_line= is for rows and commands: streams come whole")
         if kind != "rows":
             columns = {"time_column": self.columns.time, "id_column": self.columns.id}
-            for one in ("time_column", "id_column", "sort", "drop_empty", "batch"):
+            for one in ("time_column", "id_column", "sort", "batch"):
                 if columns.get(one) or getattr(self, one, None):
                     raise ArgumentError(f"{one}= is for rows of a table")
         if kind == "commands" and self.key is not None:
@@ -318,8 +314,7 @@ class _Loading(Given):
         elif self.kind == "jsonl":
             found = tables.read_jsonl(stream, self.max_line, self.columns)
         else:
-            line, drop = self.max_line, self.drop_empty
-            found = tables.read_csv(stream, self.kind, line, self.columns, drop_empty=drop)
+            found = tables.read_csv(stream, self.kind, self.max_line, self.columns)
         rows = choice.rows(row for row in found if row.line >= first)
         if self.sort:
             rows = iter(sorted_rows(rows, lambda: self.moved(0)))

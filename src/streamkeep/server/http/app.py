@@ -75,7 +75,6 @@ def create_app(
     write: bool = False,
     hosts: Sequence[str] | None = (),
     origins: Sequence[str] = (),
-    page: bool = True,
     max_body: int = MAX_BODY,
     body_s: float = BODY_S,
     heartbeat_s: float = HEARTBEAT_S,
@@ -90,7 +89,6 @@ def create_app(
         hosts: names that a request may have in `Host`, in addition to `localhost` and numeric
             addresses; None to accept any, where another server has checked it.
         origins: origins of other sites whose pages may call (CORS); none by default.
-        page: also serve the page for people, at `/`.
         max_body: bytes that the body of a request may have.
         body_s: seconds that may pass between two parts of a body.
         heartbeat_s: seconds after which an event stream without entries sends a comment.
@@ -100,7 +98,7 @@ def create_app(
     state = State(store, write=write, heartbeat_s=heartbeat_s, stall_s=stall_s)
     state.checker = health.Checker(state.store)
     routes = Starlette(
-        routes=[*served(state), Route("/openapi.json", _description), *(_PAGE if page else ())],
+        routes=[*served(state), Route("/openapi.json", _description), *_PAGE],
         exception_handlers={
             404: _answer,
             405: _answer,

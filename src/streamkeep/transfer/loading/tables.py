@@ -28,7 +28,6 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import chain, islice
-from operator import itemgetter
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from streamkeep.engine.commands.xadd import ANY_ID, AUTO_SEQ, EXPLICIT, NewId
@@ -201,14 +200,11 @@ def read_csv(
     kind: LoadFormat,
     max_line: int,
     columns: Columns | None = None,
-    *,
-    drop_empty: bool = False,
 ) -> Iterator[Row]:
     """Yield the rows of a file of text.
 
     Args:
         columns: None for what `streamkeep dump --format csv` wrote, and nothing else.
-        drop_empty: leave out empty cells, and rows that have no others.
     """
     lines = _csv_lines(stream, DELIMITERS[kind], max_line)
     _, names = next(lines, (1, []))
@@ -224,12 +220,9 @@ def read_csv(
     fields = [_bytes(name) for name in names]
     place = _column(columns.name, names) if names else None
     for line, cells in lines:
-        if drop_empty and not any(cells):
-            continue
         ms, seq = columns.place(line, None if place is None else cells[place])
         pairs = zip(fields, map(_bytes, cells), strict=True)
-        kept = filter(itemgetter(1), pairs) if drop_empty else pairs
-        yield Row(line, None, ms, seq, list(chain.from_iterable(kept)))
+        yield Row(line, None, ms, seq, list(chain.from_iterable(pairs)))
 
 
 def _dump_rows(names: list[str], lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:

@@ -53,7 +53,6 @@ class Given:
     database: int | None
     columns: tables.Columns
     sort: bool
-    drop_empty: bool
     batch: int | None
     from_line: int | None
     skip: tuple[str, ...]
