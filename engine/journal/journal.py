@@ -345,7 +345,8 @@ class Journal:
             ]
             size = sum(self.folder.size(name) for name in names)
             # A full disk stops the store; a copy that has to begin anew is only slow.
-            most = min(slot.hold_bytes, files.free_bytes(self.folder.handle))
+            disk = os.fstatvfs(self.folder.handle)
+            most = min(slot.hold_bytes, disk.f_bavail * disk.f_frsize)
             if size <= most:
                 held = min(held, needed)
             else:

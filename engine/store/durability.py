@@ -12,7 +12,7 @@ from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import Slot, read_slots
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.engine.txn.read_txn import ReadTxn, Txn
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
 from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow, decode_following
@@ -113,8 +113,7 @@ def read_durability(
     slot = None if lock is None else lock.newest()
     last_commit = txn.newest_commit()
     row = txn.get_row(META, META_RECOVERY, "meta")
-    standby = txn.get_row(META, META_STANDBY, "meta")
-    following = txn.get_row(META, META_FOLLOWING, "meta")
+    standby = standby_of(txn)
     folder = store.folder(JOURNAL_FOLDER, missing_ok=True)
     in_image = txn.raw().id()
     readers = sorted(open_readers(context.raw), key=lambda one: one.commit_number)
@@ -128,9 +127,21 @@ def read_durability(
         [ReaderSlot(one.process, max(0, in_image - one.commit_number)) for one in readers],
         failures.texts(),
         () if standby else tuple(_copy(one, last_commit) for one in read_slots(folder)),
-        None if standby is None else decode_standby(standby, "meta"),
-        None if following is None else decode_following(following, "meta"),
+        standby,
+        following_of(txn),
     )
+
+
+def standby_of(txn: Txn) -> StandbyRow | None:
+    """Return what a standby follows, and how far it is; None for another store."""
+    body = txn.get_row(META, META_STANDBY, "meta")
+    return None if body is None else decode_standby(body, "meta")
+
+
+def following_of(txn: Txn) -> FollowingRow | None:
+    """Return which Redis server a store follows, and how far it is; None for none."""
+    body = txn.get_row(META, META_FOLLOWING, "meta")
+    return None if body is None else decode_following(body, "meta")
 
 
 def _copy(slot: Slot, last_commit: int) -> CopyState:

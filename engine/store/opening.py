@@ -26,6 +26,7 @@ from streamkeep.engine.crash_recovery.state import WAYS, WayName
 from streamkeep.engine.crash_recovery.stored_version import check_version
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.store.durability import standby_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.meta import read_or_create
 from streamkeep.engine.store.place import check_is_ours, check_place, not_opened, owner_of
@@ -39,9 +40,8 @@ from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
-from streamkeep.format.core.keys import META, TABLES
+from streamkeep.format.core.keys import TABLES
 from streamkeep.format.core.values import whole
-from streamkeep.format.rows.backup import META_STANDBY, decode_standby
 from streamkeep.format.rows.records import PAGE_FIT
 
 # The map is address space, not memory or disk. A terabyte never has to grow. If the system refuses
@@ -173,8 +173,8 @@ def _open_noted(folder: Folder, opening: Opening, options: _Options) -> None:
             control,
         )
         with environment.begin_read() as txn:
-            body = txn.get_row(META, META_STANDBY, "meta")
-        environment.follows = "" if body is None else decode_standby(body, "meta").source
+            standby = standby_of(txn)
+        environment.follows = "" if standby is None else standby.source
         if environment.checkpoints is not None:
             slot = environment.checkpoints.file.newest()
             if slot is None or slot.epoch != environment.context.epoch:

@@ -94,12 +94,6 @@ def reserve(handle: int, size: int, start: int = 0) -> None:
     os.posix_fallocate(handle, start, size - start)
 
 
-def free_bytes(handle: int) -> int:
-    """Return the bytes that are free for this user on the disk of an open file or folder."""
-    found = os.fstatvfs(handle)
-    return found.f_bavail * found.f_frsize
-
-
 def begin_writing(handle: int, offset: int, size: int) -> None:
     """Start writing a part of a file to disk; a sync is still needed."""
     # DONTNEED starts the write of changed pages at once. Mapped pages stay in memory.

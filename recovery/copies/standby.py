@@ -24,6 +24,7 @@ from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
 from streamkeep.engine.journal.slots import Slot, hold_slot
+from streamkeep.engine.store.durability import standby_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import failpoints
@@ -46,7 +47,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.keys import META, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import PUT, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
-from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
+from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import SUFFIX
 from streamkeep.recovery.copies.pieces import PieceFollower, commits_after
@@ -113,8 +114,7 @@ class Standby(PieceFollower):
 
     def _read_state(self, place: Path) -> StandbyRow:
         with self.environment.begin_read() as txn:
-            body = txn.get_row(META, META_STANDBY, "meta")
-        state = None if body is None else decode_standby(body, "meta")
+            state = standby_of(txn)
         if state is None or state.source != self.target.uri:
             self.close()
             found = "no standby" if state is None else f"the standby of {state.source}"
@@ -369,11 +369,10 @@ def promote(path: str | Path) -> StandbyRow:
         handle = _lock(environment.folder, environment.follows, place)
         try:
             with environment.begin_read() as txn:  # now: the process that followed has ended
-                body = txn.get_row(META, META_STANDBY, "meta")
-            if body is None:
+                state = standby_of(txn)
+            if state is None:
                 raise StoreError(f"{place}: another process has just promoted it")
             _remove_strays(environment)
-            state = decode_standby(body, "meta")
             slot = Slot(state.source, state.generation, "", 0, NOWHERE, 0, 0, HOLD_BYTES)
             slot.write(environment.folder.folder(JOURNAL_FOLDER), durable=True)
             failpoints.hit("standby:noted")

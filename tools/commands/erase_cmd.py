@@ -80,7 +80,8 @@ def erase(
         raise click.UsageError("give KEY and IDs, KEY and --where, or --finish")
     wanted = given_ids(ids, key) if key is not None and ids else []
     with open_store(store_path) as store:
-        known = key is None or _is_known(store, key)
+        known = store.exists(key) if key is not None else True
+        known = known or any(one.key == key for one in store.archived_streams())
         # Before all of STORE is read for a key that was mistyped. Where the archive is published,
         # segments there may be all that is left of a deleted stream.
         if key is not None and not known and store.remote_archive() is None:
@@ -132,11 +133,6 @@ def _check_copy(
             "does; then run the command again",
         )
     output.note(f"{target}: clean")
-
-
-def _is_known(store: Store[bytes], key: bytes) -> bool:
-    """Return whether a stream exists, or has left something that was trimmed."""
-    return bool(store.exists(key)) or any(one.key == key for one in store.archived_streams())
 
 
 def _unknown(path: Path, key: bytes) -> Failure:

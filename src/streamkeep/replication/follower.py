@@ -12,7 +12,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import FOLLOWING, hold_slot
-from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.store.durability import following_of
 from streamkeep.format.core.errors import (
     ArgumentError,
     CommandError,
@@ -25,7 +25,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.keys import META
 from streamkeep.format.redis.rdb_values import Source
 from streamkeep.format.redis.resp import read_command
-from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow, decode_following
+from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow
 from streamkeep.replication.address import parse_address
 from streamkeep.replication.commands import Followed, Following, all_followed, release
 from streamkeep.replication.link import FileReader, Link, LinkLost, RefusedError, Stopped
@@ -71,13 +71,7 @@ class FollowError(StreamkeepError):
 def following(store: Store[Any]) -> FollowingRow | None:
     """Return how far a store follows a server; None if it never did."""
     with store.snapshot() as snapshot:
-        return read_row(snapshot.txn)
-
-
-def read_row(txn: Txn) -> FollowingRow | None:
-    """Return the row that says how far the store is; None without one."""
-    body = txn.get_row(META, META_FOLLOWING, "meta")
-    return None if body is None else decode_following(body, "meta")
+        return following_of(snapshot.txn)
 
 
 def detach(store: Store[Any]) -> int:

@@ -17,7 +17,7 @@ from kombu.utils.json import loads
 from streamkeep.format.core.errors import StoreClosedError
 from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.celery.topology import REFRESH_S, Topology, messages_after, stream_of
-from streamkeep.integrations.celery.workers import are_here, known_tasks
+from streamkeep.integrations.celery.workers import known_tasks
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.jobs import Job, Queue, take
 from streamkeep.jobs.worker_runs import Alarm
@@ -122,7 +122,7 @@ class JobIntake:
             room,
             known=None if known is None else {queue.name: known for queue in queues},
             stop=lambda: not self._room,
-            begins=not are_here(),
+            begins=known is None,
         )
         arrived = [one for one in (opened(self._channel, job) for job in jobs) if one is not None]
         self._bell.arrived.extend(arrived)

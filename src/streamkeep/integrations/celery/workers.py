@@ -27,10 +27,6 @@ def _note(sender: Any, **_: Any) -> None:
     _apps[:] = [sender.app]
 
 
-def are_here() -> bool:
-    return bool(_apps)
-
-
 def _follow_requests() -> None:
     """Have each message begun when the pool accepts its task.
 

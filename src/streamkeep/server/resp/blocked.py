@@ -174,9 +174,6 @@ class BlockedClients(Watcher):
         blocked.client.reply(reply)
         self._unblocked(blocked.client)
 
-    def time_out(self, blocked: Blocked) -> None:
-        self.end(blocked, encode(NIL_ARRAY, blocked.client.resp3))
-
     # --- commands of this server ------------------------------------------------------------
 
     def before(self, txn: WriteTxn, keys: list[bytes]) -> None:
@@ -294,7 +291,7 @@ class BlockedClients(Watcher):
                 self._woken.append(blocked)
                 self._later()
             else:
-                self.time_out(blocked)
+                self.end(blocked, encode(NIL_ARRAY, blocked.client.resp3))
             return
         except Exception as error:  # the store was closed
             blocked.steps = None

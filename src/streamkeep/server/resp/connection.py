@@ -204,16 +204,13 @@ class Connection(ClientState, asyncio.Protocol):
         expiry.note(spec.name)
         handler = HANDLERS.get(spec.name)
         if handler is not None:
-            self.reply_to(handler(self, words, turn))
+            reply = handler(self, words, turn)
+            if reply is not ALREADY:  # which the handler itself has sent
+                self.reply(encode(reply, self.resp3))
         elif spec.parse is not None:
             self.read(spec, words, turn)
         else:
             turn.run(self, spec, words)
-
-    def reply_to(self, reply: object) -> None:
-        """Queue a reply; nothing for the marker that a handler has replied itself."""
-        if reply is not ALREADY:
-            self.reply(encode(reply, self.resp3))
 
     def read(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
         """Run XREAD or XREADGROUP, and wait if it finds nothing."""

@@ -20,9 +20,7 @@ from urllib.parse import urlsplit
 
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import FOLLOWING, is_held
-from streamkeep.format.core.keys import META
-from streamkeep.format.rows.backup import META_STANDBY, decode_standby
-from streamkeep.format.rows.following import META_FOLLOWING, decode_following
+from streamkeep.engine.store.durability import following_of, standby_of
 from streamkeep.metrics.prometheus import Labels, Metric, Value
 from streamkeep.server.commands.keys import count_keys
 from streamkeep.server.commands.words import text_of
@@ -428,15 +426,13 @@ def followed_by(server: Server, turn: Turn) -> Followed | None:
     """Return what the store follows; None for a store of its own."""
     folder = server.environment.folder.folder(JOURNAL_FOLDER)
     txn = turn.read_txn()
-    body = txn.get_row(META, META_STANDBY, "meta")
-    if body is not None:
-        standby = decode_standby(body, "meta")
+    standby = standby_of(txn)
+    if standby is not None:
         linked = is_held(folder, standby.source)
         return Followed(standby.source, 0, linked, standby.commit_number, standby.time_ms)
-    body = txn.get_row(META, META_FOLLOWING, "meta")
-    if body is None:
+    redis = following_of(txn)
+    if redis is None:
         return None
-    redis = decode_following(body, "meta")
     address = urlsplit(redis.source)
     linked = is_held(folder, FOLLOWING)
     host, port = redis.source, 0  # of a Unix socket
