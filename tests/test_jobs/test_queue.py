@@ -152,6 +152,42 @@ def test_transactions_join_puts_ends_and_appends(queue: Queue) -> None:
     assert (second.state(), third.state()) == ("waiting", "delayed")
 
 
+ENDS: dict[str, Callable[[Job], object]] = {
+    "done": lambda job: job.done(),
+    "done_many": lambda job: job.queue.done_many([job]),
+    "retry": lambda job: job.retry(after=5),
+    "fail": lambda job: job.fail("for good"),
+    "give_back": lambda job: job.give_back(),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_an_end_that_is_undone_leaves_the_job_to_its_worker(queue: Queue, how: str) -> None:
+    queue.put("a")
+    job = queue.get(0)
+    with pytest.raises(KeyError), queue.store.transaction():
+        ENDS[how](job)
+        with pytest.raises(JobLostError, match="already been ended"):
+            job.done()
+        raise KeyError
+    assert not job.ended
+    assert counts(queue) == (0, 1, 0, 0, 0)
+    with queue.store.transaction():
+        ENDS[how](job)
+    assert job.ended
+    assert counts(queue)[1] == 0
+    with pytest.raises(JobLostError, match="already been ended"):
+        job.done()
+
+
+def test_a_transaction_that_fails_in_the_block_of_a_job_is_a_failed_attempt(queue: Queue) -> None:
+    queue.put("a")
+    with pytest.raises(KeyError), queue.get(0) as job, queue.store.transaction():
+        job.done()
+        raise KeyError
+    assert counts(queue) == (0, 0, 1, 0, 0)
+
+
 def test_a_put_that_fails_halfway_undoes_the_transaction_around_it(queue: Queue) -> None:
     queue.set_limits(max_length=1)
     with pytest.raises(StoreError, match="is full"), queue.store.transaction() as txn:

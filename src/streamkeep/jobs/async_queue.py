@@ -60,6 +60,7 @@ class AsyncJob:
     priority: str
     queued_ms: int
     headers: dict[str, str]
+    ended: bool
 
     def __init__(self, queue: AsyncQueue, job: Job) -> None:
         self.queue = queue

@@ -31,6 +31,7 @@ from streamkeep.jobs.taking import Taken, park
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Sync
+    from streamkeep.engine.txn.txn import WriteTxn
     from streamkeep.jobs.core import Core
     from streamkeep.jobs.queue import Queue
 
@@ -71,7 +72,8 @@ class Job:
         self._fields = fields
         self._put = put
         self.taken = taken
-        self.ended = taken is None  # this worker has ended it, or never had it
+        self._ended = taken is None
+        self._ended_in: WriteTxn | None = None  # a transaction of the caller, which may be undone
         self._payload: Any = NOTHING
         self.given_result: Any = NOTHING  # what `set_result` set
         self._transaction: JobTransaction | None = None
@@ -83,6 +85,17 @@ class Job:
         return f"<streamkeep.jobs.Job {job_id or 'not put yet'} of {self.queue.name!r}>"
 
     # --- what it is -----------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether this worker has ended it, or never had it."""
+        txn = self._ended_in
+        if txn is not None and not txn.open:
+            self._ended_in = None
+            if not txn.committed:  # the job is still this worker's, and its death counts again
+                self._ended = False
+                begin_all([self])
+        return self._ended
 
     @property
     def id(self) -> str:
@@ -380,7 +393,8 @@ class Job:
         return self.taken
 
     def _end(self) -> None:
-        self.ended = True
+        outer = self.queue.core.store.open_transaction()
+        self._ended, self._ended_in = True, None if outer is None else outer.txn
         self._leave()
 
     def _leave(self) -> None:
