@@ -30,7 +30,7 @@ from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import CommandError
 
-THOROUGH = 20  # how many times as long the tests marked `slow` run
+THOROUGH = 20  # in so many parts the tests marked `slow` run, each with examples of its own
 
 
 def outcome(call: Callable[[], Any]) -> Any:

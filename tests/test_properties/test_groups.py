@@ -214,6 +214,6 @@ def test_pages_of_few_entries_split_all_the_time(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_groups_of_the_engine_answer_as_the_model_thoroughly() -> None:
-    run_state_machine_as_test(GroupMachine, settings=configured(40 * THOROUGH))
+@pytest.mark.parametrize("part", range(THOROUGH))
+def test_groups_of_the_engine_answer_as_the_model_thoroughly(part: int) -> None:
+    run_state_machine_as_test(GroupMachine, settings=configured(40))

@@ -313,7 +313,9 @@ TestPageNodes.settings = configured(12)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(THOROUGH))
 @pytest.mark.parametrize("machine", [RedisLimits, PageNodes])
-def test_the_engine_answers_as_the_model_thoroughly(machine: type[StreamMachine]) -> None:
-    run_state_machine_as_test(machine, settings=configured(40 * THOROUGH))
+def test_the_engine_answers_as_the_model_thoroughly(
+    machine: type[StreamMachine], part: int
+) -> None:
+    run_state_machine_as_test(machine, settings=configured(40))
