@@ -57,12 +57,16 @@ class Clients:
             last = {"Last-Event-ID": self.last_id} if self.last_id else {}
             try:
                 with self._client() as client, client.stream("GET", "/", headers=last) as reply:
+                    event: dict[str, str] = {}
                     for line in reply.iter_lines():
-                        name, _, value = line.partition(": ")
-                        if name == "id":
-                            self.last_id = value
-                        elif name == "data":
-                            self.received.append(int(json.loads(value)["fields"]["number"]))
+                        if line:
+                            name, _, value = line.partition(": ")
+                            event[name] = value
+                            continue
+                        if "id" in event:  # it is whole: a kill may cut one off below its ID
+                            self.last_id = event["id"]
+                            self.received.append(int(json.loads(event["data"])["fields"]["number"]))
+                        event = {}
                         if self.ended.is_set() and len(self.received) >= self.posted:
                             return
             except httpx.TransportError:
