@@ -63,8 +63,9 @@ class Clients:
                             name, _, value = line.partition(": ")
                             event[name] = value
                             continue
-                        if "id" in event:  # it is whole: a kill may cut one off below its ID
-                            self.last_id = event["id"]
+                        # It is whole: a kill may cut one off below its ID.
+                        self.last_id = event.get("id", self.last_id)
+                        if "data" in event:
                             self.received.append(int(json.loads(event["data"])["fields"]["number"]))
                         event = {}
                         if self.ended.is_set() and len(self.received) >= self.posted:
