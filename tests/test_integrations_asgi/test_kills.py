@@ -94,7 +94,13 @@ def test_a_server_that_is_killed_for_a_minute_leaves_no_gap_and_repeats_nothing(
             ends_at = time.monotonic() + SECONDS
             while time.monotonic() < ends_at:
                 received = len(clients.received)
-                wait_until(lambda: len(clients.received) > received)  # noqa: B023
+                wait_until(
+                    lambda: (
+                        len(clients.received) > received  # noqa: B023
+                        or not all(one.is_alive() for one in threads)
+                    )
+                )
+                assert all(one.is_alive() for one in threads), crew.log.read_text()[-3000:]
                 time.sleep(random.expovariate(2))
                 crew.kill(server)
                 server = crew.start(*serve)
