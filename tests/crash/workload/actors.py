@@ -15,7 +15,11 @@ from typing import Any, Final
 
 from crash.workload import oracle
 
-ALONE: Final = ("erase", "archive", "maintain", "sync", "checkpoint", "work")  # in no transaction
+_OF_DEAD: Final = ("requeue", "drop")
+_KEPT: Final = ("sync", "checkpoint", "get", *_OF_DEAD)  # of those below, what promises something
+ALONE: Final = ("erase", "archive", "maintain", "soon", *_KEPT)  # in no transaction
+_MOST_JOBS: Final = 60  # of an actor; beyond it, it takes more than it puts
+_HOUR_S: Final = 3600
 _MOST_LIVE: Final = 40  # entries of an actor in one stream; beyond it, the oldest go
 _SIZES: Final = (0, 10, 10, 40, 40, 150, 700, 3000)
 _BIG: Final = (20_000, 140_000)
@@ -36,7 +40,7 @@ class Style:
         rest_s: how long it rests between two transactions, at most.
         served: it is a client of a server, and knows only Redis's commands.
         archived: its own streams have an archive.
-        jobs: it puts jobs into a queue of its own, and does them.
+        jobs: how often it puts jobs into a queue of its own, takes them, and ends them.
         erases: it erases entries now and then.
     """
 
@@ -50,7 +54,7 @@ class Style:
     rest_s: float = 0.0
     served: bool = False
     archived: bool = False
-    jobs: bool = False
+    jobs: float = 0.0
     erases: bool = False
 
 
@@ -85,6 +89,7 @@ class Actor:
     notes: Path
     seed: int
     queue: Any = None  # that it uses, where it is at work
+    held: dict[str, Any] = field(default_factory=dict)  # jobs that it has taken there, by token
     random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,6 +111,9 @@ class Actor:
         for operation, result in zip(step.operations, results, strict=True):
             if operation[1]:
                 oracle.apply(self.state.setdefault(operation[1], oracle.View()), operation, result)
+            if oracle.kind_of(operation[1]) == oracle.QUEUE and operation[0] != "get":
+                for token in operation[2]:
+                    self.held.pop(token, None)
 
     def refused(self, step: Step) -> None:
         """Note that nothing of a transaction has happened."""
@@ -130,13 +138,16 @@ class Actor:
         how = "single" if len(operations) == 1 else self.random.choice(self.style.hows)
         if how == "single" and operations[0][0] not in ALONE and self.random.random() < 0.1:
             how = self.random.choice(self.style.hows)
-        if how == "pipeline" and "put" in [one[0] for one in operations]:
+        of_jobs = [one for one in operations if oracle.kind_of(one[1]) == oracle.QUEUE]
+        if how == "pipeline" and of_jobs:
             how = "transaction"
         home = self.style.syncs[0]
-        free = how == "transaction" or operations[0][0] != "put"
+        free = how == "transaction" or not of_jobs
         sync = home if how == "pipeline" or not free else self.random.choice(self.style.syncs)
-        if operations[0][0] in ALONE:  # only these two promise something
-            sync = "commit" if operations[0][0] in ("sync", "checkpoint") else "none"
+        if operations[0][0] in ("sync", "checkpoint"):
+            sync = "commit"
+        elif operations[0][0] in ALONE and operations[0][0] not in _KEPT:
+            sync = "none"
         step = Step(self.number - 1, sync, operations, how)
         if (
             how == "transaction"
@@ -153,11 +164,8 @@ class Actor:
                 return [self.random.choice(["sync", "checkpoint", "maintain"]), ""]
             if chance < 0.02:
                 return ["archive", ""]
-        if self.style.jobs and chance < 0.1:
-            key = f"{oracle.QUEUE}:{self.name}"
-            if not part and self.random.random() < 0.3:
-                return ["work", key, self.random.randrange(1, 6)]
-            return ["put", key, list(range(self.random.randrange(1, 4)))]
+        if self.random.random() < self.style.jobs:
+            return self._of_jobs(part)
         key = self._key()
         view = self.state.get(key) or oracle.View()
         if oracle.kind_of(key) not in (oracle.COMMON, oracle.ARCHIVED):
@@ -167,6 +175,37 @@ class Actor:
         if self._erases(0.02) and len(view.live) > 5:
             return self._of_entries("erase", key, list(view.live)[:3], view)
         return self._add(key, part)
+
+    def _of_jobs(self, part: int) -> oracle.Operation:
+        key = f"{oracle.QUEUE}:{self.name}"
+        jobs = (self.state.get(key) or oracle.View()).jobs
+        chance = self.random.random()
+        if self.held and chance < 0.5:
+            name = self.random.choice(["done", "done", "retry", "fail", "back"])
+            if name == "done" and not part and self.random.random() < 0.3:
+                name = "soon"
+            tokens = self._some(list(self.held))
+            return [name, key, tokens if name == "done" else tokens[:1]]
+        dead = [token for token, one in jobs.items() if one.failed == oracle.DEAD]
+        if dead and not part and chance < 0.6:
+            token = self.random.choice(dead)
+            # One that is put again comes after those of its key that were put before.
+            may = jobs[token].key is None and self.random.random() < 0.7
+            return [_OF_DEAD[0] if may else _OF_DEAD[1], key, [token]]
+        now_ms = int(time.time() * 1000)
+        later = [token for token, one in jobs.items() if one.due_ms > now_ms + _HOUR_S * 500]
+        if later and chance < 0.65:
+            return ["cancel", key, [self.random.choice(later)]]
+        if not part and (chance < 0.8 or len(jobs) > _MOST_JOBS):
+            return ["get", key, self.random.randrange(1, 6)]
+        tokens = [
+            oracle.token_of(self.name, self.number - 1, part * 100 + one, 0)
+            for one in range(self.random.randrange(1, 4))
+        ]
+        of_key = self.random.choice([None, None, "a", "b"])
+        delay_s = 0.0 if of_key else self.random.choice([0.0, 0.0, 0.005, 0.05, _HOUR_S])
+        priority = "normal" if of_key else self.random.choice(["high", "normal", "low"])
+        return ["put", key, tokens, of_key, now_ms + int(delay_s * 1000), delay_s, priority]
 
     def _key(self) -> str:
         if self.common and self.random.random() < 0.35:

@@ -189,6 +189,20 @@ CONTROLS: Final = {
         "        return True\n",
         ("losses",),
     ),
+    # The job stays with a worker that cannot end it any more.
+    "an end of a job that is not undone with the transaction around it": Control(
+        "jobs/job.py",
+        "            if not txn.committed:",
+        "            if False:",
+        ("kills",),
+    ),
+    # A job is a dead letter though no attempt of it has failed.
+    "a death of a worker that is a failed attempt": Control(
+        "jobs/taking.py",
+        "            lost += 1\n",
+        "",
+        ("kills",),
+    ),
     # Recovery goes back to the checkpoint and replays what it can read, whatever it loses.
     "a recovery that throws data away": Control(
         "engine/crash_recovery/state.py",

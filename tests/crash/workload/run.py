@@ -65,11 +65,13 @@ class Figures:
     kills: int = 0
     losses: int = 0
     transactions: int = 0
+    of_jobs: int = 0
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.rounds.items()))
         counts = (
-            f"{self.transactions:,} transactions, {self.kills} kills, {self.losses} power losses"
+            f"{self.transactions:,} transactions, {self.of_jobs:,} of them on queues, "
+            f"{self.kills} kills, {self.losses} power losses"
         )
         return f"{counts}; rounds: {kinds}"
 
@@ -146,7 +148,8 @@ class Run:
         finally:
             self.stop_all()
         self.figures.transactions += self.oracle.transactions
-        self.oracle.transactions = 0
+        self.figures.of_jobs += self.oracle.of_jobs
+        self.oracle.transactions = self.oracle.of_jobs = 0
 
     def works(
         self, *, alone: bool = False, least: int = 1, big: float = 0.0, **faults: Any
@@ -205,7 +208,8 @@ class Run:
             style.big = max(style.big, big)
             style.served = kind == "clients"
             style.hows = hows
-            style.jobs = kind == "threads" and self.random.random() < 0.3
+            jobs = self.random.choice([0.0, 0.0, 0.1, 0.7])
+            style.jobs = jobs if kind == "threads" else 0.0
             style.syncs = (
                 (sync, *MODES) if kind != "clients" and self.random.random() < 0.3 else (sync,)
             )
@@ -420,13 +424,13 @@ class Run:
 
     def verify(self) -> None:
         """Compare the store, or also what a power loss after all writes leaves; go on with one."""
-        copy = self.folder / f"store-{self.round}"
+        copy, keeps = self.folder / f"store-{self.round}", self.random.random() < 0.5
         if self.random.random() < 0.3:
             copy_store(self.path, copy)
         found = self.compare(self.path)
         if copy.exists():
-            other = self.compare(copy, boot=1000 + self.round)
-            if self.random.random() < 0.5:
+            other = self.compare(copy, boot=1000 + self.round, works_off=not keeps)
+            if keeps:
                 self.path, copy, found = copy, self.path, other
             shutil.rmtree(copy)
         self.oracle.settle(found, self.notes())
@@ -436,8 +440,10 @@ class Run:
 
         Args:
             boot: it is opened after a loss of what was not on disk, with the boot or the mount.
-            options: of the opening; such a store is damaged.
+            options: of the opening; such a store is damaged. With `works_off`, all of its jobs are
+                done then, and it is of no use any more.
         """
+        works_off = options.pop("works_off", False)
         damaged = options.pop("damaged", False) or bool(options)
         answer = self.folder / "found"
         closely = self.random.random() < 0.3
@@ -460,6 +466,9 @@ class Run:
                     after = oracle.dump(store)
                     if (after.streams, after.problems) != (found.streams, found.problems):
                         return "the archiver has changed what the store shows"
+                wrong = oracle.work_off(store) if works_off else []
+                if wrong:
+                    return f"not all jobs can be done: {wrong[:3]}"
             findings = findings_of(path) if closely else []
             if findings:
                 return f"after it was closed: {findings[:3]}"
@@ -646,9 +655,10 @@ def losses(run: Run) -> None:
         promise = oracle.Promise(float(image.name))
         for _ in range(run.random.choice([0, 0, 1, 2])):
             image = run.lose_power_in_recovery(image)
-        found = run.compare(image, promise, boot=10_000 * (number + 1) + run.round)
+        boot, keeps = 10_000 * (number + 1) + run.round, run.random.random() < 0.3
+        found = run.compare(image, promise, boot, works_off=not keeps)
         run.figures.losses += 1
-        if run.random.random() < 0.3:
+        if keeps:
             kept = run.folder / f"store-{run.round}"
             image.rename(kept)
             shutil.rmtree(run.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import itertools
+import json
 import os
 import random
 import signal
@@ -24,13 +25,18 @@ import streamkeep
 from crash.workload import faults
 from crash.workload.actors import ALONE, Actor, Step
 from crash.workload.oracle import (
+    DEAD,
     GROUP,
     OWN,
+    QUEUE,
+    RETRIES,
     Moment,
     Oracle,
+    View,
     contents,
     dump,
     kind_of,
+    put_order,
     read_notes,
 )
 from inside import environment_of
@@ -45,7 +51,8 @@ from streamkeep.format.core.errors import (
     StoreError,
     StoreLockedError,
 )
-from streamkeep.jobs import Queue
+from streamkeep.jobs import Job, Queue
+from streamkeep.jobs.worker_runs import end_soon
 from streamkeep.server import serve
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -146,6 +153,8 @@ def flushing(commits: int) -> Iterator[None]:
 def perform(on: Any, actor: Actor, operation: list[Any]) -> Any:
     """Call the method of an operation; return what it returns."""
     name, key, *more = operation
+    if kind_of(key) == QUEUE:  # in a transaction that this thread has begun, a part of it
+        return of_jobs(actor, name, key, *more)
     if name == "add" and len(more[0]) == 1:
         return on.xadd(key, contents(more[0][0]))
     if name == "add":
@@ -164,14 +173,67 @@ def perform(on: Any, actor: Actor, operation: list[Any]) -> Any:
         return on.xgroup_create(key, GROUP, id="0", mkstream=True)
     if name == "retain":
         return on.set_retention(key, archive=True)
-    if name == "put":  # in a transaction that this thread has begun, a part of it
-        return actor.queue.put_many(more[0])
-    if name == "work":
-        jobs = actor.queue.get_many(more[0])
-        if jobs:
-            actor.queue.done_many(jobs)
-        return len(jobs)
     return getattr(on, name)()
+
+
+def of_jobs(actor: Actor, name: str, key: str, what: Any, *more: Any) -> Any:
+    """Call the method of an operation on the actor's queue; return what it returns."""
+    queue: Queue = actor.queue
+    if name == "put":
+        job_key, due_ms, delay_s, priority = more
+        payloads = [[token, job_key, due_ms] for token in what]
+        return queue.put_many(payloads, key=job_key, delay=delay_s, priority=priority)
+    if name == "get":
+        return take(actor, (actor.state.get(key) or View()), queue.get_many(what))
+    if name in ("requeue", "drop"):
+        letters = [one for one in queue.dead_letters() if payload_of(one.fields)[0] in what]
+        change = queue.requeue if name == "requeue" else queue.drop_dead
+        assert change(*letters) == len(what), f"{what} have the dead letters {letters}"
+    elif name == "cancel":
+        ids = [actor.state[key].jobs[token].id for token in what]
+        assert all(queue.cancel(str(one)) for one in ids), f"{ids} cannot be cancelled"
+    elif name == "done":
+        queue.done_many([actor.held[token] for token in what])
+    else:
+        (job,) = (actor.held[token] for token in what)
+        if name == "soon":
+            end_soon(job, None)
+        elif name == "retry":
+            retried = job.retry(reason="it was to be tried again")
+            assert retried == (actor.state[key].jobs[what[0]].failed < RETRIES)
+        elif name == "fail":
+            job.fail("for good")
+        else:
+            job.give_back()
+    return None
+
+
+def payload_of(fields: dict[bytes, bytes]) -> list[Any]:
+    """Return what `of_jobs` has put."""
+    payload: list[Any] = json.loads(fields[b"payload"])
+    return payload
+
+
+def take(actor: Actor, view: View, jobs: list[Job]) -> list[str]:
+    """Hold jobs that the actor has taken; return their tokens. None of them may come now that has
+    ended, is not due, or waits for another one of its key."""
+    for job in jobs:
+        token, key, due_ms = job.payload
+        known = view.jobs.get(token)
+        assert known is not None, f"{token} was taken, and has ended or was never put"
+        assert known.failed != DEAD, f"{token} was taken, and is a dead letter"
+        assert token not in actor.held, f"{token} was taken twice"
+        assert job.attempt == known.failed + 1, f"{token}: attempt {job.attempt} of {known}"
+        assert due_ms <= time.time() * 1000, f"{token} was taken before {due_ms}"
+        before = [
+            other
+            for other, one in view.jobs.items()
+            if key is not None and one.key == key and one.failed != DEAD
+            if other in actor.held or put_order(other) < put_order(token)
+        ]
+        assert not before, f"{token} was taken before {before} of the key {key}"
+        actor.held[token] = job
+    return [job.payload[0] for job in jobs]
 
 
 def told(operation: list[Any], result: Any) -> Any:
@@ -182,7 +244,9 @@ def told(operation: list[Any], result: Any) -> Any:
     if name in ("take", "read"):
         entries = result[0][1] if result else []
         return [entry[0] if isinstance(entry, list) else entry.id for entry in entries]
-    return result if name == "work" else None
+    if name == "put":
+        return [job.id for job in result]
+    return result if name == "get" else None
 
 
 def attempt(actor: Actor, call: Callable[[Step], list[Any]]) -> bool:
@@ -294,7 +358,9 @@ def _threads(work: Work) -> None:
     store = _open(work)
 
     def act(actor: Actor) -> None:
-        actor.queue = Queue(store, actor.name)
+        actor.queue = Queue(
+            store, actor.name, retries=RETRIES, backoff="5ms..50ms", max_deaths=1 << 20
+        )
         for number in range(work.steps):
             if not attempt(actor, partial(on_store, store, actor)):
                 return
