@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -30,11 +31,10 @@ _ENTRIES = 3000
 
 
 @contextmanager
-def running(environment: dict[str, str], log: Path, *arguments: str) -> Iterator[None]:
+def running(environment: dict[str, str], log: Path, *command: str) -> Iterator[None]:
     """Run one of Spark's daemons for the block."""
-    program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     with log.open("wb") as out:
-        process = subprocess.Popen([program, *arguments], env=environment, stdout=out, stderr=out)
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
     try:
         yield
     finally:
@@ -49,6 +49,17 @@ def running(environment: dict[str, str], log: Path, *arguments: str) -> Iterator
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
     """The URL of a master with two workers, of one core each; nobody there knows our code."""
+    with clustered(tmp_path) as url:
+        yield url
+
+
+@contextmanager
+def clustered(tmp_path: Path, *on_worker: str) -> Iterator[str]:
+    """Run a master and two workers for the block, which gets the URL.
+
+    Args:
+        on_worker: a command that runs a worker, which is its last arguments.
+    """
     from streamkeep.pipeline.spark_session.java import JavaMissingError, ensure_java
 
     kept = dict(os.environ)
@@ -66,7 +77,8 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
     }
-    master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1")
+    program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    master = (program, "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1")
     with ExitStack() as stack:
         port, web, *others = stack.enter_context(free_ports(4))
         url = f"spark://127.0.0.1:{port}"
@@ -77,7 +89,8 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             size = ("--cores", "1", "--memory", "1g", "--webui-port", str(other))
             folder = ("--work-dir", str(tmp_path / f"work-{number}"))
             log = tmp_path / f"worker-{number}.log"
-            stack.enter_context(running(environment, log, *worker, *size, *folder, url))
+            command = (program, *worker, *size, *folder, url)
+            stack.enter_context(running(environment, log, *on_worker, *command))
         wait_for_workers(web, tmp_path)
         yield url
 
@@ -241,3 +254,65 @@ def test_a_packed_environment_and_a_bucket(
         assert line.startswith(f"python {tmp_path}/work-")
     with Store(copy.path, readonly=True) as restored:
         assert restored.xrange("orders") == expected
+
+
+_APART = """
+import sys
+from streamkeep import pipeline
+from streamkeep.pipeline.jobs.to_lake import to_lake
+
+master, host, shared = sys.argv[1:]
+conf = {"spark.executor.memory": "512m", "spark.log.level": "ERROR"}
+spark = pipeline.session(master, ship_code=True, **conf)
+
+def files_of(batches):
+    import os
+    import pyarrow as pa
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"files": [len(os.listdir(host))]})
+
+rows = spark.range(0, 2, 1, 2).mapInArrow(files_of, "files bigint").collect()
+print("seen", *{row.files for row in rows})
+options = {"subscribe": "orders", "minPartitions": "2", "tailExport": f"{shared}/tail"}
+reader = spark.read.format("streamkeep").options(**options).schema("n int")
+frame = reader.load(f"{host}/orders.store")
+print("read", frame.selectExpr("sum(n)").collect()[0][0])
+lake = to_lake(spark, f"{host}/orders.store", f"{shared}/lake", tail_export=f"{shared}/tail")
+print("lake", lake.entries)
+
+writer = frame.write.format("streamkeep").option("stream", "copy").mode("append")
+try:
+    writer.save(f"{host}/copy.store")
+except Exception as error:
+    print("refused", "set the option 'stagingPath'" in str(error))
+writer.option("stagingPath", f"{shared}/staging").save(f"{host}/copy.store")
+stream = spark.readStream.format("streamkeep").options(startingOffsets="earliest", **options)
+query = stream.schema("n int").load(f"{host}/orders.store").writeStream.format("streamkeep")
+query = query.options(stream="streamed", stagingPath=f"{shared}/staging")
+query = query.option("checkpointLocation", f"{host}/checkpoint").trigger(availableNow=True)
+query.start(f"{host}/copy.store").awaitTermination()
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_executors_with_files_of_their_own(tmp_path: Path) -> None:
+    """They find nothing where the host of the driver has its stores: only one folder is shared."""
+    host, shared = tmp_path / "host", tmp_path / "shared"
+    host.mkdir()
+    shared.mkdir()
+    apart = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(host))
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], check=False).returncode:
+        pytest.skip("a namespace of its own for each worker needs root, and unshare")
+    with streamkeep.open(host / "orders.store") as store:
+        store.xadd_many("orders", [{"n": str(number)} for number in range(_ENTRIES)])
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with clustered(tmp_path, *apart) as url:
+        lines = run_driver(_APART, url, host, shared, environment=environment, folder=tmp_path)
+    total = sum(range(_ENTRIES))
+    assert lines == ["seen 0", f"read {total}", f"lake {_ENTRIES}", "refused True"]
+    with Store(host / "copy.store", readonly=True) as copy:
+        for key in ("copy", "streamed"):
+            found = sorted(int(entry.fields[b"n"]) for entry in copy.xrange(key))
+            assert found == [*range(_ENTRIES)]
+    assert [path.name for path in shared.glob("*/*") if path.parent.name != "lake"] == []
