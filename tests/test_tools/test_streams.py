@@ -15,6 +15,7 @@ from tiers import slow_but
 
 HOUR = 3_600_000
 NOON = 1_718_020_800_000  # 2024-06-10T12:00:00Z
+ODD = {"base64": "/wpbcmVkXQ=="}  # a key, in JSON
 END = 253_402_300_799_999  # of the calendar
 
 needs_plots = pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs the extra `plot`")
@@ -54,11 +55,28 @@ def test_streams_takes_a_pattern(stored: str) -> None:
     assert [one["key"] for one in objects("streams", stored, "*e*")[:-1]] == [
         "empty",
         "orders",
-        {"base64": "/wpbcmVkXQ=="},
+        ODD,
     ]
     assert [one["key"] for one in objects("streams", stored, "[a-n]*")[:-1]] == ["empty"]
     result = run("streams", stored, "none")
     assert (result.stdout, result.stderr) == ("", "0 streams, 0 entries, 0 B\n")
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("key", ["empty", "orders", "zero", ODD]),
+        ("entries", ["orders", ODD, "empty", "zero"]),
+        ("first", ["orders", ODD, "empty", "zero"]),
+        ("last", ["orders", ODD, "empty", "zero"]),
+        ("nodes", ["orders", ODD, "empty", "zero"]),
+        ("size", ["orders", ODD, "empty", "zero"]),
+    ],
+)
+def test_streams_are_sorted_by_a_column(stored: str, field: str, expected: list[object]) -> None:
+    with streamkeep.open("s", sync="none") as store:
+        store.xgroup_create("zero", "g", mkstream=True)
+    assert [one["key"] for one in objects("streams", stored, "--sort", field)[:-1]] == expected
 
 
 def test_streams_as_json(stored: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from streamkeep.format import quoting
 from streamkeep.format.core.json_form import consumer_json, pending_json
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 
 @command()
-def streams(store_path: StorePath, pattern: bytes = b"*") -> None:
+def streams(
+    store_path: StorePath,
+    pattern: bytes = b"*",
+    *,
+    sort: Literal["key", "entries", "first", "last", "nodes", "size"] = "key",
+) -> None:
     """List the streams of STORE whose key matches PATTERN (KEYS).
 
     PATTERN is a glob as in Redis: * is any text, ? one character, [ab] one of these. Quote it, or
@@ -29,11 +34,18 @@ def streams(store_path: StorePath, pattern: bytes = b"*") -> None:
     \b
     Examples:
       streamkeep streams orders.store
+      streamkeep streams orders.store --sort size
       streamkeep streams orders.store 'order*' --json
+
+    Args:
+        sort: The column that orders the list: keys from a to z, the largest figure or the newest
+            time first.
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         wanted = set(snapshot.keys(pattern))
         found = [stat for stat in snapshot.stats() if stat.name in wanted]
+    if sort != "key":  # they come by key, and those with the same figure stay so
+        found.sort(key=_FIGURES[sort], reverse=True)
     entries = sum(stat.length for stat in found)
     size = sum(stat.node_bytes for stat in found)
     headings = ("key", "entries", "first", "last", "nodes", "size")
@@ -44,6 +56,15 @@ def streams(store_path: StorePath, pattern: bytes = b"*") -> None:
         entries=entries,
         size_bytes=size,
     )
+
+
+_FIGURES: Final[dict[str, Callable[[StreamStat], int]]] = {
+    "entries": lambda stat: stat.length,
+    "first": lambda stat: stat.first_ms or 0,
+    "last": lambda stat: stat.last_ms or 0,
+    "nodes": lambda stat: stat.nodes,
+    "size": lambda stat: stat.node_bytes,
+}
 
 
 def stream_row(stat: StreamStat) -> tuple[output.Cell, ...]:
