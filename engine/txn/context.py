@@ -260,14 +260,15 @@ class EngineContext:
 
     def _attach(self, raw: lmdb.Transaction[bytes]) -> None:
         """Lay the memtable over another image."""
-        self.group_counts = {}
         position = position_in(raw)
         known = -1 if self.log is None else self.log.commit_number
         if position.commit_number >= known:  # never one between: all of it was applied, or nothing
             self.memtable.clear()
-            if self.log is not None and position.commit_number > known:
-                self.forget()
-                self.log.go_to(*position)
+            if position.commit_number > known:
+                self.group_counts = {}
+                if self.log is not None:
+                    self.forget()
+                    self.log.go_to(*position)
         self.image = int(raw.id())
 
     def _apply(self, raw: lmdb.Transaction[bytes], newest: int) -> bool:
@@ -296,6 +297,8 @@ class EngineContext:
         if memtable.changed:
             memtable.changed = False
             self.cached_rows.clear()
+        if memtable.regrouped:
+            memtable.regrouped = False
             self.group_counts = {}
         if memtable.streams:
             changed, memtable.streams = memtable.streams, set()

@@ -15,7 +15,7 @@ from librt.strings import BytesWriter
 from streamkeep.engine.txn.overlay import LazyRow, Table, encoded
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import NAMES, STREAMS
+from streamkeep.format.core.keys import GROUPS, NAMES, STREAMS
 from streamkeep.format.journal.journal import DELETE, EXTEND, MOVE, PUT, ChangeReader
 
 _MOST_COMMITS: Final = 1000
@@ -73,6 +73,7 @@ class Memtable:
         room: the size of records that a flush surely finds room for.
         streams: the keys of rows of `streams` and `names` that other processes have changed.
         changed: whether they have changed rows of other tables.
+        regrouped: whether they have created or destroyed groups.
         most_commits: with how many commits it is big.
     """
 
@@ -84,6 +85,7 @@ class Memtable:
         self.room = 0
         self.streams: set[bytes] = set()
         self.changed = False
+        self.regrouped = False
 
     def clear(self) -> None:
         """Forget all rows: the image has them. Snapshots keep theirs."""
@@ -125,26 +127,28 @@ class Memtable:
         while change.next():
             number, db_key = change.table, change.db_key
             table = self._table(number)
-            if change.kind == PUT:
-                table.put(db_key, change.value)
-            elif change.kind == DELETE:
-                table.remove(db_key)
-            else:
-                old: bytes | LazyRow | None
+            old: bytes | LazyRow | None = None
+            if number == GROUPS or change.kind not in (PUT, DELETE):
                 if db_key in table.rows:
                     old = table.rows[db_key]
                 else:
                     old = image.get(db_key, None, handles[number])
-                if change.kind == MOVE:
-                    if old is None:
-                        raise CorruptionError("journal", "a MOVE of a row that does not exist")
-                    table.remove(db_key)
-                    self._table(change.kept).put(db_key, old)
-                elif change.kind == EXTEND:
-                    table.put(db_key, extended(old, change))
-                else:
-                    row = None if old is None else encoded(old)
-                    table.put(db_key, change.change().apply(row))
+            if number == GROUPS and (old is None or change.kind == DELETE):
+                self.regrouped = True
+            if change.kind == PUT:
+                table.put(db_key, change.value)
+            elif change.kind == DELETE:
+                table.remove(db_key)
+            elif change.kind == MOVE:
+                if old is None:
+                    raise CorruptionError("journal", "a MOVE of a row that does not exist")
+                table.remove(db_key)
+                self._table(change.kept).put(db_key, old)
+            elif change.kind == EXTEND:
+                table.put(db_key, extended(old, change))
+            else:
+                row = None if old is None else encoded(old)
+                table.put(db_key, change.change().apply(row))
             if number in (STREAMS, NAMES):
                 self.streams.add(db_key)
             else:

@@ -21,6 +21,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.keys import CONSUMER_PEL, CONSUMERS, GARBAGE, GROUPS, PEL, PEL_ORDER
 from test_engine_commands.test_groups import FIELDS, NEW, prepare
+from test_engine_txn.test_commits import killed
 
 Open = Callable[..., Store]
 
@@ -194,6 +195,44 @@ def test_groups_are_not_counted_for_each_call(open_store: Open) -> None:
         before = work.total
         assert store.xinfo_stream("s")["groups"] == 300
     assert work.total - before < 20
+
+
+def test_groups_are_counted_again_only_if_another_process_created_or_destroyed_one(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store(sync="none")
+    for number in range(300):
+        store.xgroup_create("s", f"g{number}", mkstream=True)
+    store.xadd_many("s", [FIELDS] * 20)
+    flush_now(store)
+
+    def elsewhere(work: Callable[[Store], object]) -> None:
+        killed(lambda: work(Store(tmp_path / "store", sync="none")))
+
+    def flushed(other: Store) -> None:
+        begin_write(other).abort()
+        flush_now(other)
+
+    with counted(store) as work:
+        assert store.xinfo_stream("s")["groups"] == 300
+        for change in (
+            lambda other: other.xreadgroup("g7", "c", NEW, count=1),
+            lambda other: other.xreadgroup("g7", "d", NEW, count=2),
+            lambda other: other.xadd("s", FIELDS),
+            flushed,
+            lambda other: other.xreadgroup("g7", "c", NEW, count=1),
+        ):
+            elsewhere(change)
+            before = work.total
+            assert store.xinfo_stream("s")["groups"] == 300
+            assert work.total - before < 40
+        elsewhere(lambda other: other.xgroup_create("s", "other"))
+        assert store.xinfo_stream("s")["groups"] == 301
+        elsewhere(lambda other: (other.xgroup_destroy("s", "other"), flushed(other)))
+        assert store.xinfo_stream("s")["groups"] == 300
+        elsewhere(lambda other: other.xgroup_destroy("s", "g7"))
+        elsewhere(flushed)
+        assert store.xinfo_stream("s")["groups"] == 299
 
 
 def test_what_was_trimmed_before_costs_nothing(open_store: Open) -> None:
