@@ -137,7 +137,7 @@ def test_an_erasure_does_not_wait_for_an_archiver_that_needs_a_steady_point(
     store = too_much(sync)
     one = environment_of(store)
     with ArchiveLock(one):
-        hold = finishes(Mark(one).begin_scrub)
+        hold = finishes(lambda: Mark(one).begin_scrub(0))
         assert isinstance(hold, Hold)
         hold.txn.close()
         finishes(one.make_checkpoint)

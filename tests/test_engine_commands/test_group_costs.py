@@ -13,6 +13,7 @@ import pytest
 
 from conftest import NOW_MS
 from inside import begin_write, environment_of, flush_each_commit, flush_now
+from stopped import killed
 from stores import open_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import GARBAGE_STEP
@@ -21,7 +22,6 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.keys import CONSUMER_PEL, CONSUMERS, GARBAGE, GROUPS, PEL, PEL_ORDER
 from test_engine_commands.test_groups import FIELDS, NEW, prepare
-from test_engine_txn.test_commits import killed
 
 Open = Callable[..., Store]
 
@@ -213,6 +213,10 @@ def test_groups_are_counted_again_only_if_another_process_created_or_destroyed_o
         begin_write(other).abort()
         flush_now(other)
 
+    def destroyed(other: Store) -> None:
+        other.xgroup_destroy("s", "other")
+        flushed(other)
+
     with counted(store) as work:
         assert store.xinfo_stream("s")["groups"] == 300
         for change in (
@@ -228,7 +232,7 @@ def test_groups_are_counted_again_only_if_another_process_created_or_destroyed_o
             assert work.total - before < 40
         elsewhere(lambda other: other.xgroup_create("s", "other"))
         assert store.xinfo_stream("s")["groups"] == 301
-        elsewhere(lambda other: (other.xgroup_destroy("s", "other"), flushed(other)))
+        elsewhere(destroyed)
         assert store.xinfo_stream("s")["groups"] == 300
         elsewhere(lambda other: other.xgroup_destroy("s", "g7"))
         elsewhere(flushed)
