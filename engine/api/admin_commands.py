@@ -85,12 +85,16 @@ class AdminCommands(Generic[Text]):
             StoreError: nothing ships the store.
         """
         self._check_open()
-        return self._environment.wait_shipped(milliseconds(timeout, "timeout") / 1000)
+        return self._shipped(timeout, ask=False)
 
     def ship_now(self, timeout: Duration = 30) -> bool:
         """As `wait_shipped`, but have the process that ships the store do so at once."""
         self._check_writable()
-        return self._environment.wait_shipped(milliseconds(timeout, "timeout") / 1000, ask=True)
+        return self._shipped(timeout, ask=True)
+
+    def _shipped(self, timeout: Duration, *, ask: bool) -> bool:
+        wait_s = milliseconds(timeout, "timeout") / 1000
+        return self._environment.wait_shipped(wait_s, self._environment.newest_commit(), ask=ask)
 
     # --- trimmed entries --------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from streamkeep.engine.api.async_methods import AsyncMethods
 from streamkeep.engine.api.follow import Plan, Stop, Stopped, checking
 from streamkeep.engine.api.redis_pipeline import Pipeline, results_of, run_together
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.api.views import Snapshot, Sync, Transaction
+from streamkeep.engine.api.views import CallSync, Snapshot, Sync, Transaction
 from streamkeep.engine.blocking.async_waiters import AsyncWaiters
 from streamkeep.engine.blocking.calls import BlockingCall, Wait
 from streamkeep.engine.commands.reply_budget import Entries, Found
@@ -69,6 +69,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         self._store: Store[Text] = store
         self._waiters = store._environment.waiters
         self._waiting = AsyncWaiters(self._waiters)
+        self._copying = asyncio.Lock()
         self._set_decode(store._decode)
 
     # --- life -------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
     # --- several commands at once -----------------------------------------------------------
 
     async def run(
-        self, work: Callable[[Transaction[Text]], Result], sync: Sync | None = None
+        self, work: Callable[[Transaction[Text]], Result], sync: CallSync | None = None
     ) -> Result:
         """Run `work(txn)` as one transaction, in the thread that writes; return its result.
 
@@ -116,21 +117,37 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         must not wait for other tasks. All of it happens, or nothing when it raises.
 
         Args:
-            sync: a sync mode for this transaction, instead of that of the store.
+            sync: a sync mode for this transaction, instead of that of the store; or "shipped", as
+                for `Store.using`.
         """
+        ships = sync == "shipped"
+        if ships:
+            self._store._check_shipped()
 
         def transact() -> Result:
-            with self._store.transaction(sync) as txn:
+            with self._store.transaction("commit" if ships else sync) as txn:
                 result = work(txn)
                 if asyncio.iscoroutine(result):
                     result.close()
                     raise ArgumentError("`run` takes an ordinary function, not a coroutine")
                 return result
 
-        return await self._in_turn(transact)
+        result = await self._in_turn(transact)
+        if ships:
+            await self._wait_for_copy()
+        return result
 
-    def using(self, sync: Sync) -> AsyncSyncView[Text]:
-        """Return an object with the commands of the store, which uses another sync mode."""
+    async def _wait_for_copy(self) -> None:
+        """As `Store._wait_for_copy`; all tasks that wait share one thread, in turns."""
+        commit = self._store._environment.newest_commit()
+        async with self._copying:
+            await asyncio.to_thread(self._store._wait_for_copy, commit)
+
+    def using(self, sync: CallSync) -> AsyncSyncView[Text]:
+        """Return an object with the commands of the store, which uses another sync mode.
+
+        With "shipped", as for `Store.using`; other tasks go on while a call waits.
+        """
         return AsyncSyncView(self, sync)
 
     def snapshot(self) -> Snapshot[Text]:
@@ -233,13 +250,18 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
 class AsyncSyncView(AsyncCommands[Text]):
     """The commands of a store with another sync mode; each write is a transaction of its own."""
 
-    def __init__(self, store: AsyncStore[Text], sync: Sync) -> None:
+    def __init__(self, store: AsyncStore[Text], sync: CallSync) -> None:
         self._store: AsyncStore[Text] = store
-        self._wait = store._store.using(sync)._wait
+        view = store._store.using(sync)
+        self._wait = view._wait
+        self._ships = view._ships
         self._set_decode(store._decode)
 
     async def _run(self, command: Command[Result]) -> Result:
-        return await self._store._run(command, self._wait)
+        result = await self._store._run(command, self._wait)
+        if self._ships and (command.writes or command.call is not None):
+            await self._store._wait_for_copy()
+        return result
 
     def _history_batch(self, name: bytes, wanted: Range) -> Entries:
         return self._store._history_batch(name, wanted)

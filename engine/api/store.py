@@ -275,7 +275,7 @@ class Store(
         if txn.garbage:
             self._collect_garbage()
         if sync == "shipped":
-            self._wait_for_copy()
+            self._wait_for_copy(self._environment.newest_commit())
 
     def open_transaction(self) -> Transaction[bytes] | Transaction[str] | None:
         """Return the transaction that this thread has open on the store, if it has one."""
@@ -302,11 +302,11 @@ class Store(
 
     def _check_shipped(self) -> None:
         """Raise StoreError if nothing ships the store: before a change, not after it."""
-        self._environment.wait_shipped(0)
+        self._environment.wait_shipped(0, 0)
 
-    def _wait_for_copy(self) -> None:
-        """Return when a copy elsewhere has what is committed; raise NotShippedError."""
-        if not self._environment.wait_shipped(_MOST_SHIPPING_S):
+    def _wait_for_copy(self, commit: int) -> None:
+        """Return when a copy elsewhere has everything up to a commit; raise NotShippedError."""
+        if not self._environment.wait_shipped(_MOST_SHIPPING_S, commit):
             raise NotShippedError(
                 f"{self.path}: the change was made and is on disk here, but no copy has it after "
                 f"{_MOST_SHIPPING_S:.0f} s; next: see that `streamkeep ship` runs and reaches its "

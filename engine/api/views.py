@@ -283,7 +283,7 @@ class SyncView(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
     def _run(self, command: Command[Result]) -> Result:
         result = self._store._run(command, self._wait)
         if self._ships and (command.writes or command.call is not None):
-            self._store._wait_for_copy()
+            self._store._wait_for_copy(self._store._environment.newest_commit())
         return result
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:

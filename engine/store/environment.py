@@ -368,8 +368,13 @@ class Environment:
     def slots(self) -> Iterator[Slot]:
         return read_slots(self.folder.folder(JOURNAL_FOLDER))
 
-    def wait_shipped(self, timeout_s: float, *, ask: bool = False) -> bool:
-        """Wait until a copy elsewhere has what is committed now; return whether it has.
+    def newest_commit(self) -> int:
+        """Return the number of the newest commit, of any process."""
+        with self.begin_read() as txn:
+            return txn.newest_commit()
+
+    def wait_shipped(self, timeout_s: float, commit: int, *, ask: bool = False) -> bool:
+        """Wait until a copy elsewhere has everything up to a commit; return whether it has.
 
         Args:
             ask: have it shipped at once.
@@ -377,17 +382,15 @@ class Environment:
         Raises:
             StoreError: there is no copy.
         """
-        with self.begin_read() as txn:
-            newest = txn.newest_commit()
         deadline = time.monotonic() + timeout_s
         if ask and self.context.control is not None:
-            self.context.control.want(newest)
+            self.context.control.want(commit)
         while True:
             shipped = max((slot.shipped for slot in self.slots()), default=-1)
             if shipped < 0:
                 raise StoreError(f"{self.path}: nothing ships the store; next: `streamkeep ship`")
-            if shipped >= newest or time.monotonic() >= deadline:
-                return shipped >= newest
+            if shipped >= commit or time.monotonic() >= deadline:
+                return shipped >= commit
             self.context.check_open()
             time.sleep(_SHIPPED_POLL_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from erased import SECRET, entry
 from golden_stores import describe
 from patience import wait_until
 from streamkeep.engine.api import store as store_module
+from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import open_objects, put_bytes
 from streamkeep.format.core.errors import (
@@ -283,6 +285,41 @@ def test_calls_that_survive_the_machine(
     assert store.xlen("s") == 4
     with pytest.raises(ArgumentError, match="sync must be one of"):
         open_store(sync="shipped")
+
+
+def test_calls_of_tasks_that_survive_the_machine(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that wait go on with the piece that has their commits, and hold up no other task."""
+    store, target = open_store(sync="none"), tmp_path / "target"
+
+    async def run() -> None:
+        tasks = AsyncStore(store)
+        with pytest.raises(StoreError, match="nothing ships"):
+            await tasks.using("shipped").xadd("s", {"n": "0"})
+        with pytest.raises(StoreError, match="nothing ships"):
+            await tasks.run(lambda txn: txn.xadd("s", {"n": "0"}), "shipped")
+        assert not store.exists("s")
+        ship(store, target)
+        waiting = [
+            asyncio.create_task(tasks.using("shipped").xadd("s", {"n": "1"})) for _ in range(50)
+        ]
+        waiting.append(
+            asyncio.create_task(tasks.run(lambda txn: txn.xadd("s", {"n": "2"}), "shipped"))
+        )
+        while store.xlen("s") < 51:
+            await asyncio.sleep(0.01)
+        assert await tasks.using("shipped").xlen("s") == 51  # reads do not wait
+        assert await tasks.xadd("s", {"n": "3"})
+        assert not any(task.done() for task in waiting)
+        await asyncio.to_thread(ship, store, target)
+        assert len(set(await asyncio.gather(*waiting))) == 51
+        monkeypatch.setattr(store_module, "_MOST_SHIPPING_S", 0.0)
+        with pytest.raises(NotShippedError, match="on disk here, but no copy has it"):
+            await tasks.using("shipped").xadd("s", {"n": "4"})
+        assert store.xlen("s") == 53
+
+    asyncio.run(run())
 
 
 def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: Path) -> None:
