@@ -11,7 +11,7 @@ import lmdb
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages, read_page
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
-from streamkeep.format.core.checksum import checked_body, with_checksum
+from streamkeep.format.core.checksum import row_body, with_checksum
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.journal.checkpoint import (
     SLOT_SIZE,
@@ -40,7 +40,7 @@ class RawStore:
 
     def body(self, table: int, db_key: bytes) -> bytes:
         """Return the checked body of a row that is there."""
-        return checked_body(table, db_key, self.value(table, db_key), "test")
+        return row_body(table, db_key, self.value(table, db_key), "test")
 
     def keys(self, table: int, prefix: bytes = b"") -> list[bytes]:
         """Return the keys of a table that begin with a prefix."""

@@ -23,7 +23,7 @@ from streamkeep.engine.tables.segment_files import stored_name
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import rows_with
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.format.core.keys import GARBAGE
 from streamkeep.format.rows import records
@@ -103,7 +103,7 @@ def doomed_files(txn: Txn) -> list[tuple[bytes, str]]:
     """Return (key of the row, path below archive/) of each file that is garbage."""
     found = []
     for db_key, value in rows_with(txn, GARBAGE, b""):
-        body = checked_body(GARBAGE, db_key, value, "garbage")
+        body = row_body(GARBAGE, db_key, value, "garbage")
         if records.decode_garbage(body, "garbage")[0] == records.ARCHIVE_FILE:
             found.append((db_key, records.decode_file_garbage(body, "garbage")))
     return found

@@ -15,7 +15,7 @@ from streamkeep.engine.tables.pel_walks import OrderWalk
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import IDEMPOTENCY_ORDER, PRODUCERS, is_name_key, pack_number
@@ -140,9 +140,7 @@ def messages_of(txn: Txn, stream: Stream) -> parts.Messages | None:
     if state.number:
         for db_key, value in rows_with(txn, PRODUCERS, pack_number(state.number)):
             if is_name_key(db_key):
-                producer, name = decode_producer(
-                    checked_body(PRODUCERS, db_key, value, where), where
-                )
+                producer, name = decode_producer(row_body(PRODUCERS, db_key, value, where), where)
                 prefix = producer_prefix(state.number, producer.number)
                 rows = bodies_with(txn, IDEMPOTENCY_ORDER, prefix, where)
                 messages = [decode_message(body, where) for _, body in rows]

@@ -22,7 +22,7 @@ from streamkeep.engine.txn.scan import bodies_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.rows import producers as rows
 from streamkeep.format.rows.extension import (
@@ -299,7 +299,7 @@ def count_lasting(txn: Txn, stream: Stream) -> tuple[int, int]:
         own = rows.producer_prefix(state.number, producer)
         lasts = False
         while more and not lasts and (db_key := cursor.key()).startswith(own):
-            body = checked_body(keys.IDEMPOTENCY_ORDER, db_key, cursor.value(), _WHERE)
+            body = row_body(keys.IDEMPOTENCY_ORDER, db_key, cursor.value(), _WHERE)
             lasts = rows.decode_ordered(db_key, body, _WHERE).ms > limit
             if not lasts:
                 messages -= 1

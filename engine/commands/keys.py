@@ -21,7 +21,7 @@ from streamkeep.engine.txn.scan import bodies_with, has_rows, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys as db_keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.envelope import decode_envelope, has_bitmap
 from streamkeep.format.node.node import live_ids
@@ -119,7 +119,7 @@ def iter_garbage(txn: Txn) -> Iterator[tuple[bytes, int, int]]:
     """Yield (LMDB key, kind, number) of every garbage row."""
     for db_key, value in rows_with(txn, db_keys.GARBAGE, b""):
         kind, number = records.decode_garbage(
-            checked_body(db_keys.GARBAGE, db_key, value, "garbage"), "garbage"
+            row_body(db_keys.GARBAGE, db_key, value, "garbage"), "garbage"
         )
         yield db_key, kind, number
 

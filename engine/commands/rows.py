@@ -10,7 +10,7 @@ from typing import Final
 
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.keys import MAX_DB_KEY, META, ROWS, space_prefix
 from streamkeep.format.rows.batches import batch_key, decode_batch, encode_batch
@@ -82,7 +82,7 @@ def row_range(
             break
         if db_key < low or (high and db_key > high):
             break
-        found.append((db_key[size:], checked_body(ROWS, db_key, cursor.value(), _WHERE)))
+        found.append((db_key[size:], row_body(ROWS, db_key, cursor.value(), _WHERE)))
         if len(found) == count:
             break
         more = cursor.prev() if reverse else cursor.next()

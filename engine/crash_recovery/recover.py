@@ -60,7 +60,7 @@ from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import keep_in_place
 from streamkeep.engine.txn.memtable import Memtable
-from streamkeep.format.core.checksum import checked_body, with_checksum
+from streamkeep.format.core.checksum import row_body, with_checksum
 from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot
@@ -361,7 +361,7 @@ def stored_epoch(value: bytes | None) -> int:
     """Return the epoch in the value of the row `META_EPOCH`; raise CorruptionError."""
     if value is None:
         raise CorruptionError("meta", "the row of the epoch is missing")
-    return decode_epoch(checked_body(META, META_EPOCH, value, "meta"), "meta")
+    return decode_epoch(row_body(META, META_EPOCH, value, "meta"), "meta")
 
 
 def _put_meta(txn: lmdb.Transaction[bytes], meta: lmdb._Database, name: bytes, body: bytes) -> None:

@@ -19,7 +19,7 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.system.pages import check_page_size
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, decode_position
@@ -111,7 +111,7 @@ def stored_meta(handle: int, meta: MetaPage, name: bytes) -> bytes:
     """Return the body of a row of the table `meta`; raise CorruptionError."""
     where = f"meta of commit {meta.commit_number}"
     page, index = find_row(handle, meta, table_root(handle, meta, META), name)
-    return checked_body(META, name, page.inline(index), where)
+    return row_body(META, name, page.inline(index), where)
 
 
 def stored_identity(handle: int, meta: MetaPage) -> tuple[int, bytes]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Final, Generic, Literal, NamedTuple, cast
 
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.entry import Entry, Text, pairs_of
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.id_codec import MAX, Id, bits, id_text, next_id
@@ -194,7 +194,7 @@ class Rows(Generic[Text]):
 
     def _row(self, table: int, db_key: bytes, value: bytes | None) -> bytes | None:
         """Return the checked body of a row."""
-        return None if value is None else checked_body(table, db_key, value, TABLES[table].name)
+        return None if value is None else row_body(table, db_key, value, TABLES[table].name)
 
     def effects(self) -> Iterator[Effect[Text]]:
         """Yield the effects of the record that was applied last."""

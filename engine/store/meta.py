@@ -19,7 +19,7 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, users_of
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.format.core.checksum import checked_body, with_checksum
+from streamkeep.format.core.checksum import row_body, with_checksum
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.rows.records import STORE_VERSION, decode_epoch, decode_uuid, encode_number
@@ -50,7 +50,7 @@ def open_tables(
 
         def row(name: bytes) -> bytes | None:
             value = reader.get(name, None, meta)
-            return None if value is None else checked_body(META, name, value, f"{path}: meta")
+            return None if value is None else row_body(META, name, value, f"{path}: meta")
 
         if not stored_version.check_format(path, row):
             raise NotAStoreError(f"{path}: an LMDB environment, but not a Streamkeep store")
@@ -111,7 +111,7 @@ def read_or_create(
             value = txn.get(name, None, handles[META])
             if value is None:
                 raise CorruptionError(where, f"the row {name.decode()!r} is missing")
-            return checked_body(META, name, value, where)
+            return row_body(META, name, value, where)
 
         epoch = decode_epoch(row(stored_version.META_EPOCH), where)
         identity = decode_uuid(row(stored_version.META_UUID), where)

@@ -25,7 +25,7 @@ from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body, with_checksum
+from streamkeep.format.core.checksum import row_body, with_checksum
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import is_ascending
 from streamkeep.format.rows import group_records
@@ -186,7 +186,7 @@ class Group(CachedRow):
         everyone: dict[bytes, group_records.Consumer] = {}
         for db_key, value in rows_with(self.txn, keys.CONSUMERS, self.prefix):
             if keys.is_name_key(db_key):
-                body = checked_body(keys.CONSUMERS, db_key, value, self._where())
+                body = row_body(keys.CONSUMERS, db_key, value, self._where())
                 consumer = group_records.decode_consumer(body, self._where())
                 everyone[consumer.name] = self._consumers.get(consumer.name, consumer)
         for name, consumer in self._consumers.items():  # those not written yet
@@ -331,7 +331,7 @@ def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
     value = txn.get(keys.GROUPS, db_key)
     if value is None:
         return None
-    body = checked_body(keys.GROUPS, db_key, value, where)
+    body = row_body(keys.GROUPS, db_key, value, where)
     record = group_records.decode_group(body, where)
     if record.name != name:
         raise CorruptionError(where, "the row holds another name")

@@ -21,7 +21,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import at_or_below, bodies_with
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.rows.group_records import Consumer, decode_lease
 from streamkeep.format.rows.nacks import Nack, consumer_at, count_nacks, decode_nack
 
@@ -36,7 +36,7 @@ def newest_lease(txn: Txn, prefix: bytes, consumer: int) -> int:
     db_key = cursor.key()
     if not db_key.startswith(keys.leases_prefix(prefix, consumer)):
         return 0
-    return decode_lease(checked_body(keys.CONSUMERS, db_key, cursor.value(), _WHERE), _WHERE)
+    return decode_lease(row_body(keys.CONSUMERS, db_key, cursor.value(), _WHERE), _WHERE)
 
 
 def newest_leases(txn: Txn, prefix: bytes, most: int) -> list[tuple[int, int]]:

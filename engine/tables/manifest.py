@@ -15,7 +15,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import neighbours, rows_with
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id, next_id
 from streamkeep.format.segment import manifest as rows
@@ -117,9 +117,7 @@ def _neighbours(
 def decode_row(db_key: bytes, value: bytes) -> rows.SegmentRecord:
     """Parse a row of `segments` as it is stored; raise CorruptionError."""
     where = f"manifest row {db_key.hex()}"
-    return rows.decode_segment_record(
-        db_key, checked_body(keys.SEGMENTS, db_key, value, where), where
-    )
+    return rows.decode_segment_record(db_key, row_body(keys.SEGMENTS, db_key, value, where), where)
 
 
 # --- where the archive is also kept ----------------------------------------------------------
@@ -154,10 +152,7 @@ def iter_erasures(txn: Txn, number: int, first: Id, last: Id) -> Iterator[tuple[
         if (ms, seq) > last:
             return
         where = f"erasure of {ms}-{seq} of stream {number}"
-        yield (
-            (ms, seq),
-            rows.decode_erasure(checked_body(keys.ERASURES, db_key, value, where), where),
-        )
+        yield (ms, seq), rows.decode_erasure(row_body(keys.ERASURES, db_key, value, where), where)
 
 
 def erased_ids(txn: Txn, number: int, first: Id, last: Id) -> set[Id]:

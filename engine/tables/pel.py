@@ -24,7 +24,7 @@ from streamkeep.engine.txn.overlay import Cursor
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body, with_checksum
+from streamkeep.format.core.checksum import row_body, with_checksum
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, unpack_id
 from streamkeep.format.rows import nacks
@@ -288,7 +288,7 @@ class Pel:
         """Return the page under `db_key`, from memory if it may have been changed."""
         page = self._pages.get(db_key)
         if page is None:
-            data = checked_body(keys.PEL, db_key, value, _WHERE)
+            data = row_body(keys.PEL, db_key, value, _WHERE)
             if nacks.count_nacks(data) == 0:
                 raise CorruptionError(_WHERE, f"an empty page {db_key.hex()}")
             page = Page(db_key, data)

@@ -15,7 +15,7 @@ from streamkeep.engine.tables.pel import Page, Pel
 from streamkeep.engine.txn.overlay import Cursor
 from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.id_codec import Id, unpack_id
 from streamkeep.format.rows.nacks import Nack, consumer_at, count_nacks, decode_nack, id_at
 
@@ -90,9 +90,7 @@ class OrderWalk:
             key = cursor.key()
             if heap and heap[0][0] < key[8:]:
                 break
-            ms, seq = unpack_id(
-                checked_body(keys.PEL_ORDER, key, cursor.value(), "pending entries")
-            )
+            ms, seq = unpack_id(row_body(keys.PEL_ORDER, key, cursor.value(), "pending entries"))
             self._add(pel.page(keys.page_key(pel.number, ms, seq)).data)
             self._more = cursor.next()
         return heapq.heappop(heap)[2] if heap else None

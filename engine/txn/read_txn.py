@@ -13,7 +13,7 @@ from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.overlay import Cursor, Table, encoded
 from streamkeep.engine.txn.stream import Stream, TailRow, decode_stream
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import KEYS, STREAMS, name_key, pack_number
 from streamkeep.format.rows.records import decode_key_row
@@ -55,7 +55,7 @@ class Txn:
 
     def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
         value = self.get(table, db_key)
-        return None if value is None else checked_body(table, db_key, value, where)
+        return None if value is None else row_body(table, db_key, value, where)
 
     def layers(self, table: int) -> list[Table]:
         """Return the rows in memory that lie over those of LMDB, the newest first."""
@@ -127,7 +127,7 @@ def stream_of(number: int, name: bytes, key_row: bytes, value: bytes | None) -> 
 
 def _number_in(value: bytes, name: bytes) -> int:
     """Return the number of a stream from its row of `keys`."""
-    body = checked_body(KEYS, name_key(b"", name), value, "key row")
+    body = row_body(KEYS, name_key(b"", name), value, "key row")
     number, whole = decode_key_row(body, "key row")
     if whole != name:
         raise CorruptionError("key row", "the row holds another name")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from streamkeep.engine.txn.overlay import Cursor
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES, pack_number, unpack_node_key
 
@@ -108,4 +108,4 @@ def rows_with(
 def bodies_with(txn: Txn, table: int, prefix: bytes, where: str) -> Iterator[tuple[bytes, bytes]]:
     """Yield (key, checked body) of the rows with keys that begin with `prefix`, ascending."""
     for db_key, value in rows_with(txn, table, prefix):
-        yield db_key, checked_body(table, db_key, value, where)
+        yield db_key, row_body(table, db_key, value, where)

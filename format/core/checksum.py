@@ -29,7 +29,7 @@ def with_checksum(table: int, db_key: bytes, body: bytes) -> bytes:
     return body + row_checksum(table, db_key, body)
 
 
-def checked_body(table: int, db_key: bytes, value: bytes, where: str) -> bytes:
+def row_body(table: int, db_key: bytes, value: bytes, where: str) -> bytes:
     """Return the body of a stored row; raise ChecksumError with `where` if it is damaged."""
     body = value[:-ROW_CHECKSUM_SIZE]
     stored = value[len(body) :]

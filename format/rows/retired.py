@@ -10,7 +10,7 @@ node.
 
 from __future__ import annotations
 
-from streamkeep.format.core.checksum import checked_body, with_checksum
+from streamkeep.format.core.checksum import row_body, with_checksum
 from streamkeep.format.core.keys import RETIRED, node_key
 
 
@@ -28,4 +28,4 @@ def encode_former_name(stream_number: int, name: bytes) -> bytes:
 
 
 def decode_former_name(stream_number: int, value: bytes, where: str) -> bytes:
-    return checked_body(RETIRED, former_name_key(stream_number), value, where)
+    return row_body(RETIRED, former_name_key(stream_number), value, where)

@@ -18,7 +18,7 @@ from streamkeep.engine.journal.slots import read_slot, slot_name
 from streamkeep.format.copies.head import SEGMENTS as SEGMENT_FOLDER
 from streamkeep.format.copies.piece import END, is_generation_name, read_commits
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.journal.journal import DELETE, MOVE, PUT, ChangeReader
@@ -131,7 +131,7 @@ class _Search:
             table, db_key, where = change.table, change.db_key, self.target.where(name)
             if table == keys.KEYS and change.kind == PUT:
                 number, key = decode_key_row(
-                    checked_body(keys.KEYS, db_key, change.value, where), where
+                    row_body(keys.KEYS, db_key, change.value, where), where
                 )
                 if key == self.key:
                     self.numbers.add(number)

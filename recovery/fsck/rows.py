@@ -18,7 +18,7 @@ from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.engine.tables.manifest import NEXT_FILE, NEXT_SEQUENCE
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.rows import backup, group_records, producers, records
@@ -164,7 +164,7 @@ def parse_row(shape: Shape[T], db_key: bytes, value: bytes) -> T:
     """Check the key and the checksum of a stored row and parse it; raise CorruptionError."""
     where = row_place(shape.table, db_key)
     keys.check_key(shape.table, db_key)
-    return shape.parse(db_key, checked_body(shape.table, db_key, value, where), where)
+    return shape.parse(db_key, row_body(shape.table, db_key, value, where), where)
 
 
 class Rows:
@@ -257,7 +257,7 @@ def check_meta(tables: Tables) -> Iterator[Finding]:
         name = row.key
         where = f"meta {name.decode(errors='backslashreplace')}"
         try:
-            check_meta_row(name, checked_body(META, name, row.value(), where), where)
+            check_meta_row(name, row_body(META, name, row.value(), where), where)
         except CorruptionError as error:
             if name not in _COUNTERS:  # `check_counter` reports these
                 yield finding("SK002", where, error.problem)

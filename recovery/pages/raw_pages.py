@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, TABLES, fits, node_key, pack_number
 from streamkeep.format.lmdb_file import lmdb_pages
@@ -203,7 +203,7 @@ def _node(pages: PageFile, end: int, number: int, node: lmdb_pages.LooseNode) ->
         if table in _ENVELOPES:
             continue
         try:
-            checked_body(table, node.db_key, value, "page")
+            row_body(table, node.db_key, value, "page")
         except CorruptionError:
             continue
         return RawRow(number, table, node.db_key, value) if fits(table, node.db_key) else None

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
@@ -196,7 +196,7 @@ class Tables:
     def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
         """Return the body of the row with a key, after checking its checksum."""
         value = self.get(table, db_key)
-        return None if value is None else checked_body(table, db_key, value, where)
+        return None if value is None else row_body(table, db_key, value, where)
 
     def lacks(self, table: int, db_key: bytes) -> bool:
         """Return whether there is certainly no row with a key, readable or not."""

@@ -31,7 +31,7 @@ from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.tables.node_walk import put_retired
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, StoreError, UntrustedFileError
 from streamkeep.format.core.id_codec import Id, unpack_id
@@ -97,7 +97,7 @@ class ArchiveWriter:
         self._live: _Ranges | None = None  # of that stream
         for db_key, value in self.found.rows(keys.SEGMENTS):
             try:
-                body = checked_body(keys.SEGMENTS, db_key, value, "segment")
+                body = row_body(keys.SEGMENTS, db_key, value, "segment")
                 record = manifest.decode_segment_record(db_key, body, "segment")
             except CorruptionError as error:
                 self.report.other.append(f"a segment whose row cannot be read: {error.problem}")
@@ -179,7 +179,7 @@ class ArchiveWriter:
         live = self._live if self._live is not None and self._number == number else _Ranges()
         for db_key, value in self.found.rows(keys.ERASURES, keys.pack_number(number)):
             try:
-                body = checked_body(keys.ERASURES, db_key, value, "erasure")
+                body = row_body(keys.ERASURES, db_key, value, "erasure")
                 time_ms = manifest.decode_erasure(body, "erasure")
             except CorruptionError:  # the key says which entry was erased; only the time is lost
                 time_ms = 0

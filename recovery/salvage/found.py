@@ -17,7 +17,7 @@ from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.copying import open_new, tables_of
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body, with_checksum
+from streamkeep.format.core.checksum import row_body, with_checksum
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.check import Slot
 from streamkeep.format.rows.records import decode_key_row, encode_key_row
@@ -92,7 +92,7 @@ class Found:
     def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
         """Return the body of the row with a key, after checking its checksum."""
         value = self.get(table, db_key)
-        return None if value is None else checked_body(table, db_key, value, where)
+        return None if value is None else row_body(table, db_key, value, where)
 
     def rows(self, table: int, prefix: bytes = b"", start: bytes = b"") -> Iterator[Pair]:
         """Yield the rows whose keys begin with `prefix` and are at least `start`, ascending.
@@ -171,9 +171,7 @@ def read_names(found: Found) -> None:
     """Note one name for each stream that `keys` names."""
     for db_key, value in found.rows(keys.KEYS):
         try:
-            number, name = decode_key_row(
-                checked_body(keys.KEYS, db_key, value, "key row"), "key row"
-            )
+            number, name = decode_key_row(row_body(keys.KEYS, db_key, value, "key row"), "key row")
         except CorruptionError as error:
             found.lost.keep_value("name", error.problem, value, key=db_key.hex())
             found.report.other.append(f"the name of a stream: {error.problem}")

@@ -17,7 +17,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from streamkeep.engine.tables.group import Group, create_group, find_group
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.humanize import count_text
@@ -74,7 +74,7 @@ def read_members(
     names: dict[int, bytes] = {}
     taken: set[bytes] = set()
     for db_key, value in found.rows(table, prefix):
-        body = checked_body(table, db_key, value, "member")
+        body = row_body(table, db_key, value, "member")
         if keys.is_lease_key(db_key):
             continue
         if not keys.is_name_key(db_key):
@@ -184,7 +184,7 @@ def _pages(found: Found, record: group_records.GroupRecord) -> Iterator[tuple[by
     if record.inline_nacks:
         yield b"", record.inline_nacks
     for db_key, value in found.rows(keys.PEL, keys.pack_number(record.number)):
-        yield db_key, checked_body(keys.PEL, db_key, value, "NACK page")
+        yield db_key, row_body(keys.PEL, db_key, value, "NACK page")
 
 
 def _count_sound(found: Found, record: group_records.GroupRecord) -> Counter[int] | None:
@@ -246,7 +246,7 @@ def _leases(found: Found, record: group_records.GroupRecord, members: Container[
         with suppress(CorruptionError):
             consumer, order = keys.unpack_lease_key(db_key)
             lease = group_records.decode_lease(
-                checked_body(keys.CONSUMERS, db_key, value, "lease"), "lease"
+                row_body(keys.CONSUMERS, db_key, value, "lease"), "lease"
             )
             if consumer in members and order <= record.next_order:
                 leases.append((consumer, order, lease))
@@ -278,7 +278,7 @@ def _decode_consumer(body: bytes) -> tuple[int, bytes, group_records.Consumer]:
 
 
 def _decode(db_key: bytes, value: bytes) -> group_records.GroupRecord:
-    return group_records.decode_group(checked_body(keys.GROUPS, db_key, value, "group"), "group")
+    return group_records.decode_group(row_body(keys.GROUPS, db_key, value, "group"), "group")
 
 
 def _nacks_in(page: bytes) -> Iterator[Nack]:

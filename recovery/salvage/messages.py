@@ -13,7 +13,7 @@ from typing import Final
 from streamkeep.engine.commands.idempotency import Tracker
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.humanize import count_text
 from streamkeep.format.node.envelope import decode_envelope
@@ -89,7 +89,7 @@ def _messages_of(found: Found, state: Idempotence, producer: int) -> list[Messag
         ):
             with suppress(CorruptionError):
                 message = producer_rows.decode_message(
-                    checked_body(table, db_key, value, "message"), "message"
+                    row_body(table, db_key, value, "message"), "message"
                 )
                 own_keys = (
                     producer_rows.order_key(state.number, producer, message.order),

@@ -27,7 +27,7 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM, WriteTxn
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError, StoreError
 from streamkeep.format.core.keys import META, ROWS, pack_number
 from streamkeep.format.humanize import size_text
@@ -137,7 +137,7 @@ def _meta(source: Source, search: Search) -> dict[bytes, bytes]:
     meta: dict[bytes, bytes] = {}
     for name, value in found.rows(META):
         try:
-            body = checked_body(META, name, value, "meta")
+            body = row_body(META, name, value, "meta")
             check_meta_row(name, body, "meta")
             meta[name] = body
         except CorruptionError as error:

@@ -16,7 +16,7 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
 from streamkeep.engine.system.progress import Advance
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.lmdb_file.lmdb_pages import BIG
 from streamkeep.format.lmdb_file.meta_page import decode_meta_page
@@ -107,7 +107,7 @@ class Search:
         """Note the numbers of rows that were deleted and only waited to be removed."""
         for row in tables.walk(keys.GARBAGE):
             try:
-                body = checked_body(keys.GARBAGE, row.key, row.value(), "garbage")
+                body = row_body(keys.GARBAGE, row.key, row.value(), "garbage")
                 kind, number = records.decode_garbage(body, "garbage")
             except CorruptionError:
                 self.damaged = True
@@ -329,7 +329,7 @@ def garbage_note(kind: int, number: int) -> bytes:
 
 def _good_row(table: int, db_key: bytes, value: bytes) -> bytes | None:
     try:
-        checked_body(table, db_key, value, "row")
+        row_body(table, db_key, value, "row")
     except CorruptionError:
         return None
     return value
@@ -345,7 +345,7 @@ def _is_newer(one: RawRow, present: bytes) -> bool:
 
 
 def _counters(table: int, db_key: bytes, value: bytes) -> tuple[int, ...]:
-    body = checked_body(table, db_key, value, "row")
+    body = row_body(table, db_key, value, "row")
     if table == keys.GROUPS:
         group = decode_group(body, "row")
         return group.next_order, group.last_ms, group.last_seq, group.next_consumer

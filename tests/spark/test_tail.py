@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,9 +17,6 @@ from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.jobs.tail import TailError, _DeltaSink, tail
 from streamkeep.pipeline.lake.files import LakeConflictError
 from streamkeep.pipeline.storage.places import StorageError
-
-if TYPE_CHECKING:
-    pass
 
 FRAME = LOCAL.createDataFrame(pa.table({"n": [1, 2]}))  # a batch of two rows
 

@@ -14,16 +14,16 @@ from streamkeep.format.rows import records
 def test_every_flipped_bit_of_a_row_is_reported() -> None:
     db_key, body = keys.name_key(b"", b"orders"), records.encode_key_row(3, b"orders")
     value = checksum.with_checksum(keys.KEYS, db_key, body)
-    assert checksum.checked_body(keys.KEYS, db_key, value, "here") == body
+    assert checksum.row_body(keys.KEYS, db_key, value, "here") == body
     for bit in range(len(value) * 8):
         bad = bytearray(value)
         bad[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ChecksumError):
-            checksum.checked_body(keys.KEYS, db_key, bytes(bad), "here")
+            checksum.row_body(keys.KEYS, db_key, bytes(bad), "here")
 
 
 def test_a_row_under_another_key_or_in_another_table_is_reported() -> None:
     value = checksum.with_checksum(keys.META, b"epoch", records.encode_number(1))
     for table, db_key in ((keys.KEYS, b"epoch"), (keys.META, b"epocg"), (keys.META, b"epoc")):
         with pytest.raises(ChecksumError):
-            checksum.checked_body(table, db_key, value, "here")
+            checksum.row_body(table, db_key, value, "here")

@@ -148,6 +148,3 @@ def test_the_help_text_explains_every_status() -> None:
     text = run("--help").stdout
     for status in Exit:
         assert f"\n  {int(status)}  {MEANINGS[status][:30]}" in text
-
-
-# --- pipes --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.format.core.checksum import checked_body
+from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import ArgumentError, StreamkeepError
 from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.core.keys import (
@@ -212,7 +212,7 @@ class Step:
             for txn in (self.before, self.after):
                 value = txn.get(KEYS, db_key)
                 if value is not None:
-                    body = checked_body(KEYS, db_key, value, "key row")
+                    body = row_body(KEYS, db_key, value, "key row")
                     number, name = decode_key_row(body, "key row")
                     numbers.add(number)
                     names.add(name)
