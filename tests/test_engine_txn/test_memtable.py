@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-from bisect import bisect_left
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -27,90 +26,7 @@ from tiers import slow_but
 Rows = dict[int, list[tuple[bytes, bytes]]]
 
 
-# --- tables and cursors -------------------------------------------------------------------------
-
-
-class Layers:
-    """Rows of LMDB under two tables in memory, and the same rows in a plain dict."""
-
-    def __init__(self, path: Path, draw: random.Random) -> None:
-        self.draw = draw
-        self.wanted: dict[bytes, bytes] = {}
-        self.raw = lmdb.open(str(path), max_dbs=1, sync=False)
-        self.handles = {ROWS: self.raw.open_db(b"rows")}
-        below = Table()
-        for _ in range(draw.choice((0, 5, 60))):
-            self.change(below)
-        with self.raw.begin(write=True) as txn:
-            memtable = Memtable()
-            memtable.tables[ROWS] = below
-            memtable.write(txn, self.handles)
-        self.over = [Table(), Table()]  # the newest first
-        for table in reversed(self.over):
-            for _ in range(draw.choice((0, 5, 60))):
-                self.change(table)
-            if draw.randrange(2):  # a queue that was emptied
-                first = draw.randrange(80)
-                for number in range(first, draw.randrange(first, 80)):
-                    self.wanted.pop(b"%02d" % number, None)
-                    table.remove(b"%02d" % number)
-
-    def change(self, table: Table) -> None:
-        """Put or remove a row, in a table above which there are no rows yet."""
-        db_key = b"%02d" % self.draw.randrange(80)
-        if self.draw.randrange(3):
-            self.wanted[db_key] = b"%d" % self.draw.randrange(1 << 30)
-            table.put(db_key, self.wanted[db_key])
-        else:
-            self.wanted.pop(db_key, None)
-            table.remove(db_key)
-
-    def check(self, cursor: Cursor, found: bool, wanted: bytes | None) -> None:
-        """Compare where a cursor is with where it must be."""
-        assert found is (wanted is not None)
-        assert cursor.key() == (wanted or b"")
-        if wanted is not None:
-            assert cursor.value() == self.wanted[wanted]
-
-    def walk(self, cursor: Cursor) -> None:
-        """Go somewhere, then to and fro, while rows change."""
-        draw = self.draw
-        there = sorted(self.wanted)
-        start = b"%02d" % draw.randrange(80)
-        kind = draw.randrange(3)
-        if kind == 0:
-            here = there[0] if there else None
-            self.check(cursor, cursor.first(), here)
-        elif kind == 1:
-            here = there[-1] if there else None
-            self.check(cursor, cursor.last(), here)
-        else:
-            at = bisect_left(there, start)
-            here = there[at] if at < len(there) else None
-            self.check(cursor, cursor.set_range(start), here)
-        while here is not None:
-            if draw.randrange(4) == 0:
-                self.change(self.over[0])
-                there = sorted(self.wanted)
-            if draw.randrange(3):
-                later = [one for one in there if one > here]
-                here = later[0] if later else None
-                self.check(cursor, cursor.next(), here)
-            else:
-                earlier = [one for one in there if one < here]
-                here = earlier[-1] if earlier else None
-                self.check(cursor, cursor.prev(), here)
-
-
-@pytest.mark.parametrize("seed", slow_but(range(40), 0, 1, 2, 3))
-def test_a_cursor_shows_the_newest_row_of_each_key(tmp_path: Path, seed: int) -> None:
-    layers = Layers(tmp_path / "rows", random.Random(seed))
-    try:
-        with layers.raw.begin() as txn:
-            for _ in range(200):
-                layers.walk(Cursor(txn.cursor(layers.handles[ROWS]), layers.over))
-    finally:
-        layers.raw.close()
+# --- cursors ------------------------------------------------------------------------------------
 
 
 class Counting:
@@ -221,34 +137,6 @@ def test_an_append_before_a_command_on_a_stream_that_is_not_in_memory(
         assert again.xrevrange("a", count=1)[0].fields == {b"n": b"shared"}
         assert again.xlen("a") == 9
         assert again.xlen("b") == (2 if second == "append" else 0)
-
-
-# --- snapshots ----------------------------------------------------------------------------------
-
-
-def test_snapshots_show_their_moment_while_commits_and_flushes_follow(tmp_path: Path) -> None:
-    with Store(tmp_path / "store", sync="none") as store:
-        for number in range(20):
-            store.xadd("s", {"n": number})
-            store.row_put(b"space", b"key", b"%d" % number)
-        snapshots = []
-        for number in range(20, 1520):
-            if number % 250 == 20:
-                snapshots.append((number, store.snapshot()))
-            store.xadd("s", {"n": number}, maxlen=1000)
-            store.row_put(b"space", b"key", b"%d" % number)
-        for number, snapshot in snapshots:
-            entries = snapshot.xrange("s")
-            wanted = range(number)[-len(entries) :]
-            assert [entry.fields[b"n"] for entry in entries] == [b"%d" % one for one in wanted]
-            assert snapshot.row_get(b"space", b"key") == b"%d" % (number - 1)
-            snapshot.close()
-        assert not any(one.shown != one.hidden for one in all_tables(store))
-
-
-def all_tables(store: Store[bytes]) -> list[Table]:
-    """Return the tables of the memtable."""
-    return list(inside.context_of(store).memtable.tables.values())
 
 
 # --- other processes ----------------------------------------------------------------------------

@@ -193,6 +193,8 @@ class Process:
             self.abort()
         for view in list(self.views):
             self.close(view)
+        tables = inside.context_of(self.store).memtable.tables.values()
+        assert not any(table.shown != table.hidden for table in tables)
         self.store.close()
 
     def reopen(self) -> None:
