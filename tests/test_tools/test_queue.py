@@ -48,6 +48,38 @@ def test_a_job_is_put_shown_and_cancelled(path: Path) -> None:
     assert row.split()[0] == "default"
 
 
+def test_jobs_are_listed_by_state(path: Path) -> None:
+    failed = bury(path, "no paper")
+    with queue_of(path) as queue:
+        waiting, running = queue.put({"to": "bob"}), queue.put({"to": "cid"}, priority="high")
+        delayed, gone = queue.put(1, delay="1h"), queue.put(2)
+        assert queue.cancel(gone.id)
+        (taken,) = queue.get_many(1)
+        assert taken.id == running.id
+        expected = {
+            "waiting": [waiting.id],
+            "running": [running.id],
+            "delayed": [delayed.id],
+            "failed": [failed],
+            "cancelled": [gone.id],
+            "done": [],
+            "parked": [],
+        }
+        for state, ids in expected.items():
+            *found, summary = objects("queue", "jobs", path, state)
+            assert ([one["job"] for one in found], summary["jobs"]) == (ids, len(ids))
+            assert {one["state"] for one in found} <= {state}
+        heading, row = lines("queue", "jobs", path)
+        assert heading.split()[:3] == ["job", "call", "queued"]
+        assert row.split()[:2] == [waiting.id, '{"to":"bob"}']
+        heading, row = lines("queue", "jobs", path, "running")
+        assert row.split()[-1] == queue.consumer.decode()
+        taken.done("ok")
+    assert objects("queue", "jobs", path, "done", "-n", "1")[0]["job"] == running.id
+    assert lines("queue", "jobs", path, "done", "-n", "1")[0].split()[0] == "job"
+    run("queue", "jobs", path, "pending", status=2)
+
+
 def test_dead_letters_are_listed_put_again_and_dropped(path: Path) -> None:
     first, second = bury(path, "no paper"), bury(path, "no ink")
     *letters, summary = objects("queue", "dead", path)

@@ -43,6 +43,7 @@ def queue() -> None:
     \b
     Examples:
       streamkeep queue status jobs.store
+      streamkeep queue jobs jobs.store running
       streamkeep queue dead jobs.store
       streamkeep queue requeue jobs.store --reason Timeout
     """
@@ -165,24 +166,10 @@ def show(store_path: StorePath, job_id: str, name: QueueName | None = None) -> N
     Args:
         job_id (JOB):
     """
-    from streamkeep.jobs.listing import call_text
-
     with _opened(store_path, name) as found:
         job, _ = _look_up(found, job_id)
     fields = job.fields
-    members: dict[str, Any] = {
-        "job": job.id,
-        "queue": found.name,
-        "state": job.state,
-        "task": fields.get(b"task", b"").decode(errors="replace"),
-        "call": call_text(fields, _MOST_CALL) if b"payload" in fields else None,
-        "queued_ms": job.queued_ms,
-        "due_ms": job.due_ms or None,
-        "begun_ms": job.begun_ms or None,
-        "ended_ms": job.ended_ms or None,
-        "worker": job.worker or None,
-        "attempts": job.attempts,
-    }
+    members = _members(job, found.name)
     members |= {
         key.decode(errors="replace"): json_bytes(value)
         for key, value in fields.items()
@@ -199,6 +186,69 @@ def show(store_path: StorePath, job_id: str, name: QueueName | None = None) -> N
             output.line(f"{key.removesuffix('_ms'):<12} {text}")
     for one in traceback_text.splitlines():
         output.line(one)
+
+
+def _members(job: Listed, queue: str) -> dict[str, Any]:
+    from streamkeep.jobs.listing import call_text
+
+    return {
+        "job": job.id,
+        "queue": queue,
+        "state": job.state,
+        "task": job.fields.get(b"task", b"").decode(errors="replace"),
+        "call": call_text(job.fields, _MOST_CALL) if b"payload" in job.fields else None,
+        "queued_ms": job.queued_ms,
+        "due_ms": job.due_ms or None,
+        "begun_ms": job.begun_ms or None,
+        "ended_ms": job.ended_ms or None,
+        "worker": job.worker or None,
+        "attempts": job.attempts,
+    }
+
+
+@queue.command("jobs")
+def jobs(
+    store_path: StorePath,
+    state: Literal[
+        "waiting", "delayed", "running", "done", "failed", "cancelled", "parked"
+    ] = "waiting",
+    name: QueueName | None = None,
+    count: Positive = 50,
+) -> None:
+    """List the jobs of one state; without STATE, those that wait.
+
+    Jobs that wait are in the order in which they are taken, delayed ones in that of their times. Of
+    those that have ended, the newest comes first, and each is listed as long as its result is kept.
+    `parked` is the part of `waiting` whose task no worker has.
+
+    \b
+    Examples:
+      streamkeep queue jobs jobs.store
+      streamkeep queue jobs jobs.store running --json
+
+    Args:
+        count (-n N): At most N.
+    """
+    from streamkeep.jobs.listing import call_text
+
+    with _opened(store_path, name, readonly=True) as found:
+        rows = found.jobs(state, count)
+    output.listing(
+        "job",
+        rows,
+        lambda one: _members(one, found.name),
+        ("job", "call", "queued", "due", "begun", "ended", "attempts", "worker"),
+        lambda one: (
+            *(one.id, output.cut(call_text(one.fields, 60))),
+            *(
+                time_text(ms) if ms else "-"
+                for ms in (one.queued_ms, one.due_ms, one.begun_ms, one.ended_ms)
+            ),
+            *(one.attempts, one.worker or "-"),
+        ),
+        left=(0, 1, 2, 3, 4, 5, 7),
+    )
+    output.total(count_text(len(rows), "job"), jobs=len(rows))
 
 
 def _look_up(queue: Queue, job_id: str) -> tuple[Listed, Letter | None]:
