@@ -12,9 +12,12 @@ from benchmarks import (
     copies,
     durable,
     embedded,
+    growth,
     latency,
     queues,
+    rates,
     rulers,
+    snapshot,
     takeover,
 )
 from benchmarks.common import Report
@@ -27,6 +30,9 @@ BENCHMARKS = {
     "takeover": takeover,  # likewise; half an hour
     "rulers": rulers,
     "latency": latency,
+    "openmessaging": rates,
+    "snapshot": snapshot,  # two hours
+    "growth": growth,
     "copies": copies,
     "attach": attach,
     "bulk": bulk,  # needs the extra `spark`

@@ -74,7 +74,8 @@ while sys.stdin.readline():
         store.xrevrange("s", count=1)
     print("done", flush=True)
 """
-_SINGLES: Final = """
+# argv: path, number of appends, key; it then waits until it is killed.
+SINGLES: Final = """
 import sys, streamkeep
 from benchmarks.common import entries
 store = streamkeep.open(sys.argv[1], sync="none")
@@ -82,7 +83,7 @@ batch = entries(1000)
 print("ready", flush=True)
 for _ in range(int(sys.argv[2]) // 1000):
     for fields in batch:
-        store.xadd("s", fields)
+        store.xadd(sys.argv[3], fields)
 print("done", flush=True)
 sys.stdin.readline()
 """
@@ -184,7 +185,7 @@ def openings(report: Report, size: Size) -> None:
             store.close()
         report.figure("opening a clean store", statistics.median(times), "ms, median", most=5)
         killed = folder / "killed"
-        with Child("-c", _SINGLES, killed, size.recovered) as worker:  # killed at the end
+        with Child("-c", SINGLES, killed, size.recovered, "s") as worker:  # killed at the end
             assert worker.line() == "done"
         start = time.perf_counter()
         with streamkeep.open(killed) as store:

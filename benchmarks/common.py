@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import random
@@ -149,6 +150,13 @@ def process_figure(name: str, file: str = "status") -> int:
         if line.startswith(name + ":"):
             return int(line.split()[1])
     raise KeyError(name)
+
+
+def keep(path: Path, rows: Sequence[str], runs: Sequence[object]) -> None:
+    """Write all runs as JSON, an object on each line, and a table beside them."""
+    path.parent.mkdir(exist_ok=True)
+    path.with_suffix(".md").write_text("\n".join([*rows, ""]))
+    path.write_text("[\n" + ",\n".join(map(json.dumps, runs)) + "\n]\n")
 
 
 class Report:

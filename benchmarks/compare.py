@@ -67,6 +67,7 @@ class Turn(NamedTuple):
 
     rate: float  # calls per second together; of a producer and workers, entries that are done
     p99_us: float  # of the slowest process
+    cpu_us: float  # processor time of all of them for a call
 
 
 # --- a process of a build -------------------------------------------------------------------
@@ -98,14 +99,16 @@ class _Roles:
         """Make the calls; return when they began and ended, how many, and the 99th percentile."""
         call: Callable[[int], bool] = getattr(self, "_" + role.replace(", ", "_"))
         took: list[int] = []
+        used = time.process_time_ns()
         begin = end = start = time.monotonic_ns()
         while len(took) < calls and call(len(took)):
             end = time.monotonic_ns()
             took.append(end - start)
             start = end
+        used = time.process_time_ns() - used
         took.sort()
         p99 = took[len(took) * 99 // 100] if took else 0
-        return {"begin": begin, "end": end, "calls": len(took), "p99_ns": p99}
+        return {"begin": begin, "end": end, "calls": len(took), "p99_ns": p99, "cpu_ns": used}
 
     def _xadd(self, number: int) -> bool:
         return bool(self.store.xadd(_KEY, _entry(number)))
@@ -190,6 +193,7 @@ class _Build:
             one.stdin.write("go\n")
             one.stdin.flush()
         found = [json.loads(self._line(one)) for one in self._members]
+        used = sum(one["cpu_ns"] for one in found)
         if "work" in self._row.roles:
             begin = found[0]["begin"]
             found = found[1:]
@@ -197,7 +201,8 @@ class _Build:
             begin = min(one["begin"] for one in found)
         seconds = (max(one["end"] for one in found) - begin) / 1e9
         slowest = max(one["p99_ns"] for one in found) / 1000
-        return Turn(sum(one["calls"] for one in found) / seconds, slowest)
+        calls = sum(one["calls"] for one in found)
+        return Turn(calls / seconds, slowest, used / 1000 / calls)
 
     def _line(self, one: subprocess.Popen[str]) -> str:
         assert one.stdout is not None
