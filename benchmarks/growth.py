@@ -3,7 +3,9 @@
 A store grows step by step: by entries of a stream, streams, groups of a stream, entries that are
 pending in a group, or processes. At each size every call runs on what is drawn at random; its cost
 is the processor time of the process (of all of them, where these grow), which others on the machine
-disturb less than time. Then come opening, recovery after a kill, fsck, backup and archive.
+disturb less than time. Then come opening, recovery after a kill, fsck, backup and archive. A small
+store takes turns with the one that grows, because the speed of a shared processor changes: the
+growth is the ratio of the two at the largest size.
 
 GROWTH is the largest size: a million by default. 50000000 takes hours, and 20 GB of disk. GROWN
 selects what grows by a regex. All runs go to build/growth.json, a table to build/growth.md.
@@ -11,6 +13,7 @@ selects what grows by a regex. All runs go to build/growth.json, a table to buil
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -39,16 +42,19 @@ _ROLES: Final = {"xadd": "xadd", "xadd, xreadgroup, xack": "cycle"}
 _LINEAR: Final = ("xpending_range of 10, idle, none is",)
 _HOUR_MS: Final = 3_600_000
 
-Calls = dict[str, Callable[[], object]]
+Call = Callable[[], object]
+Calls = dict[str, Call]
+Costs = dict[str, float]  # in us
 
 
 class _Grown:
     """A store of which there is more and more; entry number n of a stream has the ID 1-n."""
 
     sizes: tuple[int, ...]
+    small: int  # the size of the store that it is compared with
 
     def __init__(self, path: Path) -> None:
-        self.path, self.size = path, 0
+        self.path, self.size, self.trimmed = path, 0, 0
         self.random = random.Random(1)
         self.open()
 
@@ -70,7 +76,7 @@ class _Grown:
 
     def entry(self) -> str:
         """Return the ID of one of the entries."""
-        return f"1-{1 + self.random.randrange(self.size)}"
+        return f"1-{self.trimmed + 1 + self.random.randrange(self.size)}"
 
     def add(self, key: str, **more: Any) -> object:
         """Append an entry."""
@@ -97,12 +103,14 @@ class _Grown:
     def shorten(self) -> None:
         """Append an entry, and trim the oldest one."""
         self.add("s", maxlen=self.store.xlen("s"), approximate=False)
+        self.trimmed += 1
 
 
 class _Entries(_Grown):
     """A stream."""
 
     sizes = (10_000, 100_000, 1_000_000, 10_000_000, 50_000_000)
+    small = 10_000
 
     def grow(self, size: int) -> None:
         self.add_many("s", size - self.size)
@@ -131,6 +139,7 @@ class _Streams(_Grown):
     """Streams of ten entries, each with a group."""
 
     sizes = (1, 100, 10_000, 100_000)
+    small = 1
 
     def grow(self, size: int) -> None:
         for number in range(self.size, size):
@@ -158,6 +167,7 @@ class _Groups(_Grown):
     """Groups of a stream of 20,000 entries, each with ten that are pending."""
 
     sizes = (1, 10, 100, 1_000, 5_000)
+    small = 1
 
     def grow(self, size: int) -> None:
         if not self.size:
@@ -184,7 +194,8 @@ class _Groups(_Grown):
 class _Pending(_Grown):
     """Entries that are pending in a group, for two consumers in turns."""
 
-    sizes = (0, 100, 1_000, 10_000, 100_000, 1_000_000, 2_000_000)
+    sizes = (0, 1_000, 10_000, 100_000, 1_000_000, 2_000_000)
+    small = 1_000
 
     def grow(self, size: int) -> None:
         if not self.store.exists("s"):
@@ -197,35 +208,40 @@ class _Pending(_Grown):
         self.size = size
 
     def calls(self) -> Calls:
-        store, entry, new = self.store, self.entry, {"s": ">"}
+        store, entry = self.store, self.entry
+
+        def who() -> str:
+            return self.random.choice(("gone", "other"))
+
+        def back() -> None:
+            store.xack("s", "g", one := entry())
+            store.xclaim("s", "g", who(), 0, [one], force=True)
+
         always: Calls = {
             "xadd": lambda: self.add("s"),
             "xadd, xreadgroup, xack": lambda: self.cycle("s", "g"),
             "xpending": lambda: store.xpending("s", "g"),
-            "xinfo groups, consumers": lambda: (
-                store.xinfo_groups("s"),
-                store.xinfo_consumers("s", "g"),
-            ),
+            "xinfo groups": lambda: store.xinfo_groups("s"),
+            "xinfo consumers": lambda: store.xinfo_consumers("s", "g"),
         }
         some: Calls = {
             "xpending_range of 10": lambda: store.xpending_range("s", "g", entry(), "+", 10),
             _LINEAR[0]: lambda: store.xpending_range("s", "g", "-", "+", 10, idle=_HOUR_MS),
             "xpending_range of 10, a consumer": lambda: store.xpending_range(
-                "s", "g", entry(), "+", 10, "other"
+                "s", "g", entry(), "+", 10, who()
             ),
             "xreadgroup of old ones COUNT 10": lambda: store.xreadgroup(
-                "g", "other", {"s": entry()}, count=10
+                "g", who(), {"s": entry()}, count=10
             ),
-            "xclaim": lambda: store.xclaim("s", "g", "claims", 0, [entry()]),
-            "xautoclaim COUNT 10": lambda: store.xautoclaim("s", "g", "claims", 0, entry(), 10),
+            "xclaim": lambda: store.xclaim("s", "g", who(), 0, [entry()]),
+            "xautoclaim COUNT 10": lambda: store.xautoclaim("s", "g", who(), 0, entry(), 10),
             "xautoclaim COUNT 10, none is old": lambda: store.xautoclaim(
-                "s", "g", "claims", _HOUR_MS, entry(), 10
+                "s", "g", who(), _HOUR_MS, entry(), 10
             ),
             "xreadgroup CLAIM, none is old": lambda: store.xreadgroup(
-                "g", "claims", new, count=10, claim_min_idle_time=_HOUR_MS
+                "g", who(), {"s": ">"}, count=10, claim_min_idle_time=_HOUR_MS
             ),
-            "xack": lambda: store.xack("s", "g", entry()),
-            "xdel": lambda: store.xdel("s", entry()),
+            "xack, xclaim FORCE": back,
         }
         return always | some if self.size else always
 
@@ -233,18 +249,19 @@ class _Pending(_Grown):
 _GROWN: Final = {"entries": _Entries, "streams": _Streams, "groups": _Groups, "pending": _Pending}
 
 
-def _cost(call: Callable[[], object], calls: int = 1, rounds: int = 1) -> float:
-    """Return the processor time of a call in us: the least of some rounds, because noise adds."""
-    found = []
+def _cost(*calls: Call, count: int = 1, rounds: int = 1) -> list[float]:
+    """Return the processor time of calls that take turns: the least of some rounds."""
+    least = [math.inf] * len(calls)
     for _ in range(rounds):
-        start = time.process_time()
-        for _ in range(calls):
-            call()
-        found.append(1e6 * (time.process_time() - start) / calls)
-    return min(found)
+        for place, call in enumerate(calls):
+            start = time.process_time()
+            for _ in range(count):
+                call()
+            least[place] = min(least[place], 1e6 * (time.process_time() - start) / count)
+    return least
 
 
-def _whole(grown: _Grown, folder: Path) -> dict[str, float]:
+def _whole(grown: _Grown, folder: Path) -> Costs:
     """Return what it costs to open and recover a store, and to check, copy and archive each."""
     path, size = grown.path, max(grown.size, 1)
     grown.store.close()
@@ -255,16 +272,16 @@ def _whole(grown: _Grown, folder: Path) -> dict[str, float]:
     def open_and_close() -> None:
         streamkeep.open(path).close()
 
-    costs = {"opening": _cost(open_and_close, rounds=5)}
+    costs = {"opening": _cost(open_and_close, rounds=5)[0]}
     with Child("-c", SINGLES, path, _KILLED, "killed") as child:
         assert child.line() == "done"
-    costs[f"recovery of {_KILLED:,} appends"] = _cost(open_and_close)
+    costs[f"recovery of {_KILLED:,} appends"] = _cost(open_and_close)[0]
     each = {
         "fsck": lambda: fsck(False),
         "fsck --quick": lambda: fsck(True),
         "backup": lambda: backup(path, folder / "backup", verify=False),
     }
-    costs |= {f"{name}, for each": _cost(call) / size for name, call in each.items()}
+    costs |= {f"{name}, for each": _cost(call)[0] / size for name, call in each.items()}
     restore(folder / "backup", folder / "restored")
     with streamkeep.open(folder / "restored", sync="none") as store:
         keys = store.keys()
@@ -272,30 +289,41 @@ def _whole(grown: _Grown, folder: Path) -> dict[str, float]:
             store.set_retention(key, archive=True)
             store.xtrim(key, 0)
         share = min(1, _ARCHIVED / len(keys))
-        costs["archive, for each"] = _cost(store.archive) / (size * share)
+        costs["archive, for each"] = _cost(store.archive)[0] / (size * share)
     grown.open()
     return costs
 
 
-def measure(kind: str, limit: int, quick: bool) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield what each call costs at each size, up to a limit, in us."""
+def _processes(count: int, calls: int) -> Costs:
+    costs = {}
+    for name, role in _ROLES.items():
+        (turns,) = compare([sys.executable], Row((role,) * count, "none", calls), _ROUNDS)
+        costs[name] = min(turn.cpu_us for turn in turns)
+    return costs
+
+
+def measure(kind: str, limit: int, quick: bool) -> Iterator[tuple[int, Costs, Costs]]:
+    """Yield what each call costs at each size up to a limit, and what it costs in a small store."""
     calls = 20 if quick else _CALLS
     if kind == "processes":
         for count in _PROCESSES[: 2 if quick else None]:
-            rows = {name: Row((role,) * count, "none", calls) for name, role in _ROLES.items()}
-            turns = {name: compare([sys.executable], rows[name], _ROUNDS)[0] for name in rows}
-            yield count, {name: min(one.cpu_us for one in turns[name]) for name in turns}
+            yield count, _processes(count, calls), _processes(1, calls)
         return
     with scratch() as folder:
-        grown = _GROWN[kind](folder / "store")
+        small, grown = (_GROWN[kind](folder / name) for name in ("small", "store"))
+        small.grow(small.small)
         for size in grown.sizes:
             if size > max(limit, grown.sizes[0]):
                 break
             grown.grow(size)
-            costs = {name: _cost(call, calls, _ROUNDS) for name, call in grown.calls().items()}
-            with scratch() as copies:
-                yield size, costs | _whole(grown, copies)
+            costs, others = {}, {}
+            for name, call in grown.calls().items():
+                other = small.calls()[name]
+                costs[name], others[name] = _cost(call, other, count=calls, rounds=_ROUNDS)
+            with scratch() as one, scratch() as two:
+                yield size, costs | _whole(grown, one), others | _whole(small, two)
         grown.store.close()
+        small.store.close()
 
 
 def run(report: Report, *, quick: bool) -> None:
@@ -305,19 +333,21 @@ def run(report: Report, *, quick: bool) -> None:
     found: list[dict[str, Any]] = []
     rows: list[str] = []
     for kind in filter(wanted.search, (*_GROWN, "processes")):
-        curves: dict[str, dict[int, float]] = {}
-        for size, costs in measure(kind, limit, quick):
+        sizes: list[int] = []
+        cells: dict[str, list[str]] = {}
+        growth: Costs = {}
+        for size, costs, others in measure(kind, limit, quick):
             report.note(f"{size:,} {kind}")
-            found.append({"kind": kind, "size": size, "cpu_us": costs})
+            found.append({"kind": kind, "size": size, "cpu_us": costs, "small_cpu_us": others})
+            sizes.append(size)
             for name, cost in costs.items():
-                curves.setdefault(name, {})[size] = cost
-        sizes = sorted({size for curve in curves.values() for size in curve})
+                empty = [""] * (len(sizes) - 1)
+                cells.setdefault(name, empty).append(f"{cost:,.{0 if cost >= 100 else 2}f}")
+                growth[name] = cost / others[name]
         rows += ["", f"| us, by {kind} | {' | '.join(f'{size:,}' for size in sizes)} | growth |"]
         rows += ["|---" * (len(sizes) + 2) + "|"]
-        for name, curve in curves.items():
-            growth = curve[max(curve)] / curve[min(curve)]
+        for name, ratio in growth.items():
             most = 0 if name in _LINEAR else _MOST
-            report.figure(f"{name}, by {kind}", growth, "of the first", most=most)
-            cells = (f"{curve[size]:,.3g}" if size in curve else "" for size in sizes)
-            rows.append(f"| {name} | {' | '.join(cells)} | {growth:.1f} |")
+            report.figure(f"{name}, by {kind}", ratio, "of a small one", most=most)
+            rows.append(f"| {name} | {' | '.join(cells[name])} | {ratio:.1f} |")
         keep(OUTPUT, rows, found)

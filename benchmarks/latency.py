@@ -37,7 +37,7 @@ def run(report: Report, *, quick: bool) -> None:
             1 if quick else 5,
             consumers=2 if quick else 10,
             size=40,
-            count=count,
+            at_once=count,
             batch=1,
             warm=_WARM / rate,
             scheduled=False,

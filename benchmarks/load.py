@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import redis
 
@@ -42,7 +42,7 @@ class Load(NamedTuple):
     consumers: int = 1
     streams: int = 1
     size: int = 1024  # bytes of the payload
-    count: int = 100  # COUNT of a read
+    at_once: int = 100  # COUNT of a read
     batch: int = 100  # entries of a pipeline, of those that are due; 1: no pipeline
     keep: int = 0  # MAXLEN ~ of a stream; 0 for no limit
     warm: float = 1.0  # seconds at the start whose entries are not counted
@@ -64,7 +64,7 @@ class Result(NamedTuple):
 
     def age_ms(self, share: float) -> float:
         """Return the age that this share of the entries did not exceed."""
-        left = share * self.count
+        left = share * self.counted
         for age, count in self.ages:
             left -= count
             if left <= 0:
@@ -73,10 +73,10 @@ class Result(NamedTuple):
 
     def within(self, most: int) -> float:
         """Return the share of the entries that were at most so old, in ns."""
-        return sum(count for age, count in self.ages if age <= most) / self.count
+        return sum(count for age, count in self.ages if age <= most) / self.counted
 
     @property
-    def count(self) -> int:
+    def counted(self) -> int:
         """How many entries were counted."""
         return sum(count for _, count in self.ages)
 
@@ -100,7 +100,7 @@ def client_of(where: str) -> Any:
     """Return a client, which must be closed."""
     kind, sync, path = where.split(":", 2)
     if kind == "store":
-        return streamkeep.open(path, sync=sync)  # type: ignore[arg-type]
+        return streamkeep.open(path, sync=cast(Sync, sync))
     return redis.Redis(unix_socket_path=path, protocol=2)
 
 
@@ -189,7 +189,7 @@ def _consume(client: Any, load: Load, number: int) -> None:
     streams = dict.fromkeys(map(str, range(first, load.streams, step)), ">")
     while True:
         ended = client.exists(_END)
-        found = client.xreadgroup(GROUP, f"c{number}", streams, count=load.count, block=200)
+        found = client.xreadgroup(GROUP, f"c{number}", streams, count=load.at_once, block=200)
         now = time.monotonic_ns()
         if not found and ended:
             break

@@ -45,6 +45,7 @@ _HIGHEST: Final = {
     "highest, 1 stream": Load(4_000, 5),
     "highest, 100 streams": Load(4_000, 5, streams=100),
 }
+_MODES: Final[dict[Sync, str]] = {"commit": "every reply on disk", "interval": "a sync per second"}
 _QUICK: Final = ("1,000/s, 1 stream", "2,000/s, backlog of ten seconds")
 
 
@@ -74,7 +75,7 @@ def run(report: Report, *, quick: bool) -> None:
     wanted = re.compile(os.environ.get("RATES", ""))
     found: list[dict[str, Any]] = []
     rows = [_HEAD]
-    for sync, how in (("commit", "every reply on disk"), ("interval", "a sync per second")):
+    for sync, how in _MODES.items():
         for title, load in (_LOADS | _HIGHEST).items():
             if not wanted.search(title) or (quick and title not in _QUICK):
                 continue

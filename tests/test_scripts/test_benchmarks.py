@@ -35,7 +35,7 @@ def test_entries_that_wait_for_consumers_are_as_old_as_they_were_due(tmp_path: P
         with load.client_of(where) as store:
             assert sum(store.xlen(str(stream)) for stream in range(3)) == 200
             assert all(store.xpending(str(stream), "g")["pending"] == 0 for stream in range(3))
-    assert result.count == 200
+    assert result.counted == 200
     assert result.age_ms(1) >= 490  # rounded down, by 1 % at most
 
 
