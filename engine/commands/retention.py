@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.commands import xtrim
 from streamkeep.engine.tables.existing import existing_stream
-from streamkeep.engine.tables.group import groups_of
+from streamkeep.engine.tables.group import Group, find_group, groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
@@ -133,9 +133,8 @@ def _makes_room(txn: Txn, stream: Stream, policy: Retention, most: int) -> bool:
         data = walk.load()
         last = end_ids(data, walk.ms, walk.seq).last_slot
         live = peek_counts(data[:32])[0]
-        too_long = policy.maxlen is not None and length - live >= policy.maxlen
-        too_big = policy.max_bytes is not None and nodes > 1 and size > policy.max_bytes
-        if not (too_long or too_big or last < (oldest, 0)) or (stop is not None and last >= stop):
+        goes = _goes(policy, length - live, nodes, size, last, oldest)
+        if not goes or (stop is not None and last >= stop):
             if policy.approximate:
                 break
             return size - len(data) + _size_inside(walk, data, policy, stop, length, oldest) < most
@@ -146,6 +145,19 @@ def _makes_room(txn: Txn, stream: Stream, policy: Retention, most: int) -> bool:
             return True
         found = walk.next()
     return False
+
+
+def _goes(policy: Retention, rest: int, nodes: int, size: int, last: Id, oldest: int) -> bool:
+    """Return whether a limit removes all of the oldest node, after which `rest` entries stay.
+
+    Args:
+        nodes, size: of all nodes together.
+        last: the last slot of that node.
+        oldest: the lowest time that stays.
+    """
+    too_long = policy.maxlen is not None and rest >= policy.maxlen
+    too_big = policy.max_bytes is not None and nodes > 1 and size > policy.max_bytes
+    return too_long or too_big or last < (oldest, 0)
 
 
 def _size_inside(
@@ -198,6 +210,8 @@ def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
         most = policy.keep_max_bytes
         full = policy.when_full == "trim" and most is not None and stream.node_bytes() > most
         if not full:
+            if _nothing_goes(txn, stream, policy, oldest):
+                return 0
             stop = first_needed(txn, stream)
             if stop is not None and stop <= record.first_id():
                 return 0
@@ -221,14 +235,55 @@ def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
     return removed
 
 
+def _nothing_goes(txn: Txn, stream: Stream, policy: Retention, oldest: int) -> bool:
+    """Return whether it is clear that nothing may be removed, without asking all groups.
+
+    No limit removes a whole node, or the group that held the stream last still needs the oldest.
+    """
+    record = stream.record
+    if not policy.approximate:
+        return _is_held(txn, stream, record.first_id())
+    walk = NodeWalk(txn, stream)
+    if not walk.first():
+        return True
+    data = walk.load()
+    rest = record.length - peek_counts(data[:32])[0]
+    is_old = record.first_ms < oldest
+    last = end_ids(data, walk.ms, walk.seq).last_slot if is_old else (MAX, MAX)
+    if not _goes(policy, rest, stream.nodes(), stream.node_bytes(), last, oldest):
+        if is_old and not walk.on_tail:
+            stream.note_begins(last[0])
+        return True
+    if _is_held(txn, stream, record.first_id()):
+        return True
+    return _is_held(txn, stream, end_ids(data, walk.ms, walk.seq).last_slot)
+
+
+def _is_held(txn: Txn, stream: Stream, entry_id: Id) -> bool:
+    """Return whether the group that held the stream last still needs an entry up to that."""
+    name = stream.held_by
+    group = None if name is None else find_group(txn, stream, name)
+    needed = None if group is None else _needed_by(group)
+    return needed is not None and needed <= entry_id
+
+
+def _needed_by(group: Group) -> Id | None:
+    """Return the lowest ID that a group has pending or has not read."""
+    unread = next_id(group.record.last_ms, group.record.last_seq)
+    pending = group.pel.lowest()
+    if unread == (0, 0):
+        return pending
+    return unread if pending is None else min(unread, pending)
+
+
 def first_needed(txn: Txn, stream: Stream) -> Id | None:
     """Return the lowest ID that a group has pending or has not read; None without groups."""
     lowest: Id | None = None
     for group in groups_of(txn, stream):
-        unread = next_id(group.record.last_ms, group.record.last_seq)
-        for needed in (unread if unread != (0, 0) else None, group.pel.lowest()):
-            if needed is not None:
-                lowest = needed if lowest is None else min(lowest, needed)
+        needed = _needed_by(group)
+        if needed is not None and (lowest is None or needed < lowest):
+            lowest = needed
+            stream.held_by = group.record.name
     return lowest
 
 

@@ -73,6 +73,7 @@ class Stream:
         self._retention_known = False
         self._begins_of = (-1, -1)  # the first entry for which `_begins_ms` was noted
         self._begins_ms = 0
+        self.held_by: bytes | None = None  # the group that needed the oldest entries, when asked
 
     def retention(self) -> Retention | None:
         """Return the stream's retention; None, as for most streams, when it has none."""

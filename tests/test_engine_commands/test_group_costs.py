@@ -239,6 +239,55 @@ def test_groups_are_counted_again_only_if_another_process_created_or_destroyed_o
         assert store.xinfo_stream("s")["groups"] == 299
 
 
+@pytest.mark.parametrize("approximate", [False, True])
+def test_an_append_asks_the_group_that_holds_the_stream_and_no_other(
+    open_store: Open, approximate: bool
+) -> None:
+    store = open_store(sync="none", node_max_entries=10)
+    store.xadd_many("s", [FIELDS] * 100)
+    store.set_retention("s", maxlen=50, keep_unacknowledged=True, approximate=approximate)
+    for number in range(300):
+        store.xgroup_create("s", f"g{number}")
+    store.xgroup_create("s", "slow", 0)
+    store.xreadgroup("slow", "c", NEW, count=15)
+    flush_now(store)
+    with counted(store) as work:
+        store.xadd("s", FIELDS)
+        assert work.total > 300
+        before = work.total
+        for _ in range(10):
+            store.xadd("s", FIELDS)
+        assert work.total - before < 100
+    assert store.xlen("s") == 111
+    store.xack(
+        "s", "slow", *(one["message_id"] for one in store.xpending_range("s", "slow", "-", "+", 12))
+    )
+    store.xadd("s", FIELDS)
+    assert store.xlen("s") == 112 - (10 if approximate else 12)
+    store.xgroup_destroy("s", "slow")
+    store.xadd("s", FIELDS)
+    assert store.xlen("s") in (50, 53)
+
+
+def test_an_append_asks_no_group_before_a_whole_node_is_too_much(open_store: Open) -> None:
+    store = open_store(sync="none", node_max_entries=50)
+    store.xadd_many("s", [FIELDS] * 200)
+    store.set_retention("s", maxlen=200, keep_unacknowledged=True, approximate=True)
+    for number in range(300):
+        store.xgroup_create("s", f"g{number}")
+        store.xgroup_setid("s", f"g{number}", "$")
+    flush_now(store)
+    with counted(store) as work:
+        for _ in range(49):
+            store.xadd("s", FIELDS)
+        assert work.total < 300
+        for number in range(300):
+            store.xgroup_setid("s", f"g{number}", "$")
+        store.xadd("s", FIELDS)
+        assert work.total > 300
+    assert store.xlen("s") == 200
+
+
 def test_what_was_trimmed_before_costs_nothing(open_store: Open) -> None:
     store = open_store(sync="none", node_max_entries=2)
     store.xadd_many("s", [FIELDS] * 4000)
