@@ -188,6 +188,11 @@ class _Groups(_Grown):
             "xgroup create, destroy": lambda: self.group("s", "$"),
             "xdel": lambda: store.xdel("s", f"1-{10_000 + number(10_000)}"),
             "xadd, xtrim by one": self.shorten,
+            "set_retention, xadd": lambda: (
+                store.set_retention("s", maxlen=9_000, keep_unacknowledged=True, approximate=True),
+                self.add("s"),
+                store.set_retention("s", maxlen=-1, keep_unacknowledged=False),
+            ),
         }
 
 

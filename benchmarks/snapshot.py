@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,15 +27,18 @@ _MIB: Final = 1 << 20
 _SAMPLES: Final = 30
 _RATES: Final = (500, 2_000)
 _KEEP: Final = 10_000
-_GROWTH_MIB: Final = 120  # a minute with a snapshot: 2 MB/s
+_MOST: Final = 3  # bytes that data.mdb grows by with a snapshot, for each byte that is appended
 _HEAD: Final = """\
 | messages/s | snapshot | sent/s | p50, ms | p99 | max | data.mdb, MiB, over time | journal/ |
 |---|---|---|---|---|---|---|---|"""
 
 
 def _size(path: Path) -> float:
-    files = [path] if path.is_file() else path.iterdir()
-    return sum(file.stat().st_blocks for file in files) * 512 / _MIB
+    blocks = 0
+    for file in [path] if path.is_file() else path.iterdir():
+        with suppress(FileNotFoundError):  # it was removed in between
+            blocks += file.stat().st_blocks
+    return blocks * 512 / _MIB
 
 
 def measure(rate: int, seconds: float, *, held: bool) -> dict[str, Any]:
@@ -65,7 +68,14 @@ def measure(rate: int, seconds: float, *, held: bool) -> dict[str, Any]:
         if snapshot is not None:
             assert snapshot.xlen("0") == _KEEP
     ages = {"p50": result.age_ms(0.5), "p99": result.age_ms(0.99), "max": result.age_ms(1)}
-    return {"rate": rate, "held": held, "sent": result.rate, **ages, "sizes": sizes}
+    return {
+        "rate": rate,
+        "held": held,
+        "sent": result.rate,
+        **ages,
+        "trimmed": result.trimmed,
+        "sizes": sizes,
+    }
 
 
 def run(report: Report, *, quick: bool) -> None:
@@ -82,10 +92,14 @@ def run(report: Report, *, quick: bool) -> None:
             title = f"{rate:,} messages/s, {'a snapshot open' if held else 'no snapshot'}"
             report.figure(f"{title}: sent", one["sent"] / rate, "of it", least=0.99)
             report.figure("  99 %", one["p99"], "ms")
-            minutes = (some[-1]["at_s"] - some[0]["at_s"]) / 60
-            grown = (some[-1]["data_mdb"] - some[0]["data_mdb"]) / minutes
+            if one["trimmed"]:
+                report.note(f"  {one['trimmed']:,} were trimmed before a consumer had them")
+            seconds_between = some[-1]["at_s"] - some[0]["at_s"]
+            grown = (some[-1]["data_mdb"] - some[0]["data_mdb"]) * _MIB / seconds_between
             report.figure("  data.mdb", some[-1]["data_mdb"], "MiB")
-            report.figure("  its growth", grown, "MiB/minute", most=_GROWTH_MIB)
+            report.figure("  its growth", grown / 1e6, "MB/s")
+            appended = rate * Load(rate, seconds).size
+            report.figure("  against what is appended", grown / appended, "times", most=_MOST)
             report.figure("  journal/", some[-1]["journal"], "MiB")
             files = ", ".join(f"{size['data_mdb']:,.0f}" for size in some)
             ages = f"{one['p50']:.2f} | {one['p99']:.1f} | {one['max']:.0f}"
