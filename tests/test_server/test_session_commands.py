@@ -12,7 +12,7 @@ from real_redis.server import RealRedis
 from resp_peer import Peer, Running
 from streamkeep.metrics.prometheus import text_of
 from streamkeep.recovery.copies.shipper import Shipper
-from streamkeep.server.resp.info import metrics_of
+from streamkeep.server.resp.info import SyncTimes, metrics_of
 from test_server.conftest import Connect
 
 # Each a session on one connection; the replies are those of Redis, byte for byte.
@@ -228,3 +228,13 @@ def test_scan_returns_every_key_once(peer: Peer) -> None:
         if cursor == b"0":
             break
     assert sorted(found) == sorted(names)
+
+
+def test_shares_of_the_waits_are_bounds_of_the_histogram() -> None:
+    times = SyncTimes()
+    for _ in range(99):
+        times.note(0.0002)
+    times.note(9.0)
+    assert (times.at_most_us(0.5), times.at_most_us(0.99)) == (250, 250)
+    assert times.at_most_us(1.0) == 2_500_000
+    assert times.count == 100

@@ -31,8 +31,8 @@ REFUSED_S: Final = 0.5  # how long a wrong password waits for its answer
 
 _ADMIN: Final = {
     "shutdown", "bgsave", "flushall", "flushdb", "config", "acl|list", "acl|users", "client|kill",
-    "client|list", "client|unblock", "client|pause", "client|unpause", "client|no-evict", "slowlog",
-    "latency", "psync", "sync", "replconf", "replicaof", "slaveof", "role", "lastsave",
+    "client|list", "client|unblock", "client|pause", "client|unpause", "client|no-evict",
+    "psync", "sync", "replconf", "replicaof", "slaveof", "role", "lastsave",
 }  # fmt: skip
 _DANGEROUS: Final = {"info", "keys", "restore"}  # beside those of @admin
 _CATEGORIES: Final = ("all", "read", "write", "stream", "connection", "admin", "dangerous")

@@ -7,7 +7,7 @@ From the bottom up:
     turns                clients as turns see them, and when a turn begins
     memory               what clients need in all, and which of them go when it is too much
     blocked, expiry      clients that wait for entries; keys that end at a deadline
-    info                 what exporters and people read: INFO, SLOWLOG, LATENCY
+    info                 what exporters and people read: INFO, CLIENT LIST
     settings             what CONFIG shows and changes
     handlers, client_commands, transactions, server_commands
                          the commands that are not about keys

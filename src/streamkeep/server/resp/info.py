@@ -1,8 +1,8 @@
-"""What exporters and people read: INFO, CLIENT LIST, SLOWLOG, LATENCY, waits for the disk.
+"""What exporters and people read: INFO, CLIENT LIST, waits for the disk.
 
 The time of a command is that of its work in the turn. The commit, which it shares with the other
-commands of the turn, is not part of it; waits for the disk are an event of LATENCY, and a
-histogram. All of it is kept in memory only.
+commands of the turn, is not part of it; waits for the disk are a histogram. All of it is kept in
+memory only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import resource
 import sys
 import time
 from bisect import bisect_left
-from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -23,7 +22,6 @@ from streamkeep.engine.journal.slots import FOLLOWING, is_held
 from streamkeep.engine.store.durability import following_of, standby_of
 from streamkeep.metrics.prometheus import Labels, Metric, Value
 from streamkeep.server.commands.keys import count_keys
-from streamkeep.server.commands.words import text_of
 from streamkeep.server.resp.turn import REDIS_VERSION
 
 if TYPE_CHECKING:
@@ -32,86 +30,11 @@ if TYPE_CHECKING:
     from streamkeep.server.resp.turn import Turn
     from streamkeep.server.resp.turns import Turns
 
-# --- what was slow --------------------------------------------------------------------------------
+# --- waits for the disk ---------------------------------------------------------------------------
 
-_MOST_WORDS: Final = 32
-_MOST_BYTES: Final = 128  # of a word that is kept
-_MOST_SAMPLES: Final = 160  # of an event, as in Redis
-_NEVER: Final = 1 << 62
-
-COMMAND: Final = "command"
-DISK: Final = "aof-fsync-always"  # Redis's name for a wait for the disk
 SYNC_BOUNDS_S: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 )  # fmt: skip
-
-
-class SlowLog:
-    """The commands, and other events, that took long.
-
-    Attributes:
-        slower_than_us: what is an entry of SLOWLOG; below zero nothing is.
-        most: entries that are kept.
-        threshold_ms: what is an event of LATENCY; 0 for nothing.
-    """
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self.slower_than_us = 10_000
-        self.most = 128
-        self.threshold_ms = 0
-        self.entries: deque[list[object]] = deque()  # rows of SLOWLOG GET
-        self.events: dict[str, deque[tuple[int, int]]] = {}
-        self.longest: dict[str, int] = {}
-        self._next = 0
-        self.renew()
-
-    def renew(self) -> None:
-        least = [_NEVER if self.slower_than_us < 0 else self.slower_than_us * 1000]
-        least += [self.threshold_ms * 1_000_000] if self.threshold_ms else []
-        self._turns.slow_ns = min(least)
-        while len(self.entries) > self.most:
-            self.entries.pop()
-
-    def note(self, client: Connection, words: list[bytes], nanos: int) -> None:
-        micros = nanos // 1000
-        if 0 <= self.slower_than_us <= micros and self.most:
-            row = [self._next, int(time.time()), micros, _shortened(words)]
-            self.entries.appendleft([*row, client.address.encode(), client.name])
-            self._next += 1
-            while len(self.entries) > self.most:
-                self.entries.pop()
-        self.note_event(COMMAND, nanos / 1e9)
-
-    def note_event(self, event: str, seconds: float) -> None:
-        """Note something that may have delayed clients."""
-        millis = int(seconds * 1000)
-        if not self.threshold_ms or millis < self.threshold_ms:
-            return
-        samples = self.events.setdefault(event, deque(maxlen=_MOST_SAMPLES))
-        now = int(time.time())
-        if samples and samples[-1][0] == now:
-            millis = max(millis, samples.pop()[1])
-        samples.append((now, millis))
-        self.longest[event] = max(self.longest.get(event, 0), millis)
-
-    def latest(self) -> list[object]:
-        return [
-            [event.encode(), *samples[-1], self.longest[event]]
-            for event, samples in self.events.items()
-        ]
-
-    def history(self, event: bytes) -> list[object]:
-        return [list(sample) for sample in self.events.get(text_of(event), ())]
-
-    def forget(self, events: list[bytes]) -> int:
-        """Forget events, all of them where none is named; return how many there were."""
-        chosen = list(map(text_of, events)) or list(self.events)
-        named = [event for event in chosen if event in self.events]
-        for event in named:
-            del self.events[event]
-            self.longest.pop(event, None)
-        return len(named)
 
 
 class SyncTimes:
@@ -137,20 +60,6 @@ class SyncTimes:
             if left <= 0:
                 return round(bound * 1e6)
         return round(SYNC_BOUNDS_S[-1] * 1e6)
-
-
-def _shortened(words: list[bytes]) -> list[bytes]:
-    """Return words as SLOWLOG keeps them, in Redis's manner."""
-    kept = words[:_MOST_WORDS] if len(words) <= _MOST_WORDS else words[: _MOST_WORDS - 1]
-    found = [
-        word
-        if len(word) <= _MOST_BYTES
-        else word[:_MOST_BYTES] + b"... (%d more bytes)" % (len(word) - _MOST_BYTES)
-        for word in kept
-    ]
-    if len(kept) < len(words):
-        found.append(b"... (%d more arguments)" % (len(words) - len(kept)))
-    return found
 
 
 # --- counters, and the text of INFO ---------------------------------------------------------------

@@ -30,7 +30,6 @@ from streamkeep.server.resp.blocked import BlockedClients
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.expiry import Expiry
-from streamkeep.server.resp.info import DISK, SlowLog
 from streamkeep.server.resp.memory import Memory
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.settings import Settings
@@ -68,8 +67,7 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.turns = Turns(self, self.environment, self.loop.call_soon, self.loop.call_later)
         self.access: Access = access or Access()
-        self.slow: SlowLog = SlowLog(self.turns)
-        self.settings: Settings = Settings(store, self.turns, self.slow)
+        self.settings: Settings = Settings(store, self.turns)
         self.statistics: info.Statistics = info.Statistics(self.turns)
         self.clients: dict[int, Connection] = {}
         self.memory = Memory(self)
@@ -323,8 +321,6 @@ class Server:
     def _note_sync(self, taken: float) -> None:
         self._sync_s = taken
         self.statistics.syncs.note(taken)
-        if self.slow.threshold_ms:
-            self.slow.note_event(DISK, taken)
 
     def wait_for_disk(self, client: Connection) -> None:
         """Keep the replies of a client until everything that is committed now is on disk."""

@@ -150,20 +150,6 @@ def _wrong_list(words: list[bytes], at: int) -> CommandError:
     return CommandError(f"Unknown argument {text_of(words[at])}")
 
 
-def _slowlog_get(client: Connection, words: list[bytes], turn: Turn) -> object:
-    problem = "count should be greater than or equal to -1"
-    count = integer(words[2], problem) if len(words) > 2 else 10
-    if count < -1:
-        raise CommandError(problem)
-    rows: list[object] = list(client.server.slow.entries)
-    return rows if count < 0 else rows[:count]
-
-
-def _slowlog_reset(client: Connection, words: list[bytes], turn: Turn) -> object:
-    client.server.slow.entries.clear()
-    return OK
-
-
 # --- COMMAND ------------------------------------------------------------------------------------
 
 
@@ -249,12 +235,6 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("script|flush", -2, _script_flush),
     ("function|flush", -2, _function_flush),
     ("function|list", -2, _function_list),
-    ("slowlog|get", -2, _slowlog_get),
-    ("slowlog|len", 2, lambda client, words, turn: len(client.server.slow.entries)),
-    ("slowlog|reset", 2, _slowlog_reset),
-    ("latency|history", 3, lambda client, words, turn: client.server.slow.history(words[2])),
-    ("latency|latest", 2, lambda client, words, turn: client.server.slow.latest()),
-    ("latency|reset", -2, lambda client, words, turn: client.server.slow.forget(words[2:])),
     ("acl|whoami", 2, lambda client, words, turn: client.user.name),
     ("acl|users", 2, lambda client, words, turn: sorted(client.server.access.users)),
     ("acl|list", 2, lambda client, words, turn: client.server.access.rules()),
@@ -265,7 +245,7 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("command|docs", -2, _command_docs),
     ("command|getkeys", -3, _command_getkeys),
 )
-_CONTAINERS: Final = ("client", "config", "script", "function", "slowlog", "latency", "acl")
+_CONTAINERS: Final = ("client", "config", "script", "function", "acl")
 _KEYS: Final = {"watch": (1, -1, 1)}
 
 

@@ -20,7 +20,6 @@ from streamkeep.server.commands.command_table import READS, Spec
 from streamkeep.server.commands.keys import run_flush
 from streamkeep.server.commands.replies import CodedError
 from streamkeep.server.commands.words import integer, text_of
-from streamkeep.server.resp.info import SlowLog
 from streamkeep.server.resp.turns import Turns
 
 _SYNC_OF: Final = {"always": "commit", "everysec": "interval", "no": "none"}
@@ -48,9 +47,6 @@ _NUMBERS: Final[dict[str, tuple[str, str, int, int]]] = {
     "timeout": ("settings", "timeout_s", 0, 1 << 31),
     "client-query-buffer-limit": ("turns", "query_limit", 1 << 20, 1 << 40),
     "maxmemory-clients": ("turns", "most_held", 1 << 20, 1 << 50),
-    "latency-monitor-threshold": ("slow", "threshold_ms", 0, 1 << 31),
-    "slowlog-log-slower-than": ("slow", "slower_than_us", -1, 1 << 53),
-    "slowlog-max-len": ("slow", "most", 0, 1 << 20),
     "stream-idmp-duration": ("messages", "duration", 1, extension.MAX_DURATION + 1),
     "stream-idmp-maxsize": ("messages", "maxsize", 1, extension.MAX_MAXSIZE + 1),
     "stream-node-max-bytes": ("context", "node_max_bytes", 0, (1 << 32) - 2),
@@ -59,7 +55,7 @@ _NUMBERS: Final[dict[str, tuple[str, str, int, int]]] = {
 
 
 class Settings:
-    def __init__(self, store: Store[bytes], turns: Turns, slow: SlowLog) -> None:
+    def __init__(self, store: Store[bytes], turns: Turns) -> None:
         self._context = store._environment.context
         self._store = store
         self.max_clients = 10_000
@@ -67,7 +63,6 @@ class Settings:
         self.allow_flush = False
         self.readonly = store._readonly
         self.sync = store.sync_mode
-        self.slow = slow
         self._turns = turns
         turns.durable = self.sync == "commit"
         self.shown: dict[str, str] = {"dir": str(store.path), "dbfilename": "data.mdb"}
@@ -89,7 +84,6 @@ class Settings:
         return {
             "settings": self,
             "turns": self._turns,
-            "slow": self.slow,
             "messages": messages,
             "context": self._context,
         }
@@ -145,8 +139,6 @@ class Settings:
             if holder == "messages":
                 section = holders["messages"].encode()
                 context.new_extension = extension.with_section(b"", extension.IDEMPOTENCE, section)
-            elif holder == "slow":
-                self.slow.renew()
 
 
 def _check(name: str, text: str, present: str) -> None:

@@ -380,6 +380,4 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
             called.lately += (nanos - called.lately) // 8 if called.count > 1 else nanos
             if len(client.out) > replies and is_error(client.out[replies]):
                 called.failed += 1
-        if nanos >= turns.slow_ns:
-            turns.host.slow.note(client, words, int(nanos))
     return True

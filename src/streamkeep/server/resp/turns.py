@@ -172,7 +172,6 @@ class Turns:
         ends: a command has asked the host for something after the turn.
         big_batches: that wait for the disk; the next turn begins after them.
         calls: what commands were called; the server's own counters.
-        slow_ns: how long a command takes at least that is noted as slow.
         held: bytes of memory that clients need.
         most_held: a long reply waits while its bytes would bring `held` above this. At twice as
             many bytes, clients lose their connections.
@@ -199,7 +198,6 @@ class Turns:
         self.bytes_in: i64 = 0
         self.bytes_out: i64 = 0
         self.query_limit: i64 = 1 << 30
-        self.slow_ns: i64 = 1 << 62
         self.held: i64 = 0
         self.most_held: i64 = MOST_HELD
         self.calls: dict[str, Calls] = {}
