@@ -186,46 +186,6 @@ def test_a_record_that_was_applied_in_part_is_applied_again(tmp_path: Path) -> N
     assert_right(tmp_path / "store", COUNT + 2)
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "commit:journaled",
-        "commit:published",
-        "commit:made",
-        "flush:ending",
-        "flush:ended",
-    ],
-)
-@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupted_commit_is_made_once_or_not_at_all(
-    tmp_path: Path, place: str, error: type[BaseException]
-) -> None:
-    path = tmp_path / "store"
-    hit: list[str] = []
-
-    def fail() -> None:
-        hit.append(place)
-        raise error
-
-    with filled(path) as store:
-        inside.flush_now(store)
-        inside.flush_each_commit(store)
-        failpoints.arm(place, fail)
-        try:
-            store.xadd("s", {"n": COUNT})
-        except error:
-            made = COUNT + (place != "commit:journaled")
-        else:
-            made = COUNT + 1
-            assert not hit
-        failpoints.disarm()
-        assert numbers(store) == expected(made)
-        store.xadd("s", {"n": made})
-        store.sync()
-        assert numbers(store) == expected(made + 1)
-    assert_right(path, made + 1)
-
-
 class Interrupted(dict[int, Any]):
     """A write set that comes to an interrupt where its end is expected."""
 
