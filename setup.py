@@ -94,7 +94,9 @@ HOT = [
     "src/streamkeep/engine/tables/read_cursor.py",
     # The queue: putting, taking and ending a job.
     "src/streamkeep/jobs/admission.py",
+    "src/streamkeep/jobs/ended_entries.py",
     "src/streamkeep/jobs/ending.py",
+    "src/streamkeep/jobs/job_calls.py",
     "src/streamkeep/jobs/layout.py",
     "src/streamkeep/jobs/enqueue.py",
     "src/streamkeep/jobs/options.py",

@@ -36,7 +36,7 @@ from typing import Any, Final
 import streamkeep
 from benchmarks.common import Child, Report, redis_words, scratch, server
 from streamkeep.jobs import Job, Queue, Worker
-from streamkeep.jobs.job import NOTHING
+from streamkeep.jobs.job_calls import NOTHING
 
 _NEEDS: Final = {
     "streamkeep": "streamkeep",
@@ -67,7 +67,7 @@ def _streamkeep(folder: Path) -> Calls:
 
     def end_and_take() -> None:
         if held:
-            held[:] = Take([queue], queue.consumer, 1, None).after(held[0], NOTHING)
+            held[:] = Take([queue], queue.consumer, 1, None).after(held[0], NOTHING, "interval")
         else:
             held[:] = queue.get_many(1)
 

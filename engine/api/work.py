@@ -66,13 +66,25 @@ class SharedTransaction(Transaction[Any]):
         raise TypeError("a shared transaction is undone by an exception of its function")
 
 
-def _applied(txn: WriteTxn, store: Store[Any], work: Work[Result]) -> Result:
+def _applied(
+    txn: WriteTxn, store: Store[Any], work: Work[Result], as_bytes: bool = False
+) -> Result:
+    shared = SharedTransaction(store, txn)
+    if as_bytes:
+        shared._set_decode(False)
     try:
-        return work(SharedTransaction(store, txn))
+        return work(shared)
     except CommandError:
         # One command that raises it has changed nothing; a function of several ones may have.
         txn.half_done = True
         raise
+
+
+def apply_bytes(store: Store[Any], work: Work[Result], *, frees: bool) -> Command[Result]:
+    """Return the command of `Store.apply` for a function whose results are bytes."""
+    command: Command[Result] = Write(_applied, (store, work, store._decode))
+    command.frees = frees
+    return command
 
 
 class WorkCall(BlockingCall):

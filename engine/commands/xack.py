@@ -120,6 +120,16 @@ def xdelex(txn: WriteTxn, name: bytes, ids: Ids, policy: int) -> list[int]:
     return results
 
 
+def delete_acknowledged(txn: WriteTxn, name: bytes, ids: list[Id]) -> None:
+    """Delete entries that no group has pending, or has yet to read; their IDs are numbers."""
+    stream = txn.find_stream(name)
+    if stream is not None:
+        deletion = Deletion(txn, stream, ACKED)
+        for ms, seq in ids:
+            deletion.includes(ms, seq)
+        deletion.run()
+
+
 class Deletion:
     """Deletes entries of a stream under a reference policy, all at once: each node changes once."""
 

@@ -46,6 +46,8 @@ def milliseconds(value: Duration, name: str) -> int:
     Raises:
         ArgumentError: it is something else, negative, or above a hundred years.
     """
+    if type(value) is int and 0 <= value <= LONGEST_MS // 1000:
+        return value * 1000
     found = -1.0
     if isinstance(value, timedelta):
         found = value.total_seconds() * 1000

@@ -22,7 +22,8 @@ from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs.declaring import Declaring
 from streamkeep.jobs.errors import QueueFullError
-from streamkeep.jobs.job import NOTHING, Job, note_ended, plan_end
+from streamkeep.jobs.job import Job
+from streamkeep.jobs.job_calls import NOTHING, note_ended, plan_end
 from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.putting import collect, has_room, plan_put
 from streamkeep.jobs.queue import Queue

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
-from streamkeep.engine.api.work import SharedTransaction
+from streamkeep.engine.api.work import SharedTransaction, apply_bytes
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.format.core.errors import ArgumentError
@@ -208,10 +208,12 @@ class Core(LazyStore):
         sync: Sync | None = None,
     ) -> Result:
         """Run a function of a transaction, in the one that this thread has open if it has one."""
-        store = self.store
+        store = self._opened or self.store
         outer: Any = store.open_transaction()
         if outer is None:
-            return store.apply(lambda txn: work(txn.as_bytes()), frees=frees, sync=sync)
+            # As `Store.apply` does, without its checks of arguments, which each job would pay for.
+            durable = False if sync == "none" else store._waits(sync)
+            return store._run(apply_bytes(store, work, frees=frees), durable)
         try:
             return work(SharedTransaction(store, outer.txn).as_bytes())
         except QueueError as error:

@@ -5,8 +5,9 @@ up to a hundred entries, for each job. So a process remembers what it has acknow
 many entries at a time: when it takes jobs and has 64 of them, and when it finds no job to take.
 What a killed process leaves is deleted when the next process begins to use the queue.
 
-The memory of a process is only a hint. XDELEX with ACKED deletes nothing that is pending or was not
-delivered. So it may be wrong, such as after an end that was undone with its transaction.
+The memory of a process is only a hint. Nothing is deleted that is pending or was not delivered, as
+by XDELEX with ACKED. So it may be wrong, such as after an end that was undone with its transaction.
+Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.commands.xack import delete_acknowledged
+from streamkeep.format.core.id_codec import Id
 from streamkeep.jobs.layout import GROUP, PAYLOAD, Fields, Place, place_of
 from streamkeep.jobs.state import Step, delivered_up_to
 
@@ -52,11 +55,11 @@ class EndedEntries:
             return
         with self._lock:
             places, self._places, self._bytes = self._places, [], 0
-        by_stream: dict[int, list[str]] = {}
+        by_stream: dict[int, list[Id]] = {}
         for place in places:
-            by_stream.setdefault(place.priority, []).append(place.entry_id)
+            by_stream.setdefault(place.priority, []).append((place.ms, place.seq))
         for priority, ids in by_stream.items():
-            step.txn.xdelex(step.stream(priority), *ids, ref_policy="ACKED")
+            delete_acknowledged(step.writer(), step.stream(priority), ids)
 
 
 def is_delivered(reader: Transaction[Any] | Snapshot[Any], stream: bytes, place: Place) -> bool:

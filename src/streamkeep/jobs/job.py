@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.liveness.marks import Marks
 from streamkeep.format.core.durations import Duration, milliseconds
-from streamkeep.format.core.errors import ArgumentError
-from streamkeep.format.core.values import as_given
-from streamkeep.format.humanize import count_text
 from streamkeep.jobs import codecs, ending, layout
 from streamkeep.jobs.cancelling import find
-from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.enqueue import Put
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
 from streamkeep.jobs.handler_errors import end_with_error, log_failure
+from streamkeep.jobs.job_calls import NOTHING, begin_all, end_jobs, leave
 from streamkeep.jobs.job_transaction import JobTransaction
 from streamkeep.jobs.layout import Fields, JobState
 from streamkeep.jobs.listing import job_in
@@ -30,14 +26,10 @@ from streamkeep.jobs.state import Step
 from streamkeep.jobs.taking import Taken, park
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api.views import Sync
     from streamkeep.engine.txn.txn import WriteTxn
-    from streamkeep.jobs.core import Core
     from streamkeep.jobs.queue import Queue
 
 Result = TypeVar("Result")
-
-NOTHING: Final[Any] = object()  # no result was given
 
 _batches: Final = threading.Lock()  # of the lists `Job._batch`, which threads share
 current: ContextVar[Job | None] = ContextVar("job", default=None)  # that the handler runs for
@@ -237,18 +229,6 @@ class Job:
         """
         end_jobs(self.queue.core, [self], [result])
 
-    def end(self, result: Any = NOTHING) -> ending.End:
-        """Return what the end of the job needs: its result, encoded, and what was collected."""
-        taken, core = self._taken(), self.queue.core
-        self._check_running()
-        stored, ttl_ms = None, 0
-        if result is not NOTHING:
-            what = f"the result of job {self.id}"
-            stored = core.codec, codecs.encode(core.codec, result, what, core.max_result_bytes)
-            ttl_ms = core.policy_of(taken.fields).result_ttl_ms
-        works = self._transaction.works() if self._transaction else ()
-        return ending.End(taken, stored, ttl_ms, works)
-
     def retry(self, after: Duration | None = None, reason: str = "the worker asked") -> bool:
         """End this attempt as a failed one.
 
@@ -399,11 +379,7 @@ class Job:
 
     def _leave(self) -> None:
         """Note that this process does not work on it; threads may do so at the same time."""
-        try:  # `suppress` costs as much as the rest
-            marks, place = self._marks.pop()
-            marks.remove(place)
-        except IndexError:
-            pass
+        leave(self)
 
     def _finish(self, work: Callable[[Step, Taken], Result]) -> Result:
         """End this delivery, in a transaction, if the job is still this worker's."""
@@ -429,77 +405,3 @@ class Job:
     def _check_running(self) -> None:
         if self.ended:
             raise JobLostError(f"the job {self._id} has already been ended by this worker")
-
-
-# --- on which jobs this process works, so that its death counts for them -----------------------
-
-
-def begin_all(jobs: list[Job]) -> None:
-    """Note that this process works on the jobs that one call has taken."""
-    store = jobs[0].queue.core.opened
-    marks = None if store is None else store._environment.leases.marks()
-    if marks is None:  # there are no leases, or no room for marks, or the store was closed
-        return
-    for job in jobs:
-        taken = job.taken
-        if taken is not None:
-            mark = job.queue.core.names.mark_of(taken.place, taken.deliveries)
-            job._marks.append((marks, marks.add(mark)))
-    if len(jobs) > 1:
-        batch = list(jobs)
-        for job in jobs:
-            job._batch = batch
-
-
-# --- several at once ------------------------------------------------------------------------------
-
-
-def end_jobs(
-    core: Core, its: list[Job], results: Iterable[Any] | None, *, sync: Sync | None = None
-) -> None:
-    """End jobs that did their work; see `Queue.done_many`.
-
-    Args:
-        sync: a sync mode for this transaction, instead of that of the store.
-    """
-    core.apply(plan_end(core, its, results), frees=True, sync=sync)
-    note_ended(core, its)
-
-
-def plan_end(
-    core: Core, its: list[Job], results: Iterable[Any] | None
-) -> Callable[[Transaction[Any]], Step]:
-    """Return the function of a transaction that ends jobs; it returns its step.
-
-    Call `note_ended` after the transaction.
-    """
-    given = list(results) if results is not None else [NOTHING] * len(its)
-    if len(given) != len(its):
-        raise ArgumentError(
-            f"{count_text(len(its), 'job')}, and {count_text(len(given), 'result')}"
-        )
-    for job in its:
-        if not isinstance(job, Job):
-            raise ArgumentError(f"jobs must be jobs of `get`, not {as_given(job)}")
-        if job.queue.name != core.name:
-            raise ArgumentError(f"a job of another queue than {core.name!r}")
-    ends = [job.end(one) for job, one in zip(its, given, strict=True)]
-
-    def end(txn: Transaction[Any]) -> Step:
-        try:
-            return ending.end_all(txn, core.names, ends)
-        except JobLostError:
-            if len(its) == 1:  # of several, the caller finds out which one it is
-                its[0]._leave()
-            raise
-
-    return end
-
-
-def note_ended(core: Core, its: list[Job]) -> None:
-    """Note that the transaction of `plan_end` is done."""
-    for job in its:
-        job._end()
-    if len(its) < AT_ONCE:
-        taken = [job.taken for job in its if job.taken is not None]
-        core.ended_entries.note((one.place, one.fields) for one in taken)

@@ -86,6 +86,7 @@ _PLACE: Final = struct.Struct(">BQQ")
 _DELIVERY: Final = struct.Struct(">BQQQ")
 _SIZE: Final = struct.Struct(">I")
 _COUNTERS: Final = struct.Struct(">9Q")
+_LEFT_OVER: Final = struct.Struct(">56xQQ")  # `retrying` and `parked` among the counters
 _RATES: Final = struct.Struct(">5Q")  # after the counters, since the first end of a job
 MINUTES: Final = struct.Struct(">QQ")
 _MINUTE_MS: Final = 60_000
@@ -257,6 +258,14 @@ class Rates:
         return _RATES.pack(
             self.minute, self.done, self.failed, self.done_before, self.failed_before
         )
+
+
+def left_over(counters: bytes) -> tuple[int, int]:
+    """Return how many jobs wait for a retry, and for a worker that knows their task."""
+    if not counters:
+        return 0, 0
+    retrying, parked = _LEFT_OVER.unpack_from(counters)
+    return int(retrying), int(parked)
 
 
 class Counters:

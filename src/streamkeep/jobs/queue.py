@@ -12,7 +12,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.format.core.values import whole
+from streamkeep.format.core.values import as_given, whole
 from streamkeep.jobs import cancelling, codecs, listing
 from streamkeep.jobs import dead_letters as dead
 from streamkeep.jobs import periodic as rules_of
@@ -20,7 +20,8 @@ from streamkeep.jobs.core import Core
 from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.declaring import Declaring
 from streamkeep.jobs.errors import NoSuchJobError
-from streamkeep.jobs.job import Job, end_jobs
+from streamkeep.jobs.job import Job
+from streamkeep.jobs.job_calls import end_jobs
 from streamkeep.jobs.layout import QUEUES_SPACE
 from streamkeep.jobs.listing import Listed, Minute, QueueStats, WorkerFacts, stats_of
 from streamkeep.jobs.options import Backoff, Options, Policy, backoff_of, check_options
@@ -224,7 +225,11 @@ class Queue(Declaring):
         Raises:
             JobLostError: one of them is not this worker's any more; nothing was changed.
         """
-        end_jobs(self.core, list(jobs), results)
+        its = list(jobs)
+        for job in its:
+            if not isinstance(job, Job):
+                raise ArgumentError(f"jobs must be jobs of `get`, not {as_given(job)}")
+        end_jobs(self.core, its, results)
 
     async def aput(self, payload: Any, **options: Unpack[Options]) -> Job:
         """Put a payload as `put` does, without holding up the event loop."""

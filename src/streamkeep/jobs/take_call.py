@@ -12,12 +12,14 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.errors import JobLostError
-from streamkeep.jobs.job import Job, begin_all, end_jobs, note_ended, plan_end
+from streamkeep.jobs.job import Job
+from streamkeep.jobs.job_calls import begin_all, end_jobs, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
 from streamkeep.jobs.state import Step, job_id_of
 from streamkeep.jobs.taking import Taken, Taking, pause, take
 
 if TYPE_CHECKING:
+    from streamkeep.engine.api.views import Sync
     from streamkeep.engine.store.environment import Environment
     from streamkeep.engine.txn.txn import WriteTxn
     from streamkeep.jobs.queue import Queue
@@ -97,17 +99,17 @@ class Take:
             step.save()
         return found
 
-    def after(self, job: Job, result: Any) -> list[Job]:
+    def after(self, job: Job, result: Any, sync: Sync | None = None) -> list[Job]:
         """End a job with its result, and take others, in one transaction, as a worker does.
 
-        It does not wait for the disk; see `Core.sync_of_ends`.
+        Args:
+            sync: a sync mode for it, instead of that of the store.
 
         Raises:
             JobLostError, PayloadError: as `Job.done`; nothing was changed.
         """
         core = job.queue.core
         end = plan_end(core, [job], [result])
-        sync = core.sync_of_ends()
         try:
             found = core.apply(lambda txn: self.work(txn, end(txn)), frees=True, sync=sync)
         except JobLostError:

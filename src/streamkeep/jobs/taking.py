@@ -81,7 +81,7 @@ def take(step: Step, wanted: Taking) -> list[Taken]:
     if settings.paused:
         return taken
     room = _room(step, wanted.most - len(taken))
-    if room > 0 and step.counters.parked:
+    if room > 0 and step.left_over()[1]:
         _take_parked(step, wanted, taken, room)
         room = _room(step, wanted.most - len(taken))
     if room > 0:
@@ -136,7 +136,7 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
 
 def _take_late(step: Step, wanted: Taking, taken: list[Taken]) -> None:
     """Take jobs whose retry found no room when it was due."""
-    if not step.counters.retrying or step.settings.paused:
+    if not step.left_over()[0] or step.settings.paused:
         return
     found = step.rows(layout.LATE, layout.LATE + b"\xff" * 32, wanted.most)
     room = _room(step, wanted.most) if found else 0

@@ -381,7 +381,8 @@ class Worker:
             worker_runs.end_soon(job, result)
         else:
             queues, known = self.queues, known_tasks(self.queues)
-            following += Take(queues, queues[0].consumer, 1, known, begins=False).after(job, result)
+            call = Take(queues, queues[0].consumer, 1, known, begins=False)
+            following += call.after(job, result, job.queue.core.sync_of_ends())
 
     async def _cancellable(self, run: worker_runs.Run, done: Done) -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.jobs.ending import RUN_GRACE_MS
-from streamkeep.jobs.job import end_jobs
+from streamkeep.jobs.job_calls import end_jobs
 from streamkeep.jobs.layout import parse_due
 from streamkeep.jobs.tracing import note_outcome, span_of
 
