@@ -12,10 +12,11 @@ means:
   Redis has an append-only file, synced before each reply (`appendfsync always`). A worker killed in
   between leaves it pending until another one claims it by idle time.
 
-Of these, only streamkeep puts and ends several jobs in one call. Its worker ends a job and takes
-the next one in one transaction (`next`), as huey's worker needs one for each task. That end is on
-disk within 10 ms, without a wait. So a power loss makes jobs run again, where huey's loses the one
-that was running; a kill makes ours run again, where huey's loses it.
+Of these, only streamkeep puts and ends several jobs in one call, and ends a job and takes the next
+one in one transaction: durably for `get(after=)`, and in its worker (`next`), as huey's worker
+needs one for each task. There the end is on disk within 10 ms, without a wait. So a power loss
+makes jobs run again, where huey's loses the one that was running; a kill makes ours run again,
+where huey's loses it.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ _PAYLOAD: Final = {"to": "ann@example.org", "template": "hello", "number": 7}
 _TEXT: Final = json.dumps(_PAYLOAD)
 _TITLES: Final = {
     "get": "get and done",
+    "after": "get(after=), which ends a job and takes the next",
     "next": "end a job and take the next, as a worker does",
     "get 100": "get and done 100",
 }
+_ONLY_OURS: Final = ("after", "next")
 _WORKERS: Final = 4
 _SOCKET: Final = "redis.sock"
 
@@ -71,6 +74,11 @@ def _streamkeep(folder: Path) -> Calls:
         else:
             held[:] = queue.get_many(1)
 
+    mine: list[Job] = []
+
+    def get_after() -> None:
+        mine[:] = [queue.get(0, after=mine[0] if mine else None)]
+
     batch = [_PAYLOAD] * _BATCH
 
     def get_many() -> None:
@@ -83,6 +91,7 @@ def _streamkeep(folder: Path) -> Calls:
     return {
         "put": lambda: queue.put(_PAYLOAD),
         "get": lambda: queue.get_many(1)[0].done(),
+        "after": get_after,
         "next": end_and_take,
         "put 100": lambda: queue.put_many(batch),
         "get 100": get_many,
@@ -162,7 +171,7 @@ def systems(report: Report, *, quick: bool) -> None:
     """Measure all systems that are installed."""
     count = 200 if quick else 2000
     found = {name: _rates(name, count, 1 if quick else 3) for name in _installed(report)}
-    for call in ("put", "get", "next", "put 100", "get 100"):
+    for call in ("put", "get", "after", "next", "put 100", "get 100"):
         report.section(f"{_TITLES.get(call, call)}, one process, durable")
         for name, rates in found.items():
             rate = rates.get(call)
@@ -175,12 +184,12 @@ def systems(report: Report, *, quick: bool) -> None:
         if best:
             rate = found["streamkeep"][call] / best
             report.figure("  against the best, one by one", rate, "times", least=1)
-    together: dict[str, dict[str, float]] = {"put": {}, "get": {}, "next": {}}
+    together: dict[str, dict[str, float]] = {"put": {}, "get": {}, "after": {}, "next": {}}
     for call, rates in together.items():
         report.section(f"{_TITLES.get(call, call)}, {_WORKERS} processes, durable")
-        if call == "next":
-            rates |= together["get"]  # the others have no such call
-        for name in found if call != "next" else ["streamkeep"]:
+        if call in _ONLY_OURS:
+            rates |= together["get"]
+        for name in ["streamkeep"] if call in _ONLY_OURS else found:
             if name == "persist-queue":
                 report.note("persist-queue: one process only")
                 continue
@@ -349,10 +358,11 @@ def main(what: str, name: str, folder: str, count: int) -> None:
         calls["get"]()
         for call in ("put", "get"):
             rates[call] = count / _seconds(calls[call], count)
-        if "next" in calls:
-            _seconds(calls["put"], count + 1)
-            calls["next"]()
-            rates["next"] = count / _seconds(calls["next"], count)
+        for call in _ONLY_OURS:
+            if call in calls:
+                _seconds(calls["put"], count + 1)
+                calls[call]()
+                rates[call] = count / _seconds(calls[call], count)
         for call in ("put 100", "get 100"):
             if call in calls:
                 rates[call] = count // 2 * _BATCH / _seconds(calls[call], count // 2)

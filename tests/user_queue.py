@@ -109,7 +109,7 @@ def takes() -> None:
     except JobLostError:
         for job in jobs:
             assert_type(job.lost(), bool)
-    other = queue.get()
+    other = queue.get(after=jobs[0])
     other.begin()
     other.done({"n": 1})
     assert_type(other.retry("5s", reason="again"), bool)

@@ -45,6 +45,21 @@ def test_jobs_go_through_an_asyncio_queue(store: Store) -> None:
     asyncio.run(run())
 
 
+def test_a_block_ends_the_job_before_it(store: Store) -> None:
+    async def run() -> None:
+        queue = aio.Queue(AsyncStore(store), "mails")
+        await queue.put_many([1, 2])
+        (first,) = await queue.get_many(1)
+        async with queue.get(0, after=first) as second:
+            assert (await first.state(), second.payload) == ("done", 2)
+        with pytest.raises(jobs.JobLostError):
+            async with queue.get(0, after=first):
+                pass
+        assert (await queue.stats())[:3] == (0, 0, 0)
+
+    asyncio.run(run())
+
+
 def test_tasks_limits_and_control(store: Store) -> None:
     plain = jobs.Queue(store, "mails")
 

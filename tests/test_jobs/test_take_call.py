@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from inside import context_of
+from inside import context_of, journal_of
 from raw_store import raw_store
 from streamkeep import Store
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.format.core.errors import CommandError, CorruptionError
+from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError
 from streamkeep.format.core.keys import ROWS
 from streamkeep.jobs import JobLostError, Queue, current_job
 from streamkeep.jobs.layout import SETTINGS
@@ -101,3 +101,24 @@ def test_a_job_that_was_lost_has_no_effect_and_takes_nothing(queue: Queue) -> No
         after(queue)(job, None)
     assert (waiting.state(), queue.store.exists("effects")) == ("waiting", 0)
     assert not context_of(queue.store).leases.marks().are_there()  # type: ignore[union-attr]
+
+
+def test_get_ends_a_job_in_the_transaction_that_takes_the_next_one(queue: Queue) -> None:
+    queue.put_many("ab", result_ttl="1h")
+    first = queue.get(0)
+    first.set_result("x")
+    control = journal_of(queue.store).control
+    before = control.newest()
+    second = queue.get(0, after=first)
+    assert (control.newest(), control.durable()) == (before + 1, before + 1)
+    assert (first.ended, first.result(0), second.payload) == (True, "x", "b")
+    marks = context_of(queue.store).leases.marks()  # type: ignore[union-attr]
+    assert marks.are_there()  # type: ignore[union-attr]
+    with pytest.raises(TimeoutError):
+        queue.get(0, after=second)
+    assert not marks.are_there()  # type: ignore[union-attr]
+    assert queue.stats()[:3] == (0, 0, 0)
+    with pytest.raises(JobLostError):
+        queue.get(0, after=second)
+    with pytest.raises(ArgumentError, match="of this queue"):
+        queue.get(0, after=Queue(queue.store, "other").put(1))

@@ -217,13 +217,20 @@ class AsyncQueue(Declaring):
     # --- get and end ----------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def get(self, timeout: Duration | None = None) -> AsyncIterator[AsyncJob]:
+    async def get(
+        self, timeout: Duration | None = None, *, after: AsyncJob | None = None
+    ) -> AsyncIterator[AsyncJob]:
         """Take the next job for the block: `async with queue.get() as job:`; see `Queue.get`.
 
         Raises:
             TimeoutError: there was none in time.
+            JobLostError, PayloadError: as `Job.done`, of the job `after`.
         """
-        found = await self.get_many(1, timeout)
+        found: list[AsyncJob] = []
+        if after is not None:
+            taken = await asyncio.to_thread(self.queue._end_and_take, after.job)
+            found = [AsyncJob(self, job) for job in taken]
+        found = found or await self.get_many(1, timeout)
         if not found:
             raise TimeoutError(f"no job of the queue {self.name!r} came in time")
         job = found[0]

@@ -28,6 +28,7 @@ from streamkeep.jobs.options import Backoff, Options, Policy, backoff_of, check_
 from streamkeep.jobs.periodic import Rule
 from streamkeep.jobs.putting import put_all
 from streamkeep.jobs.state import EVERYONE, Settings, Step, load_settings
+from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.waiting import take
 
 Parameters = ParamSpec("Parameters")
@@ -185,7 +186,7 @@ class Queue(Declaring):
 
     # --- get and end ----------------------------------------------------------------------------
 
-    def get(self, timeout: Duration | None = None) -> Job:
+    def get(self, timeout: Duration | None = None, *, after: Job | None = None) -> Job:
         """Take the next job; sleep until there is one.
 
         Use it as `with queue.get() as job:`. Leaving the block acknowledges the job; an exception
@@ -194,14 +195,24 @@ class Queue(Declaring):
 
         Args:
             timeout: seconds, or a text such as "5s"; None for no limit, 0 for no wait.
+            after: a job that has done its work. It ends as by `Job.done` with the result of
+                `Job.set_result`, before any wait, and in the transaction that takes the next job if
+                there is one: a loop needs one transaction for each job in place of two.
 
         Raises:
-            TimeoutError: there was none in time.
+            TimeoutError: there was none in time. The job `after` has ended.
+            JobLostError, PayloadError: as `Job.done`; nothing was changed.
         """
-        found = self.get_many(1, timeout)
+        found = [] if after is None else self._end_and_take(after)
+        found = found or self.get_many(1, timeout)
         if not found:
             raise TimeoutError(f"no job of the queue {self.name!r} came in time")
         return found[0]
+
+    def _end_and_take(self, job: Job) -> list[Job]:
+        if job.queue.core is not self.core:
+            raise ArgumentError(f"after must be a job of this queue, not {job!r}")
+        return Take([self], self.consumer, 1, None).after(job, job.given_result)
 
     def get_many(self, count: int, timeout: Duration | None = 0) -> list[Job]:
         """Take up to `count` jobs in one transaction; sleep until there is at least one.
