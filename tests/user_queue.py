@@ -102,6 +102,7 @@ def takes() -> None:
     with queue.get("10s") as job:
         payload: Any = job.payload
         job.set_result(payload)
+    assert_type(job.ended, bool)
     jobs = queue.get_many(10, timeout=None)
     assert_type(jobs, list[Job])
     try:

@@ -25,7 +25,7 @@ from stopped import child_of, die, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
-from streamkeep.engine.checkpoint import checkpoint
+from streamkeep.engine.checkpoint import checkpoint, checkpointer
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import release_room
@@ -156,7 +156,10 @@ def small_disk(path: Path, mebibytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(path)], check=True)
 
 
-def test_room_for_a_flush_is_reserved_before_a_commit_and_given_back(tmp_path: Path) -> None:
+def test_room_for_a_flush_is_reserved_before_a_commit_and_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "IDLE_S", 600.0)  # an idle process gives it back, too
     data = tmp_path / "store" / "data.mdb"
     with Store(tmp_path / "store", sync="none") as store:
         before = data.stat().st_size

@@ -373,7 +373,8 @@ class Job:
         return self.taken
 
     def _end(self) -> None:
-        outer = self.queue.core.store.open_transaction()
+        store = self.queue.core.opened
+        outer = None if store is None else store.open_transaction()
         self._ended, self._ended_in = True, None if outer is None else outer.txn
         self._leave()
 
