@@ -165,7 +165,7 @@ def test_room_for_a_flush_is_reserved_before_a_commit_and_given_back(
         before = data.stat().st_size
         store.xadd("s", FIELDS)
         assert data.stat().st_size >= before + (1 << 20)
-        store.xadd_many("s", [FIELDS] * 100)
+        store.xadd_many("s", [FIELDS] * 2000)
         assert data.stat().st_size >= store.used_bytes + (16 << 20)
     assert data.stat().st_size < 2 << 20
 
