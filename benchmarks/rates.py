@@ -31,7 +31,7 @@ _LEAST: Final = 100  # entries per second, below which a rate counts as none
 _SHARES: Final = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1}
 _SECONDS: Final = 10.0
 _HEAD: Final = """\
-| load | system | sent/s | p50, ms | p99 | p99.9 | max | to Redis: p50 | p99 |
+| load | system | sent/s, or drained in | p50, ms | p99 | p99.9 | max | to Redis: p50 | p99 |
 |---|---|---|---|---|---|---|---|---|"""
 _LOADS: Final = {
     "1,000/s, 1 stream": Load(1_000, _SECONDS),
@@ -113,6 +113,6 @@ def _row(
     ratios = ["", ""]
     if pairs and system != "redis":
         ratios = [f"{median(a[name] / b[name] for a, b in pairs):.2f}" for name in ("p50", "p99")]
-    what = f"drained in {each['drained_s']:.1f} s" if load.late else f"{each['sent']:,.0f}"
+    what = f"{each['drained_s']:.1f} s" if load.late else f"{each['sent']:,.0f}"
     ages = " | ".join(f"{each[share]:,.2f}" for share in _SHARES)
     return f"| {title} | {system} | {what} | {ages} | {' | '.join(ratios)} |"

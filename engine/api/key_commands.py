@@ -55,7 +55,8 @@ class KeyCommands(CommandBase[Text]):
                 newest.
             archive: whether trimmed entries go to the archive. This applies to XTRIM, XADD with
                 MAXLEN or MINID, `trim_range` and retention; for XDEL, see archive_deleted.
-            keep_unacknowledged: retention waits until all groups have read and acknowledged.
+            keep_unacknowledged: retention waits until all groups have read and acknowledged. An
+                append may look at each group for that; with `approximate`, only if a node goes.
             approximate: `maxlen` and `max_age` remove whole macro nodes only, which is much
                 cheaper and leaves up to one more node.
             archive_max_age: the maximum age of archived entries; `Store.maintain` drops segments
