@@ -333,7 +333,7 @@ def measure(kind: str, limit: int, quick: bool) -> Iterator[tuple[int, Costs, Co
 
 def run(report: Report, *, quick: bool) -> None:
     """Measure all curves; a target is missed where the cost grows."""
-    limit = int(os.environ.get("GROWTH", 100 if quick else 1_000_000))
+    limit = int(os.environ.get("GROWTH", 1_000 if quick else 1_000_000))
     wanted = re.compile(os.environ.get("GROWN", ""))
     found: list[dict[str, Any]] = []
     rows: list[str] = []
