@@ -292,7 +292,7 @@ def _whole(grown: _Grown, folder: Path) -> Costs:
         keys = store.keys()
         for key in keys[:_ARCHIVED]:
             store.set_retention(key, archive=True)
-            store.xtrim(key, 0)
+            store.xtrim(key, 0, limit=0)
         share = min(1, _ARCHIVED / len(keys))
         costs["archive, for each"] = _cost(store.archive)[0] / (size * share)
     grown.open()
