@@ -260,12 +260,13 @@ def _reset_control_file(journal: Folder, slot: CheckpointSlot | None) -> None:
 
     Otherwise the next one begins a file. Everything after the checkpoint counts as not on disk.
     """
-    if slot is None or not is_writable_at(journal, slot, position_of(slot)):
-        journal.remove(CONTROL_FILE)
-        return
-    control = ControlFile(journal, only=True, fresh=True)
-    control.reset(position_of(slot))
-    control.close()
+    # A file that was copied here may have blocks that move when they are overwritten. On a full
+    # disk, a commit could then neither be published nor be cut (see `keep_in_place`).
+    journal.remove(CONTROL_FILE)
+    if slot is not None and is_writable_at(journal, slot, position_of(slot)):
+        control = ControlFile(journal, only=True)
+        control.reset(position_of(slot))
+        control.close()
 
 
 def _forget_errors(store: Folder) -> None:

@@ -80,12 +80,11 @@ CHECKPOINT_SYNC: Final = 18
 class ControlFile:
     """The mapped file."""
 
-    def __init__(self, folder: Folder, *, only: bool = False, fresh: bool = False) -> None:
+    def __init__(self, folder: Folder, *, only: bool = False) -> None:
         """Open the file, or create it.
 
         Args:
             only: this process is the only one that has the store open.
-            fresh: ignore what the file holds; not without `only`.
 
         Raises:
             StoreLockedError: a process of another boot has set it up, and has the store open.
@@ -104,7 +103,7 @@ class ControlFile:
             self._words = memoryview(self._map).cast("q")
             here = boot_id.boot_id()
             there = self._map[_BOOT:_BOOT_END]
-            if fresh or there != here:
+            if there != here:
                 if not only and there != NO_BOOT:
                     raise StoreLockedError(
                         f"{self._path}: a process on another machine, or in a sandbox with a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,3 +117,14 @@ def test_a_first_file_that_a_killed_process_has_begun_is_begun_again(tmp_path: P
         journal = journal_of(store)
         assert journal.log.number == journal.control.durable_file() == 10
         assert store.xlen("s") == 1
+
+
+def test_a_copy_gets_a_head_whose_blocks_stay_in_place(tmp_path: Path) -> None:
+    """A copied one may have blocks that move, as on btrfs, and then fails on a full disk."""
+    with streamkeep.open(tmp_path / "store") as store:
+        store.xadd("s", {"a": "1"})
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    head = tmp_path / "copy" / "journal" / "head"
+    with head.open("rb") as copied, streamkeep.open(tmp_path / "copy") as copy:
+        copy.xadd("s", {"a": "1"})
+        assert head.stat().st_ino != os.fstat(copied.fileno()).st_ino
