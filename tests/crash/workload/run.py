@@ -635,8 +635,10 @@ def small_disk(run: Run) -> Iterator[Path]:
         image = run.folder / "image"
         make_image(image, run.disk)
         with mounted(image, run.disk, mount):
-            yield mount
-            run.stop_all()
+            try:
+                yield mount
+            finally:
+                run.stop_all()
         image.unlink()
     mount.rmdir()
 
