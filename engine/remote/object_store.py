@@ -59,6 +59,7 @@ _DENIED: Final = re.compile(
     r"PermissionDenied|Unauthenticated|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|"
     r"ExpiredToken|169\.254\.|\b40[13]\b|[Cc]redential|privileges"
 )
+_LACKING: Final = re.compile(r"NotImplemented|501 Not Implemented|non-partial response")
 
 ReadAt = Callable[[int, int], bytes]  # (offset, size) -> bytes
 
@@ -415,8 +416,13 @@ def _advice(uri: str, text: str) -> str:
             f"{uri}: credentials are missing or not sufficient; next: set AWS_ACCESS_KEY_ID and "
             f"AWS_SECRET_ACCESS_KEY, or AWS_PROFILE ({brief})"
         )
-    server = endpoint() if parts.scheme == "s3" else None
+    server = (endpoint() if parts.scheme == "s3" else None) or "the object store"
+    if _LACKING.search(text):
+        return (
+            f"{uri}: {server} cannot do what is needed here, such as writes on a condition and "
+            f"reads of a range; next: use another server ({brief})"
+        )
     return (
-        f"{uri}: no usable answer from {server or 'the object store'}; next: check the network and "
+        f"{uri}: no usable answer from {server}; next: check the network and "
         f"the server, then repeat the command ({brief})"
     )

