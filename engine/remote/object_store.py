@@ -28,6 +28,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
+from textwrap import shorten
 from types import ModuleType
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -39,7 +40,6 @@ from streamkeep.supported import install_hint
 
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 _PIECE: Final = 8 << 20
-_MOST_TEXT: Final = 200
 _UNFINISHED_S: Final = 3600  # in which a process completes an object that it writes
 _TIMEOUT: Final = timedelta(seconds=30)
 _CONNECT: Final = timedelta(seconds=5)
@@ -406,9 +406,7 @@ def endpoint(environment: Mapping[str, str] = os.environ) -> str | None:
 
 def _advice(uri: str, text: str) -> str:
     parts = urlsplit(uri)
-    brief = " ".join(text.partition("Debug source:")[0].split())  # one line of limited length
-    if len(brief) > _MOST_TEXT:
-        brief = f"{brief[:_MOST_TEXT]}..."
+    brief = shorten(text.partition("Debug source:")[0], 200, placeholder="...")
     if _NO_BUCKET.search(text):
         return f"{uri}: there is no bucket {parts.netloc!r}; next: make it"
     if _DENIED.search(text):
