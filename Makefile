@@ -145,7 +145,7 @@ fmt: $(VENV)/installed ## format the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/installed ## measure; prints machine, versions and data shape
+bench: $(VENV)/installed ## measure everything, for hours; prints machine, versions and data shape
 	$(BIN)/python -m benchmarks
 
 bench-quick: $(VENV)/installed ## try the benchmarks that need nothing else, at small sizes: under three minutes

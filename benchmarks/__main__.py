@@ -30,7 +30,7 @@ BENCHMARKS = {
     "takeover": takeover,  # likewise; half an hour
     "rulers": rulers,
     "latency": latency,
-    "openmessaging": rates,
+    "openmessaging": rates,  # an hour
     "snapshot": snapshot,  # two hours
     "growth": growth,
     "copies": copies,
