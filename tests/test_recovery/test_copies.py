@@ -28,15 +28,7 @@ from erased import SECRET, entry
 from golden_stores import describe, digest
 from inside import checkpoint_now, journal_of
 from patience import line_of, wait_until
-from spark.s3_server import (
-    CARELESS,
-    GOOD,
-    LACKING,
-    UNHEARD,
-    S3Server,
-    serving,
-    serving_rclone,
-)
+from spark.s3_server import CARELESS, GOOD, LACKING, UNHEARD, S3Server, serving, serving_rclone
 from stopped import child_of, die_at, killed, killed_at, status_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.segment_output import TEMPORARY
