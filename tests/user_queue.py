@@ -130,7 +130,7 @@ def control(store: Store[str]) -> None:
     queue.resume()
     assert_type(queue.drain("1m"), bool)
     assert_type(queue.purge(), int)
-    queue.set_limits(max_length=1000, when_full="block")
+    queue.set_limits(max_length=1000)
     print(queue.settings())
     stats = queue.stats()
     assert_type(stats, QueueStats)

@@ -13,7 +13,6 @@ import job_workers
 from fork_server import forking
 from job_workers import Worker
 from patience import PATIENCE_S, wait_until
-from streamkeep import ArgumentError
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import JobCancelledError, Queue, QueueDrainingError, QueueFullError
 from test_jobs.conftest import is_awaited
@@ -166,46 +165,22 @@ def test_higher_priorities_go_first_and_lower_ones_are_not_starved(queue: Queue)
 # --- limits -------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_refuses_or_drops_or_blocks(queue: Queue) -> None:
+def test_a_full_queue_refuses_jobs(queue: Queue) -> None:
     queue.set_limits(max_length=2)
     queue.put_many([1, 2])
-    with pytest.raises(QueueFullError, match="2 jobs wait, the limit is 2"):
+    with pytest.raises(QueueFullError, match="2 jobs wait, the limit is 2; next"):
         queue.put(3)
     with pytest.raises(QueueFullError):
         queue.put_many([3, 4])
-    queue.set_limits(when_full="drop")
-    queue.put(3)
-    assert [(one["reason"], one["payload"]) for one in letters(queue)] == [
-        ("the queue was full", "1")
-    ]
-    assert counts(queue) == (2, 0, 0, 1, 0)
-    queue.set_limits(when_full="block")
-    thread = threading.Thread(target=queue.put, args=[4])
-    thread.start()
-    wait_until(lambda: is_awaited(queue, queue.core.names.room_bell))
-    job = queue.get(0)
-    assert job.payload == 2
-    thread.join()
-    assert counts(queue) == (2, 1, 0, 1, 0)
     with pytest.raises(QueueFullError), queue.store.transaction():
-        queue.put(5)
-    with pytest.raises(ArgumentError, match="when_full"):
-        queue.set_limits(when_full="wait")
+        queue.put(3)
+    assert counts(queue) == (2, 0, 0, 0, 0)
+    job = queue.get(0)
+    assert job.payload == 1
+    queue.put(3)
+    assert counts(queue) == (2, 1, 0, 0, 0)
     assert queue.set_limits(max_length=0).max_length == 0
-    queue.put(5)
-
-
-def test_the_age_of_the_oldest_job_is_a_limit(queue: Queue, clock: ManualClock) -> None:
-    queue.set_limits(max_age="1m")
-    queue.put(1)
-    clock.ms += 60_001
-    with pytest.raises(QueueFullError, match="waits for 1m, the limit is 1m"):
-        queue.put(2)
-    queue.set_limits(when_full="drop")
-    assert payloads(queue) == []
-    queue.put(2)
-    assert payloads(queue) == [2]
-    assert [one["reason"] for one in letters(queue)] == ["it waited too long"]
+    queue.put(4)
 
 
 def test_a_job_that_expired_does_not_run(queue: Queue, clock: ManualClock) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial, wraps
+from functools import wraps
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -21,11 +21,10 @@ from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs.declaring import Declaring
-from streamkeep.jobs.errors import QueueFullError
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.job_calls import NOTHING, note_ended, plan_end
 from streamkeep.jobs.options import Options, check_options
-from streamkeep.jobs.putting import collect, has_room, plan_put
+from streamkeep.jobs.putting import collect, plan_put
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.results import look_for, open_result
 from streamkeep.jobs.take_call import Take
@@ -185,26 +184,13 @@ class AsyncQueue(Declaring):
         store = await self._store()
         work, jobs = plan_put(self.queue.core, payloads, common or {})
         if not collect(self.core, work):
-            await self._put_when_room(store, work)
+            await self._apply(store, work)
             await self._run_now()
         return [AsyncJob(self, job) for job in jobs]
 
     async def _run_now(self) -> None:
         if self.core.immediate and not self.core.runs_now():
             await self.run_until_idle()
-
-    async def _put_when_room(
-        self, store: AsyncStore[Any], work: Callable[[Transaction[Any]], None]
-    ) -> None:
-        while True:
-            try:
-                return await self._apply(store, work)
-            except QueueFullError:
-                if (await self.settings()).when_full != "block":
-                    raise
-            await store.read_when(
-                partial(has_room, self.queue.core), [(self.queue.core.names.room_bell, None)]
-            )
 
     async def _apply(
         self,

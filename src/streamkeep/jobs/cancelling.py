@@ -103,11 +103,9 @@ def cancel(step: Step, job_id: str) -> bool:
 
 
 def note_cancelled(step: Step, job_id: str, fields: layout.Fields) -> None:
-    """Count a job that was removed before it started, and tell who waits for it, or for room."""
+    """Count a job that was removed before it started, and tell who waits for it."""
     step.counters.cancelled += 1
     facts = {name: fields[name] for name in fields if name in (layout.TASK, layout.QUEUED)}
     stored = ending.Stored(step.now_ms + DEFAULT_RESULT_TTL_MS, ending.CANCELLED, JSON, b"null")
     ending.put_result(step, job_id, stored, facts)
     step.txn.wake(step.names.result_bell(job_id))
-    if step.settings.limited:
-        step.txn.wake(step.names.room_bell)

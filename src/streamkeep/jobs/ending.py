@@ -140,8 +140,6 @@ def forget(step: Step, place: Place, fields: Fields, deliveries: int) -> None:
     release(step, fields)
     if step.settings.concurrency:
         step.wake_workers()
-    if step.settings.limited:
-        step.ring(step.names.room_bell)
 
 
 def give_up_names(step: Step, fields: Fields) -> None:

@@ -6,10 +6,8 @@ transaction, and see `Step`.
 
 from __future__ import annotations
 
-from streamkeep.format.core.durations import duration_text
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, delay
-from streamkeep.jobs.ending import refuse
 from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
 from streamkeep.jobs.layout import Fields, Place, place_of, short
 from streamkeep.jobs.state import Step, delivered_up_to, find_group_of
@@ -62,39 +60,18 @@ def check_open(step: Step) -> None:
 
 
 def check_room(step: Step) -> None:
-    """Raise unless the queue takes another job; make room if its limits say so."""
-    settings = step.settings
+    """Raise unless the queue takes another job."""
     check_open(step)
-    if not settings.limited:
+    most = step.settings.max_length
+    if not most:
         return
-    dropped = False
-    while (problem := full(step)) is not None:
-        if settings.when_full != "drop" or not drop_oldest(step):
-            error = QueueFullError(
-                f"the queue {step.names.text!r} is full: {problem}; next: put again later, or "
-                "raise its limits"
-            )
-            error.partly = dropped
-            raise error
-        dropped = True
-
-
-def full(step: Step) -> str | None:
-    """Return why the queue is full; None if it takes another job."""
-    settings = step.settings
-    if settings.max_length:
-        waiting = step.count_waiting() + step.counters.held
-        if waiting >= settings.max_length:
-            wait = "1 job waits" if waiting == 1 else f"{waiting:,} jobs wait"
-            return f"{wait}, the limit is {settings.max_length:,}"
-    if settings.max_age_ms:
-        oldest = oldest_waiting(step)
-        if oldest is not None and step.now_ms - oldest[0].ms > settings.max_age_ms:
-            age = duration_text(step.now_ms - oldest[0].ms)
-            return (
-                f"its oldest job waits for {age}, the limit is {duration_text(settings.max_age_ms)}"
-            )
-    return None
+    waiting = step.count_waiting() + step.counters.held
+    if waiting >= most:
+        wait = "1 job waits" if waiting == 1 else f"{waiting:,} jobs wait"
+        raise QueueFullError(
+            f"the queue {step.names.text!r} is full: {wait}, the limit is {most:,}; next: put "
+            "again later, or raise its limit"
+        )
 
 
 def oldest_waiting(step: Step) -> tuple[Place, Fields] | None:
@@ -114,15 +91,3 @@ def next_waiting(step: Step, priority: int) -> tuple[Place, Fields] | None:
         return None
     found = step.txn.xrange(name, b"(" + delivered_up_to(step.txn, name), "+", 1)
     return (place_of(priority, bytes(found[0].id)), found[0].fields) if found else None
-
-
-def drop_oldest(step: Step) -> bool:
-    """Make the oldest job that waits a dead letter; return False if none is in a stream."""
-    oldest = oldest_waiting(step)
-    if oldest is None:
-        return False
-    place, fields = oldest
-    # Delivered first, so that the counters of the group stay exact.
-    step.txn.xreadgroup(layout.GROUP, b"(limits)", {step.stream(place.priority): ">"}, count=1)
-    refuse(step, place, fields, "the queue was full")
-    return True

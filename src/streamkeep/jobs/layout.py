@@ -141,8 +141,7 @@ class Names:
         self.prefix: bytes = space_prefix(self.space)  # of the keys of its rows
         self.streams = (self.name + b":high", self.name, self.name + b":low")
         self.dead = self.name + b":dead"
-        # Callers wait on these keys for room in a full queue, and until a queue is drained.
-        self.room_bell = self.space + b"\0room"
+        # Callers wait on this key until a queue is drained.
         self.end_bell = self.space + b"\0end"
 
     def mark_of(self, place: Place, deliveries: int) -> bytes:

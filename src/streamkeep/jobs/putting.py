@@ -1,24 +1,23 @@
-"""How programs put jobs into a queue: payloads, options, room."""
+"""How programs put jobs into a queue: payloads and options."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, NamedTuple
 
-from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.durations import milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import codecs, enqueue, layout
 from streamkeep.jobs.core import Core
-from streamkeep.jobs.errors import QueueError, QueueFullError
+from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.job import Job, current
 from streamkeep.jobs.job_transaction import collecting
 from streamkeep.jobs.layout import Fields
 from streamkeep.jobs.options import Options, check_priority, fields_of, unix_ms
-from streamkeep.jobs.state import Step, load_settings
+from streamkeep.jobs.state import Step
 from streamkeep.jobs.tracing import outgoing
 
 MOST_PAYLOAD: Final = 16 << 20
@@ -39,7 +38,7 @@ def put_all(core: Core, payloads: list[tuple[Any, Options]], common: Fields) -> 
     work, jobs = plan_put(core, payloads, common)
     core.set_up()
     if not collect(core, work):
-        put_when_room(core, work)
+        core.apply(work)
         if core.immediate and not core.runs_now() and core.store.open_transaction() is None:
             core.run_until_idle()
     return jobs
@@ -111,25 +110,6 @@ def prepare(core: Core, payload: Any, options: Options, common: Fields) -> Prepa
         0 if at is None else unix_ms(at, "at"),
         expires_ms,
     )
-
-
-def put_when_room(core: Core, work: Callable[[Transaction[Any]], None]) -> None:
-    """Put jobs; if the queue is full and says so, wait until there is room."""
-    while True:
-        try:
-            return core.apply(work)
-        except QueueFullError:
-            store = core.store
-            settings = core.read(lambda one: load_settings(one, core.names))
-            if settings.when_full != "block" or store.open_transaction() is not None:
-                raise
-
-        store.read_when(partial(has_room, core), [(core.names.room_bell, None)])
-
-
-def has_room(core: Core, snapshot: Snapshot[Any]) -> list[bool]:
-    """Return [True] if the queue takes another job, else []."""
-    return [] if enqueue.full(Step(snapshot.as_bytes(), core.names)) else [True]
 
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:

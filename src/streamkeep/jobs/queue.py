@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
@@ -33,8 +33,6 @@ from streamkeep.jobs.waiting import take
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-_FULL: Final = ("block", "error", "drop")
 
 
 class Queue(Declaring):
@@ -436,8 +434,6 @@ class Queue(Declaring):
         self,
         *,
         max_length: int | None = None,
-        max_age: Duration | None = None,
-        when_full: str | None = None,
         concurrency: int | None = None,
     ) -> Settings:
         """Set limits of the queue, in the store, for all its programs; return all settings.
@@ -445,30 +441,19 @@ class Queue(Declaring):
         A setting that is None stays as it is; 0 removes a limit.
 
         Args:
-            max_length: how many jobs may wait (not those that are delayed, or run).
-            max_age: how long the oldest may wait.
-            when_full: what a put does beyond one of these limits. "error": it raises
-                QueueFullError. "block": it waits, and raises inside of a transaction. "drop": it
-                makes the oldest waiting jobs dead letters; jobs that have waited for longer than
-                `max_age` become dead letters when they are taken.
+            max_length: how many jobs may wait (not those that are delayed, or run). Beyond it, a
+                put raises QueueFullError.
             concurrency: how many jobs of the queue may run at a time, in all processes.
         """
         changes: dict[str, Any] = {}
         if max_length is not None:
             changes["max_length"] = whole(max_length, "max_length", 0)
-        if max_age is not None:
-            changes["max_age_ms"] = milliseconds(max_age, "max_age")
         if concurrency is not None:
             changes["concurrency"] = whole(concurrency, "concurrency", 0)
-        if when_full is not None:
-            if when_full not in _FULL:
-                raise ArgumentError(f"when_full must be one of {_FULL}, not {when_full!r}")
-            changes["when_full"] = when_full
 
         def change(step: Step) -> Settings:
             step.change_settings(**changes)
             step.wake_workers(EVERYONE)
-            step.txn.wake(self.core.names.room_bell)
             return step.settings
 
         return self.core.step(change)

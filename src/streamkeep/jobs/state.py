@@ -42,15 +42,8 @@ class Settings(NamedTuple):
     paused: bool = False
     draining: bool = False
     max_length: int = 0
-    max_age_ms: int = 0
-    when_full: str = "error"
     concurrency: int = 0
     streams: tuple[int, ...] = (1,)  # the priorities that have a stream
-
-    @property
-    def limited(self) -> bool:
-        """Whether puts may find the queue full."""
-        return self.max_length > 0 or self.max_age_ms > 0
 
 
 DEFAULT_SETTINGS: Final = Settings()

@@ -265,11 +265,6 @@ def _accept(
     if expires_ms and expires_ms < step.now_ms:
         refuse(step, place, fields, "it expired before it ran")
         return
-    age_ms = step.settings.max_age_ms
-    drops = age_ms > 0 and step.settings.when_full == "drop" and deliveries == 1
-    if drops and step.now_ms - place.ms > age_ms:
-        refuse(step, place, fields, "it waited too long")
-        return
     if wanted.known is not None and fields.get(layout.TASK, b"") not in wanted.known:
         park(step, Taken(place, fields, wanted.consumer, deliveries, deaths, lost, b""))
         return

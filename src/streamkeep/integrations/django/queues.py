@@ -48,7 +48,7 @@ from streamkeep.jobs.handler_errors import (
 from streamkeep.jobs.job import current
 from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
 from streamkeep.jobs.options import Options
-from streamkeep.jobs.putting import collect, plan_put, put_when_room
+from streamkeep.jobs.putting import collect, plan_put
 from streamkeep.jobs.state import job_id_of
 
 log = logging.getLogger("streamkeep.django")
@@ -359,7 +359,7 @@ class TaskQueue(Queue):
 
         self.core.set_up()
         if not collect(self.core, work):
-            put_when_room(self.core, work)
+            self.core.apply(work)
 
     def again(self, letter: Letter) -> bool:
         """Requeue a dead letter, so that its task is ready; return False if it is gone."""
