@@ -20,7 +20,7 @@ from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.system.pages import check_page_size
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import row_body
-from streamkeep.format.core.errors import CorruptionError, FormatVersionError
+from streamkeep.format.core.errors import CorruptionError, FormatVersionError, NotAStoreError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, decode_position
 from streamkeep.format.lmdb_file import lmdb_pages
@@ -28,7 +28,6 @@ from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
 from streamkeep.format.rows.records import STORE_VERSION, decode_epoch, decode_number, decode_uuid
 
 META_FORMAT: Final = b"store_format"
-_UNRELEASED: Final = b"format_version"  # in its place before the first release; nothing reads these
 META_UUID: Final = b"store_uuid"
 META_EPOCH: Final = b"epoch"
 _SMALLEST_PAGE: Final = 256  # of LMDB; a damaged meta page may claim any size
@@ -46,11 +45,6 @@ def check_format(path: object, row: Callable[[bytes], bytes | None]) -> bool:
     """
     body = row(META_FORMAT)
     if body is None:
-        if row(_UNRELEASED) is not None:
-            raise FormatVersionError(
-                f"{path}: a program from before the first release wrote this store; next: make a "
-                "dump of it with that program, and load it into a new store"
-            )
         return False
     version = decode_number(body, f"{path}: meta")
     if version != STORE_VERSION:
@@ -68,6 +62,7 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
     The files may be damaged anywhere. The check then passes, and the opening reports the damage.
 
     Raises:
+        NotAStoreError: the data file can be read, and names no format.
         StoreError: the store was made on a system with pages of another size.
     """
     try:
@@ -80,9 +75,13 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
             slot = checkpoint_file.newest()
             meta = None if slot is None else decode_meta_page(slot.meta_page)
             pages += [] if meta is None else [meta]
+        named: list[bool] = []
         for page in pages:
-            with suppress(CorruptionError):
-                check_format(store.path, partial(_stored_row, handle, page))
+            with suppress(CorruptionError):  # also if there is no table yet
+                named.append(check_format(store.path, partial(_stored_row, handle, page)))
+        if named and not any(named):
+            what = "names no store format; next: check the path, or repair it if it was a store"
+            raise NotAStoreError(f"{store.path}: an LMDB environment that {what}")
         if pages:
             check_page_size(store.path, pages[0].page_size)
     finally:
@@ -100,7 +99,8 @@ def stored_position(handle: int, meta: MetaPage) -> LogPosition:
 
 
 def _stored_row(handle: int, meta: MetaPage, name: bytes) -> bytes | None:
-    """Return the body of a row of the table `meta`, None if there is none."""
+    """Return the body of a row of the table `meta`, None if the table has none."""
+    table_root(handle, meta, META)
     try:
         return stored_meta(handle, meta, name)
     except KeyMissing:

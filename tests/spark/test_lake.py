@@ -237,19 +237,15 @@ def test_two_jobs_make_a_lake_at_the_same_moment(
 @pytest.mark.parametrize(
     ("number", "told"),
     [
-        (None, r"from before the first release made this lake; next: make a new one"),
         (2, r"lake format 2, but this version of Streamkeep reads format 1; next: upgrade"),
         (0, r"lake format 0, but this version of Streamkeep reads format 1$"),
     ],
 )
 def test_a_lake_of_another_format_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: str
 ) -> None:
     with monkeypatch.context() as patch:
-        if number is None:
-            patch.setattr(lakes, "FORMAT", "streamkeep/fleet")
-        else:
-            patch.setattr(lakes, "LAKE_FORMAT", number)
+        patch.setattr(lakes, "LAKE_FORMAT", number)
         Lake.create(str(tmp_path / "lake"))
     with pytest.raises(LakeError, match=told):
         Lake.open(str(tmp_path / "lake"))

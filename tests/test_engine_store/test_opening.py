@@ -7,7 +7,7 @@ import signal
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,6 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.records import encode_number
 from streamkeep.jobs import Queue
-from streamkeep.recovery.salvage.repair import repair
 
 NEWER = 99
 
@@ -64,49 +63,29 @@ def test_a_torn_store_of_a_newer_format_is_refused_by_its_number_and_unchanged(
     assert contents(torn) == before
 
 
-@pytest.fixture
-def unreleased(tmp_path: Path) -> Path:
-    """A store as programs from before the first release wrote it, with one commit to replay."""
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_store_that_names_no_format_is_refused_and_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: bool
+) -> None:
     path = tmp_path / "in use"
-    with streamkeep.open(path) as store:
-        store.xadd("s", {"f": "v"})
-    with raw_store(path) as raw:
-        raw.delete(META, META_FORMAT)
-        raw.put(META, b"format_version", encode_number(4))
-    return path
-
-
-def test_a_store_from_before_the_first_release_is_refused_and_unchanged(
-    unreleased: Path, tmp_path: Path
-) -> None:
-    before = contents(unreleased)
-    calls: list[Callable[[], object]] = [
-        lambda: streamkeep.open(unreleased),
-        lambda: streamkeep.open(unreleased, readonly=True),
-        lambda: list(recovery.check(unreleased)),
-        lambda: repair(unreleased, tmp_path / "new"),
-        lambda: recovery.compact(unreleased),
-        lambda: recovery.backup(unreleased, tmp_path / "copy"),
-    ]
-    for call in calls:
-        with pytest.raises(streamkeep.FormatVersionError, match=r"before the first release.*dump"):
-            call()
-    lock = str(unreleased / "lock.mdb")  # has LMDB's readers, such as fsck
-    assert contents(unreleased) | {lock: b""} == before | {lock: b""}
-
-
-def test_a_torn_store_from_before_the_first_release_is_refused_and_unchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(stored_version, "META_FORMAT", b"format_version")
-        with streamkeep.open(tmp_path / "in use") as store:
+        patch.setattr(stored_version, "META_FORMAT", b"another_name")
+        with streamkeep.open(path) as store:
             store.xadd_many("s", [{"f": str(n)} for n in range(100)])
-            copy_store(tmp_path / "in use", tmp_path / "torn")
-    before = contents(tmp_path / "torn")
-    with another_boot(), pytest.raises(streamkeep.FormatVersionError, match="first release"):
-        streamkeep.open(tmp_path / "torn")
-    assert contents(tmp_path / "torn") == before
+            copy_store(path, tmp_path / "torn")
+    path = tmp_path / "torn" if torn else path
+    before = contents(path)
+    calls: list[Callable[[], object]] = [
+        lambda: streamkeep.open(path),
+        lambda: streamkeep.open(path, readonly=True),
+        lambda: recovery.compact(path),
+        lambda: recovery.backup(path, tmp_path / "copy"),
+    ]
+    with another_boot() if torn else nullcontext():
+        for call in calls:
+            with pytest.raises(streamkeep.NotAStoreError, match="names no store format; next"):
+                call()
+    assert contents(path) == before
 
 
 def test_a_store_of_a_format_below_the_first_is_refused_by_its_number(tmp_path: Path) -> None:

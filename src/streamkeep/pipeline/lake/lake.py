@@ -85,12 +85,7 @@ class Lake:
                 f"{uri}: a Delta table, but not a lake of streams: it lacks "
                 f"{', '.join(missing) or 'the partitions bucket and date'}"
             )
-        found = self.transaction(FORMAT)
-        if found is None:
-            raise lake_files.LakeError(
-                f"{uri}: a program from before the first release made this lake; next: make a new "
-                "one with `streamkeep spark to-lake`, from the stores and their archives"
-            )
+        found = self.transaction(FORMAT) or 0
         if found != LAKE_FORMAT:
             newer = "; next: upgrade Streamkeep" if found > LAKE_FORMAT else ""
             raise lake_files.LakeError(
