@@ -356,23 +356,20 @@ def test_retry_may_wait_without_counting(queue: Queue, clock: ManualClock) -> No
     assert letters(queue) == []
 
 
-def test_rates_are_those_of_the_last_minute(queue: Queue, clock: ManualClock) -> None:
-    def rates() -> tuple[float, float]:
-        found = queue.stats()
-        return found.done_per_minute, found.failed_attempts_per_minute
+def test_minutes_count_what_ended_in_them(queue: Queue, clock: ManualClock) -> None:
+    def minutes() -> list[tuple[int, int, int]]:
+        return [(one.start_ms // 60_000, *one[1:]) for one in queue.minutes()]
 
     clock.ms = 60_000 * 1000
     queue.put_many(range(6))
     queue.done_many(queue.get_many(4))
     queue.get().retry()
-    assert rates() == (4, 1)
-    clock.ms += 75_000  # a quarter of the minute before is over a minute ago
-    assert rates() == (3, 0.75)
+    assert minutes() == [(1000, 4, 1)]
+    clock.ms += 195_000
     queue.get().done()
-    assert rates() == (4, 0.75)
-    clock.ms += 60_000
-    assert rates() == (0.75, 0)
-    clock.ms += 120_000
-    assert (rates(), queue.stats().done, queue.stats().failed_attempts) == ((0, 0), 5, 1)
+    assert minutes() == [(1000, 4, 1), (1003, 1, 0)]
+    assert (queue.stats().done, queue.stats().failed_attempts) == (5, 1)
     clock.ms -= 600_000
-    assert rates() == (0, 0)
+    queue.put(1)
+    queue.get().done()
+    assert minutes() == [(1000, 4, 1), (1003, 1, 0), (993, 1, 0)]

@@ -79,9 +79,9 @@ def status(store_path: StorePath, name: str | None = None) -> None:
 
     Of QUEUE, or of all queues.
 
-    `failed` are dead letters. `done` counts jobs that ended well since the queue was made,
-    `per-min` those of the last minute. `oldest` is how long the oldest job has been waiting.
-    `workers` are processes that live and have taken a job.
+    `failed` are dead letters. `done` counts jobs that ended well since the queue was made; for
+    their rate, see `top`. `oldest` is how long the oldest job has been waiting. `workers` are
+    processes that live and have taken a job.
 
     `parked` are those waiting jobs whose task no worker has. A line names the task: it may have
     been renamed, or its program is not deployed.
@@ -118,15 +118,15 @@ def status(store_path: StorePath, name: str | None = None) -> None:
         counts = (*(getattr(stats, state) for state in STATES), stats.done)
         oldest = output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-"
         state = "paused" if stats.paused else "draining" if stats.draining else "open"
-        return one, *counts, round(stats.done_per_minute), oldest, stats.workers, state
+        return one, *counts, oldest, stats.workers, state
 
     output.listing(
         "queue",
         [*found],
         lambda one: {"name": one, **found[one]._asdict(), "unknown_tasks": unknown.get(one, {})},
-        ("queue", *STATES, "done", "per-min", "oldest", "workers", "state"),
+        ("queue", *STATES, "done", "oldest", "workers", "state"),
         cells,
-        left=(0, 10),
+        left=(0, 9),
     )
     output.total(count_text(len(found), "queue"), queues=len(found))
     for text in texts:

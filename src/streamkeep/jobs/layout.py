@@ -85,9 +85,8 @@ _TIME: Final = struct.Struct(">Q")
 _PLACE: Final = struct.Struct(">BQQ")
 _DELIVERY: Final = struct.Struct(">BQQQ")
 _SIZE: Final = struct.Struct(">I")
-_COUNTERS: Final = struct.Struct(">9Q")
+_COUNTERS: Final = struct.Struct(">12Q")
 _LEFT_OVER: Final = struct.Struct(">56xQQ")  # `retrying` and `parked` among the counters
-_RATES: Final = struct.Struct(">5Q")  # after the counters, since the first end of a job
 MINUTES: Final = struct.Struct(">QQ")
 _MINUTE_MS: Final = 60_000
 MOST_DUE: Final = (1 << 63) - 1
@@ -213,52 +212,6 @@ def unpack_fields(data: bytes) -> Fields:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-class Rates:
-    """How many jobs ended well, and attempts failed, in the minute of the clock and in the last.
-
-    Attributes:
-        over: number and row of a minute that this transaction has found to be over.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        values = _RATES.unpack(data) if data else (0, 0, 0, 0, 0)
-        self.minute: int = values[0]  # since 1970
-        self.done: int = values[1]
-        self.failed: int = values[2]
-        self.done_before: int = values[3]
-        self.failed_before: int = values[4]
-        self.over: tuple[int, bytes] | None = None
-
-    def turn(self, now_ms: int) -> None:
-        """Begin another minute if it is time; a clock that was set back begins one, too."""
-        minute = now_ms // _MINUTE_MS
-        if minute == self.minute:
-            return
-        if self.done or self.failed:
-            self.over = self.minute, MINUTES.pack(self.done, self.failed)
-        follows = minute == self.minute + 1
-        self.done_before = self.done if follows else 0
-        self.failed_before = self.failed if follows else 0
-        self.minute, self.done, self.failed = minute, 0, 0
-
-    def per_minute(self, now_ms: int) -> tuple[float, float]:
-        """Return how many of both there were in the last minute, estimated.
-
-        What happened in the minute of the clock before this one counts for the share of it that is
-        less than a minute ago.
-        """
-        self.turn(now_ms)
-        share = 1 - now_ms % _MINUTE_MS / _MINUTE_MS
-        return self.done + share * self.done_before, self.failed + share * self.failed_before
-
-    def pack(self) -> bytes:
-        if not self.minute:
-            return b""
-        return _RATES.pack(
-            self.minute, self.done, self.failed, self.done_before, self.failed_before
-        )
-
-
 def left_over(counters: bytes) -> tuple[int, int]:
     """Return how many jobs wait for a retry, and for a worker that knows their task."""
     if not counters:
@@ -268,9 +221,14 @@ def left_over(counters: bytes) -> tuple[int, int]:
 
 
 class Counters:
-    def __init__(self, data: bytes | None) -> None:
-        values = _COUNTERS.unpack_from(data) if data else (1, 0, 0, 0, 0, 0, 0, 0, 0)
-        self.rates = Rates(data[_COUNTERS.size :] if data else b"")
+    """The counters of a queue.
+
+    Attributes:
+        over: number and row of a minute that this transaction has found to be over.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        values = _COUNTERS.unpack(data) if data else (1, *bytes(11))
         self.next_number: int = values[0]
         self.done: int = values[1]  # jobs that ended well
         self.failed: int = values[2]  # attempts that failed
@@ -280,31 +238,43 @@ class Counters:
         self.held: int = values[6]  # jobs that wait at a gate
         self.retrying: int = values[7]  # pending entries without a consumer that wait for a retry
         self.parked: int = values[8]  # pending entries whose task no worker has known
+        self.minute: int = values[9]  # since 1970, in which a job ended or an attempt failed
+        self.minute_done: int = values[10]
+        self.minute_failed: int = values[11]
+        self.over: tuple[int, bytes] | None = None
 
     def count_done(self, count: int, now_ms: int) -> None:
         self.done += count
-        self.rates.turn(now_ms)
-        self.rates.done += count
+        self._turn(now_ms)
+        self.minute_done += count
 
     def count_failed(self, now_ms: int) -> None:
         self.failed += 1
-        self.rates.turn(now_ms)
-        self.rates.failed += 1
+        self._turn(now_ms)
+        self.minute_failed += 1
+
+    def _turn(self, now_ms: int) -> None:
+        """Begin another minute if it is time; a clock that was set back begins one, too."""
+        minute = now_ms // _MINUTE_MS
+        if minute != self.minute:
+            if self.minute:
+                self.over = self.minute, MINUTES.pack(self.minute_done, self.minute_failed)
+            self.minute, self.minute_done, self.minute_failed = minute, 0, 0
 
     def pack(self) -> bytes:
-        return (
-            _COUNTERS.pack(
-                self.next_number,
-                self.done,
-                self.failed,
-                self.dead,
-                self.cancelled,
-                self.delayed,
-                self.held,
-                self.retrying,
-                self.parked,
-            )
-            + self.rates.pack()
+        return _COUNTERS.pack(
+            self.next_number,
+            self.done,
+            self.failed,
+            self.dead,
+            self.cancelled,
+            self.delayed,
+            self.held,
+            self.retrying,
+            self.parked,
+            self.minute,
+            self.minute_done,
+            self.minute_failed,
         )
 
 

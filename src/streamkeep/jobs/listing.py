@@ -305,8 +305,8 @@ def minutes_of(snapshot: Snapshot[Any], names: Names, count: int) -> list[Minute
     rows = snapshot.row_range(names.space, layout.MINUTE, last, count, reverse=True)
     found = [Minute(60_000 * unpack_time(key[1:]), *layout.MINUTES.unpack(value))
              for key, value in reversed(rows)]  # fmt: skip
-    rates = step.counters.rates
-    return [*found, Minute(60_000 * rates.minute, rates.done, rates.failed)][-count:]
+    now = step.counters
+    return [*found, Minute(60_000 * now.minute, now.minute_done, now.minute_failed)][-count:]
 
 
 _MOST_PARKED: Final = 10_000
@@ -329,7 +329,6 @@ class QueueStats(NamedTuple):
         buried: dead letters that were made, ever.
         cancelled: jobs that were cancelled, ever.
         paused, draining: whether it is.
-        done_per_minute, failed_attempts_per_minute: in the last minute, estimated.
     """
 
     waiting: int
@@ -347,8 +346,6 @@ class QueueStats(NamedTuple):
     cancelled: int
     paused: bool
     draining: bool
-    done_per_minute: float
-    failed_attempts_per_minute: float
 
 
 def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
@@ -356,7 +353,6 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
     step = Step(snapshot, names)
     settings, counters = step.settings, step.counters
     oldest = oldest_waiting(step)
-    done_rate, failed_rate = counters.rates.per_minute(step.now_ms)
     return QueueStats(
         waiting=step.count_waiting() + counters.held + counters.parked,
         running=step.count_running(),
@@ -373,8 +369,6 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
         cancelled=counters.cancelled,
         paused=settings.paused,
         draining=settings.draining,
-        done_per_minute=done_rate,
-        failed_attempts_per_minute=failed_rate,
     )
 
 

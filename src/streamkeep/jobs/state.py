@@ -138,7 +138,7 @@ class Step:
             if data != self._known.counters:
                 self.put_row(layout.COUNTERS, data)
                 self._known.counters = data
-            if over := counters.rates.over:
+            if over := counters.over:
                 minute, data = over
                 self.put_row(layout.MINUTE + layout.pack_time(minute), data)
                 last = layout.MINUTE + layout.pack_time(max(0, minute - _MINUTES_KEPT))

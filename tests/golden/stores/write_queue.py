@@ -41,7 +41,7 @@ def fill(queue: Queue, clock: ManualClock) -> None:
     with queue.get() as job:
         job.set_result({"made": "Zürich"})
     failed = queue.put({"n": "failed"}, retries=0)
-    queue.get().retry(reason="no paper")
+    queue.get().fail("no paper")
     cancelled = queue.put({"n": "cancelled"}, delay="1h")
     cancelled.cancel()
     queue.put({"n": "retrying"}, retries=5, backoff="10m")

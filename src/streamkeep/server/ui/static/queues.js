@@ -129,7 +129,6 @@ export function queue(main, state, signal, address) {
     fill(head, facts([
       ["Waiting", count(stats.waiting), stats.oldest_ms > 0 && el("span", { class: "quiet" }, `, the oldest for ${span(stats.oldest_ms)}`)],
       ["Delayed", count(stats.delayed), stats.retrying > 0 && el("span", { class: "quiet" }, `, ${count(stats.retrying)} to be retried`)],
-      ["Last minute", `${count(Math.round(stats.done_per_minute))} done, ${many(Math.round(stats.failed_attempts_per_minute), "failed attempt")}`],
       ["Failed attempts", count(stats.failed_attempts)],
       ["Workers", count(stats.workers), stats.waiting > 0 && stats.workers === 0 && el("span", { class: "warn" }, " none is running")],
       Object.keys(stats.unknown_tasks).length > 0 && ["Parked", el("span", { class: "warn" },
