@@ -31,7 +31,6 @@ from streamkeep.jobs import (
     Worker,
     current_job,
     queue_names,
-    register_codec,
 )
 from streamkeep.jobs.async_queue import AsyncQueue
 from streamkeep.jobs.dead_letters import Letter
@@ -75,7 +74,7 @@ async def fetch(url: str) -> bytes:
 
 @queue.periodic("0 3 * * *", tz="Europe/Berlin", missed="once")
 def nightly() -> None:
-    register_codec("upper", lambda value: str(value).upper().encode(), lambda data: data.decode())
+    queue.put(b"\0", codec="bytes")
 
 
 def puts() -> None:

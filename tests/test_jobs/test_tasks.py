@@ -270,7 +270,7 @@ def test_a_failure_without_a_text_is_not_told_twice(queue: jobs.Queue) -> None:
 
 
 def test_what_json_has_not_is_refused_with_advice(queue: jobs.Queue) -> None:
-    with pytest.raises(jobs.PayloadError, match=r"next: pass a text .* or choose codec='msgspec'"):
+    with pytest.raises(jobs.PayloadError, match=r"next: pass a text .* or bytes with"):
         queue.put(datetime(2026, 1, 2))
 
 

@@ -9,7 +9,6 @@ functions of a transaction (`engine.commands`, `engine.txn`), its leases and its
 
 from __future__ import annotations
 
-from streamkeep.jobs.codecs import register_codec
 from streamkeep.jobs.errors import (
     JobCancelledError,
     JobFailedError,
@@ -56,7 +55,6 @@ __all__ = [
     "current_job",
     "known_tasks",
     "queue_names",
-    "register_codec",
     "take",
 ]
 

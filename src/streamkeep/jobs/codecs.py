@@ -1,4 +1,4 @@
-"""How payloads and results become bytes. JSON, unless a program names another codec.
+"""How payloads and results become bytes: JSON, unless a program names `bytes` or `pickle`.
 
 The name of the codec travels with each payload, so a queue may hold several kinds, and a reader
 needs no setting. `pickle` is used only if a program names it for reading as well: to unpickle bytes
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
@@ -18,71 +17,13 @@ from streamkeep.jobs.errors import PayloadError
 
 JSON: Final = "json"
 BYTES: Final = "bytes"
-MSGSPEC: Final = "msgspec"
 PICKLE: Final = "pickle"
-
-
-class Codec(NamedTuple):
-    """How values become bytes, and back."""
-
-    encode: Callable[[Any], bytes]
-    decode: Callable[[bytes], Any]
-
-
-def _encode_json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
-
-
-def _encode_bytes(value: object) -> bytes:
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError(f"the codec `bytes` takes bytes, not {type(value).__name__}")
-    return bytes(value)
-
-
-def _encode_msgspec(value: object) -> bytes:
-    import msgspec
-
-    data: bytes = msgspec.msgpack.encode(value)
-    return data
-
-
-def _decode_msgspec(data: bytes) -> object:
-    import msgspec
-
-    value: object = msgspec.msgpack.decode(data)
-    return value
-
-
-_codecs: Final[dict[str, Codec]] = {
-    JSON: Codec(_encode_json, json.loads),
-    BYTES: Codec(_encode_bytes, bytes),
-    MSGSPEC: Codec(_encode_msgspec, _decode_msgspec),
-    PICKLE: Codec(pickle.dumps, pickle.loads),
-}
-
-
-def register_codec(
-    name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
-) -> None:
-    """Add a codec, which queues and tasks can then name.
-
-    Programs that read the queue must register it under the same name.
-
-    Raises:
-        ArgumentError: the name is that of another codec.
-    """
-    known = _codecs.get(name)
-    if known is not None and known != Codec(encode, decode):
-        raise ArgumentError(f"there is another codec called {name!r}; choose another name")
-    _codecs[name] = Codec(encode, decode)
+_CODECS: Final = (JSON, BYTES, PICKLE)
 
 
 def check_codec(name: str) -> str:
-    if not isinstance(name, str) or name not in _codecs:
-        known = ", ".join(sorted(_codecs))
-        raise ArgumentError(
-            f"there is no codec {as_given(name)}; known: {known}; see `register_codec`"
-        )
+    if name not in _CODECS:
+        raise ArgumentError(f"there is no codec {as_given(name)}; known: {', '.join(_CODECS)}")
     return name
 
 
@@ -97,11 +38,9 @@ def encode(name: str, value: object, what: str, most: int) -> bytes:
         PayloadError: the codec refuses it, or it is too large.
     """
     try:
-        data = _codecs[name].encode(value)
-    except ImportError as error:
-        raise PayloadError(f"the codec {name!r} needs a package: {error}") from error
+        data = _encode(name, value)
     except Exception as error:
-        hint = "; next: pass a text (of a time, `isoformat()`), or choose codec='msgspec'"
+        hint = "; next: pass a text (of a time, `isoformat()`), or bytes with codec='bytes'"
         hint = hint if name == JSON else ""
         raise PayloadError(f"{what} cannot be encoded as {name}: {error}{hint}") from error
     if len(data) > most:
@@ -112,6 +51,17 @@ def encode(name: str, value: object, what: str, most: int) -> bytes:
     return data
 
 
+def _encode(name: str, value: object) -> bytes:
+    if name == JSON:
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return text.encode()
+    if name == PICKLE:
+        return pickle.dumps(value)
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"the codec `bytes` takes bytes, not {type(value).__name__}")
+    return bytes(value)
+
+
 def decode(name: str, data: bytes, what: str, trusted: str) -> Any:
     """Return the value of bytes.
 
@@ -120,17 +70,18 @@ def decode(name: str, data: bytes, what: str, trusted: str) -> Any:
             that one.
 
     Raises:
-        PayloadError: the bytes are not of this codec, or this program does not know it.
+        PayloadError: the bytes are not of this codec, or there is no such codec.
     """
-    codec = _codecs.get(name)
-    if codec is None:
-        raise PayloadError(f"{what} was encoded by {name!r}, which this program does not know")
+    if name not in _CODECS:
+        raise PayloadError(f"{what} was encoded by {name!r}, which is no codec")
     if name == PICKLE and trusted != PICKLE:
         raise PayloadError(
             f"{what} is a pickle, which can run any code when it is read; next: open the queue "
             "with codec='pickle' if all its writers are trusted"
         )
     try:
-        return codec.decode(data)
+        if name == BYTES:
+            return data
+        return json.loads(data) if name == JSON else pickle.loads(data)
     except Exception as error:
         raise PayloadError(f"{what} cannot be decoded as {name}: {error}") from error

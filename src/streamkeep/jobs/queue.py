@@ -68,8 +68,8 @@ class Queue(Declaring):
             path_or_store: the directory of a store, which is opened at the first use, and again in
                 a forked child; or a store that is open.
             immediate: for tests: a put runs what is due, in the calling thread, before it returns.
-            codec: of payloads and results: "json", "bytes", "msgspec", one of `register_codec`, or
-                "pickle", which runs code that a payload contains: only if all writers are trusted.
+            codec: of payloads and results: "json", "bytes", or "pickle", which runs code that a
+                payload contains: only if all writers are trusted.
             retries: how many attempts may follow the first one that failed.
             backoff: how long a job waits before its next attempt: "1s..10m" is one second after
                 the first failure, twice as long after each further one, ten minutes at most; a half
