@@ -103,6 +103,10 @@ class Checkpoints:
         with self.lock:
             if context.pin is not None:
                 return
+            if self._doubtful:
+                with self.exclusive(), self._poisoning():  # no other process overwrites a slot
+                    if self.journal.control.is_syncing(CHECKPOINT_SYNC) and self.file.newest():
+                        self.file.rewrite()  # whose sync may have failed, which no one else is told
             pin = context.raw.begin()
             with self._poisoning():
                 slot = self.file.newest_on_disk()

@@ -222,12 +222,7 @@ class Syncs:
         try:
             failpoints.hit("journal:sync")
             for number in range(first, last + 1):
-                is_new = self._sync_file(number)
-                # The system tells an error once for each time that the file is open, and to no one
-                # who opens it afterwards: so perhaps only to a process that was killed, or stopped,
-                # before it could say so.
-                if is_new and (doubtful or control.newest_sync(JOURNAL_SYNC) != mark):
-                    self._folder.check_on_disk(file_name(number), self._handle)
+                self._sync_file(number, mark, doubtful)
             if control.named() != control.begun():
                 self.sync_names()
             failpoints.hit("journal:synced")
@@ -249,8 +244,13 @@ class Syncs:
         self._folder.sync()
         self._control.set_named(begun)
 
-    def _sync_file(self, number: int) -> bool:
-        """Sync a file; return whether it was opened for that."""
+    def _sync_file(self, number: int, mark: int, doubtful: bool) -> None:
+        """Sync a file.
+
+        Args:
+            mark: that of this sync.
+            doubtful: one before it has not ended.
+        """
         # A process may have begun the file again, after a commit that failed. To ask the system
         # whether the name is gone would cost 60 us: once its times were asked for, Linux has the
         # next record write them, too.
@@ -260,14 +260,20 @@ class Syncs:
             try:
                 handle = self._folder.open(file_name(number), os.O_RDWR)
             except FileNotFoundError:
-                return False  # a checkpoint covers it, and it was removed
+                return  # a checkpoint covers it, and it was removed
             old, self._handle = self._handle, handle  # first: a fork may come after `close`
             if old >= 0:
                 os.close(old)
-            self._number = number
+            self._number = 0
             self._begun = begun
         files.sync_data(self._handle)
-        return is_new
+        if is_new:
+            # The system tells an error once for each time that the file is open, and to no one who
+            # opens it afterwards: so perhaps only to a process that was killed, or stopped, before
+            # it could say so.
+            if doubtful or self._control.newest_sync(JOURNAL_SYNC) != mark:
+                self._folder.check_on_disk(file_name(number), self._handle)
+            self._number = number  # not before: an interrupt may end the check
 
     def fail(self, error: OSError) -> StreamkeepError:
         """Refuse all writes after an error of the system during a sync; return the exception.

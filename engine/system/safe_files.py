@@ -347,6 +347,8 @@ class Folder:
                 return
             raise
         try:
+            if not os.path.samestat(os.fstat(direct), os.fstat(handle)):
+                return  # another process has begun the file again: no commit was in it
             for start in range(0, os.fstat(handle).st_size, _PIECE):
                 if _differs(direct, handle, start, _PIECE):
                     for page in range(start, start + _PIECE, _PAGE):

@@ -26,6 +26,7 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.engine.checkpoint import checkpoint, checkpointer
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import release_room
@@ -556,6 +557,9 @@ def test_a_file_that_grows_meanwhile_is_not_taken_for_refused(tmp_path: Path) ->
         writer.join()
         folder.check_on_disk("file", file.fileno())
         folder.check_on_disk("nothing", file.fileno())
+        (tmp_path / "begun again").write_bytes(bytes(1 << 20))
+        (tmp_path / "begun again").replace(tmp_path / "file")
+        folder.check_on_disk("file", file.fileno())
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -613,4 +617,68 @@ def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
         stays.close()
     with Store(path) as store:
         assert store.xlen("s") >= 2 if refused else store.xlen("s") == 5
+    assert_sound(path)
+
+
+def test_an_interrupted_look_at_the_disk_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    looked: list[str] = []
+
+    def work() -> None:
+        store = Store(path, sync="none")
+        store.xadd("s", {"n": "second"})
+        failpoints.arm("journal:sync", die)
+        store.sync()
+
+    def look(folder: Folder, name: str, handle: int) -> None:
+        looked.append(name)
+        if len(looked) == 1:
+            raise KeyboardInterrupt
+
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"n": "first"})
+        assert status_of(child_of(work)) == -signal.SIGKILL
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Folder, "check_on_disk", look)
+            with pytest.raises(KeyboardInterrupt):
+                store.sync()
+            store.sync()
+            store.sync()
+        assert looked == ["000000000001.skj"] * 2
+
+
+def test_a_slot_of_a_checkpoint_whose_sync_was_cut_off_is_written_again(tmp_path: Path) -> None:
+    """Before anything overwrites a page of the checkpoint before."""
+    path = tmp_path / "store"
+    stays = Store(path, sync="none")
+    stays.xadd("s", {"n": "first"})
+
+    def work() -> None:
+        store = Store(path, sync="none")
+        store.xadd("s", {"n": "second"})
+        failpoints.arm("checkpoint:slot-written", die)
+        checkpoint_now(store)
+
+    def join() -> None:
+        written: list[int] = []
+        rewrite = CheckpointFile.rewrite
+
+        def noted(file: CheckpointFile) -> None:
+            written.append(1)
+            rewrite(file)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CheckpointFile, "rewrite", noted)
+            store = Store(path, sync="none")
+            assert not written
+            store.xadd("s", {"n": "third"})
+            assert written
+            checkpoint_now(store)
+            store.close()
+
+    assert status_of(child_of(work)) == -signal.SIGKILL
+    assert status_of(child_of(join)) == 0
+    stays.close()
+    with Store(path) as store:
+        assert store.xlen("s") == 3
     assert_sound(path)
