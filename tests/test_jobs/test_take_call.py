@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ from inside import context_of, journal_of
 from raw_store import raw_store
 from streamkeep import Store
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError
+from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError, StoreError
 from streamkeep.format.core.keys import ROWS
-from streamkeep.jobs import JobLostError, Queue, current_job
+from streamkeep.jobs import Job, JobLostError, Queue, current_job
 from streamkeep.jobs.layout import SETTINGS
 from streamkeep.jobs.take_call import Take
 
@@ -33,6 +34,27 @@ def queues(store: Store[Any]) -> tuple[Queue, Queue]:
 
 def after(*queues: Queue) -> Any:
     return Take(queues, queues[0].consumer, 1, None).after
+
+
+def test_a_job_does_not_end_without_the_block_that_did_its_work(
+    queues: tuple[Queue, Queue],
+) -> None:
+    first, second = queues
+    first.put("work")
+    job = first.get(0)
+    with pytest.raises(StoreError, match="nothing of the transaction was written"):
+        do_and_take(first.store, after(first, second), job)
+    assert not first.store.exists("effects")
+    assert job.state() == "running"
+    job.done()
+
+
+def do_and_take(store: Store[Any], take_after: Any, job: Job) -> None:
+    """Do the work of a job in a block, which also ends it and takes the next one."""
+    with store.transaction() as txn:
+        txn.xadd("effects", {"of": "work"})
+        with suppress(CommandError):
+            take_after(job, None)
 
 
 def test_a_job_ends_once_though_the_next_one_cannot_be_taken(queues: tuple[Queue, Queue]) -> None:

@@ -110,11 +110,14 @@ class Take:
         """
         core = job.queue.core
         end = plan_end(core, [job], [result])
+        inside = core.store.open_transaction() is not None
         try:
             found = core.apply(lambda txn: self.work(txn, end(txn)), frees=True, sync=sync)
         except JobLostError:
             raise
         except Exception:  # perhaps of the take: a stream was deleted, or is damaged
+            if inside:  # which is undone, with all that the job has done in it
+                raise
             end_jobs(core, [job], [result], sync=sync)
             return []
         note_ended(core, [job])
