@@ -13,11 +13,13 @@ blocked read is cancelled, no entry was delivered, or its entries are pending.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.async_commands import AsyncCommands
 from streamkeep.engine.api.async_methods import AsyncMethods
 from streamkeep.engine.api.follow import Plan, Stop, Stopped, checking
@@ -28,6 +30,7 @@ from streamkeep.engine.blocking.async_waiters import AsyncWaiters
 from streamkeep.engine.blocking.calls import BlockingCall, Wait
 from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.store.command import Command, Write, attempt
+from streamkeep.engine.store.environment import SHIPPED_POLL_S
 from streamkeep.engine.store.group_commit import TaskCall
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.entry import Text
@@ -69,7 +72,8 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         self._store: Store[Text] = store
         self._waiters = store._environment.waiters
         self._waiting = AsyncWaiters(self._waiters)
-        self._copying = asyncio.Lock()
+        self._shipped = -1  # a copy elsewhere was seen to have everything up to this commit
+        self._looks_at = 0.0  # when a task that waits for that looks again
         self._set_decode(store._decode)
 
     # --- life -------------------------------------------------------------------------------
@@ -138,10 +142,20 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         return result
 
     async def _wait_for_copy(self) -> None:
-        """As `Store._wait_for_copy`; all tasks that wait share one thread, in turns."""
-        commit = self._store._environment.newest_commit()
-        async with self._copying:
-            await asyncio.to_thread(self._store._wait_for_copy, commit)
+        """As `Store._wait_for_copy`; of the tasks that wait, one looks for all."""
+        environment = self._store._environment
+        commit = environment.newest_commit()
+        deadline = time.monotonic() + store_module.MOST_SHIPPING_S
+        while self._shipped < commit:
+            now = time.monotonic()
+            if now >= self._looks_at:
+                self._looks_at = now + SHIPPED_POLL_S
+                self._shipped = environment.shipped()
+            elif now >= deadline:
+                raise self._store._not_shipped()
+            else:
+                environment.context.check_open()
+                await asyncio.sleep(SHIPPED_POLL_S)
 
     def using(self, sync: CallSync) -> AsyncSyncView[Text]:
         """Return an object with the commands of the store, which uses another sync mode.

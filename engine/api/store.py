@@ -49,7 +49,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.values import whole
 from streamkeep.format.segment.manifest import SegmentRecord
 
-_MOST_SHIPPING_S: Final = 30.0  # for which a call with sync="shipped" waits
+MOST_SHIPPING_S: Final = 30.0  # for which a call with sync="shipped" waits
 _MOST_READERS: Final = 100_000  # `lock.mdb` has 64 bytes on disk for each
 
 log = logging.getLogger("streamkeep")
@@ -302,16 +302,19 @@ class Store(
 
     def _check_shipped(self) -> None:
         """Raise StoreError if nothing ships the store: before a change, not after it."""
-        self._environment.wait_shipped(0, 0)
+        self._environment.shipped()
 
     def _wait_for_copy(self, commit: int) -> None:
         """Return when a copy elsewhere has everything up to a commit; raise NotShippedError."""
-        if not self._environment.wait_shipped(_MOST_SHIPPING_S, commit):
-            raise NotShippedError(
-                f"{self.path}: the change was made and is on disk here, but no copy has it after "
-                f"{_MOST_SHIPPING_S:.0f} s; next: see that `streamkeep ship` runs and reaches its "
-                "target, and do not repeat the call"
-            )
+        if not self._environment.wait_shipped(MOST_SHIPPING_S, commit):
+            raise self._not_shipped()
+
+    def _not_shipped(self) -> NotShippedError:
+        return NotShippedError(
+            f"{self.path}: the change was made and is on disk here, but no copy has it after "
+            f"{MOST_SHIPPING_S:.0f} s; next: see that `streamkeep ship` runs and reaches its "
+            "target, and do not repeat the call"
+        )
 
     def snapshot(self) -> Snapshot[Text]:
         """Return the present state of the store, for reads that must agree; see `Snapshot`."""

@@ -66,7 +66,7 @@ RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no ba
 READERS_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.001
 _GATE_S: Final = 0.1
-_SHIPPED_POLL_S: Final = 0.01  # a piece needs longer to reach a bucket
+SHIPPED_POLL_S: Final = 0.01  # a piece needs longer to reach a bucket
 
 Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
@@ -373,6 +373,13 @@ class Environment:
         with self.begin_read() as txn:
             return txn.newest_commit()
 
+    def shipped(self) -> int:
+        """Return up to which commit a copy elsewhere has everything; StoreError without one."""
+        found = max((slot.shipped for slot in self.slots()), default=-1)
+        if found < 0:
+            raise StoreError(f"{self.path}: nothing ships the store; next: `streamkeep ship`")
+        return found
+
     def wait_shipped(self, timeout_s: float, commit: int, *, ask: bool = False) -> bool:
         """Wait until a copy elsewhere has everything up to a commit; return whether it has.
 
@@ -386,13 +393,11 @@ class Environment:
         if ask and self.context.control is not None:
             self.context.control.want(commit)
         while True:
-            shipped = max((slot.shipped for slot in self.slots()), default=-1)
-            if shipped < 0:
-                raise StoreError(f"{self.path}: nothing ships the store; next: `streamkeep ship`")
+            shipped = self.shipped()
             if shipped >= commit or time.monotonic() >= deadline:
                 return shipped >= commit
             self.context.check_open()
-            time.sleep(_SHIPPED_POLL_S)
+            time.sleep(SHIPPED_POLL_S)
 
     def retrying(
         self, begin: Callable[[*Args], Result], *args: *Args, frees: bool = False

@@ -279,7 +279,7 @@ def test_calls_that_survive_the_machine(
     finally:
         running.stop.set()
         thread.join()
-    monkeypatch.setattr(store_module, "_MOST_SHIPPING_S", 0.0)
+    monkeypatch.setattr(store_module, "MOST_SHIPPING_S", 0.0)
     with pytest.raises(NotShippedError, match="on disk here, but no copy has it"):
         store.using("shipped").xadd("s", {"n": "4"})
     assert store.xlen("s") == 4
@@ -292,9 +292,9 @@ def test_calls_of_tasks_that_survive_the_machine(
 ) -> None:
     """All that wait go on with the piece that has their commits, and hold up no other task."""
     store, target = open_store(sync="none"), tmp_path / "target"
+    tasks = AsyncStore(store)
 
     async def run() -> None:
-        tasks = AsyncStore(store)
         with pytest.raises(StoreError, match="nothing ships"):
             await tasks.using("shipped").xadd("s", {"n": "0"})
         with pytest.raises(StoreError, match="nothing ships"):
@@ -314,12 +314,22 @@ def test_calls_of_tasks_that_survive_the_machine(
         assert not any(task.done() for task in waiting)
         await asyncio.to_thread(ship, store, target)
         assert len(set(await asyncio.gather(*waiting))) == 51
-        monkeypatch.setattr(store_module, "_MOST_SHIPPING_S", 0.0)
+        monkeypatch.setattr(store_module, "MOST_SHIPPING_S", 0.0)
         with pytest.raises(NotShippedError, match="on disk here, but no copy has it"):
             await tasks.using("shipped").xadd("s", {"n": "4"})
         assert store.xlen("s") == 53
+        late = [tasks.using("shipped").xadd("s", {"n": "5"}) for _ in range(3)]
+        found = await asyncio.gather(*late, return_exceptions=True)
+        assert [type(one) for one in found] == [NotShippedError] * 3
+
+    async def go_on() -> None:
+        waiting = [asyncio.create_task(tasks.using("shipped").xadd("s", {"n": "6"}))] * 2
+        await asyncio.to_thread(ship, store, target)
+        await asyncio.gather(*waiting)
 
     asyncio.run(run())
+    monkeypatch.undo()
+    asyncio.run(go_on())  # in another event loop
 
 
 def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: Path) -> None:
