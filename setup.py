@@ -132,7 +132,7 @@ UNREAD = [
     *("aio", "arrow.batches", "arrow.frames", "facade", "jobs.periodic", "jobs.worker"),
     *("engine.api.admin_commands", "engine.api.async_store", "engine.api.frame_commands"),
     *("engine.crash_recovery.recover", "engine.feed.*", "engine.remote.*", "engine.whole_store.*"),
-    *("metrics.*", "server.replication.steps", "transfer.*"),
+    *("metrics.*", "server.replicas.steps", "transfer.*"),
 ]
 PARTS = 8  # C files of each kind: one per module took a seventh longer, to read headers
 # Passes of gcc that take a third of its time and gain little here.

@@ -73,6 +73,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         self._waiters = store._environment.waiters
         self._waiting = AsyncWaiters(self._waiters)
         self._shipped = -1  # a copy elsewhere was seen to have everything up to this commit
+        self._waiting_for_copy = 0  # tasks
         self._looks_at = 0.0  # when a task that waits for that looks again
         self._set_decode(store._decode)
 
@@ -146,16 +147,21 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         environment = self._store._environment
         commit = environment.newest_commit()
         deadline = time.monotonic() + store_module.MOST_SHIPPING_S
-        while self._shipped < commit:
-            now = time.monotonic()
-            if now >= self._looks_at:
-                self._looks_at = now + SHIPPED_POLL_S
-                self._shipped = environment.shipped()
-            elif now >= deadline:
-                raise self._store._not_shipped()
-            else:
-                environment.context.check_open()
-                await asyncio.sleep(SHIPPED_POLL_S)
+        self._waiting_for_copy += 1
+        try:
+            while self._shipped < commit:
+                now = time.monotonic()
+                if now >= self._looks_at:
+                    self._looks_at = now + SHIPPED_POLL_S
+                    self._shipped = environment.shipped()
+                elif now >= deadline:
+                    raise self._store._not_shipped()
+                else:
+                    environment.context.check_open()
+                    # A task takes 20 us to ask again, so all of them a fifth of the processor.
+                    await asyncio.sleep(max(SHIPPED_POLL_S, self._waiting_for_copy / 10_000))
+        finally:
+            self._waiting_for_copy -= 1
 
     def using(self, sync: CallSync) -> AsyncSyncView[Text]:
         """Return an object with the commands of the store, which uses another sync mode.

@@ -9,8 +9,6 @@ With `keep_unacknowledged` no trim passes the first entry that a group has not r
 acknowledged. A stream can then grow without limit, unless `keep_max_bytes` is set; `when_full` says
 what happens at that size: entries are refused, or the oldest are removed anyway. Without
 `keep_max_bytes` the store itself fills and refuses entries of every stream (StoreFullError).
-
-Compiled by mypyc.
 """
 
 from __future__ import annotations

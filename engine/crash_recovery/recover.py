@@ -44,7 +44,7 @@ from streamkeep.engine.crash_recovery.state import (
     lacks,
 )
 from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, stored_identity
-from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
+from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, read_control_file
 from streamkeep.engine.journal.journal import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
@@ -140,6 +140,9 @@ def prepare(
         way = choose(state, store, force)
     if way is None:
         check_extent(store)
+        control = read_control_file(store.folder(JOURNAL_FOLDER, missing_ok=True))
+        if slot is not None and control is not None and control.cut_off:
+            checkpoint_file.rewrite()  # an error of that sync was perhaps told to who died in it
         _reset_control_file(_clear_journal(store), slot)
         return
     journal = _clear_journal(store)

@@ -371,6 +371,7 @@ class ControlState(NamedTuple):
         same_mount: the file was set up in this boot, on its present mount.
         knows_mount: the system gives numbers to mounts, so that `same_mount` is certain.
         copied: the file is a copy, so `data.mdb` may be one that was made while it changed.
+        cut_off: a process died in the middle of the sync of a checkpoint, in this boot.
     """
 
     poisoned: bool
@@ -379,6 +380,7 @@ class ControlState(NamedTuple):
     same_mount: bool
     knows_mount: bool
     copied: bool
+    cut_off: bool
 
 
 def read_control_file(folder: Folder) -> ControlState | None:
@@ -402,4 +404,5 @@ def read_control_file(folder: Folder) -> ControlState | None:
         here and mount == boot_id.mount_id(folder.path),
         mount != 0,
         status is None or words[_INODE] != status.st_ino & _MOST_INODE,
+        here and words[CHECKPOINT_SYNC] != words[CHECKPOINT_SYNC + 1],
     )

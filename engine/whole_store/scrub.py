@@ -96,7 +96,7 @@ class Mark:
         self.newest = newest
         return result
 
-    def begin_scrub(self, deadline: float) -> Hold | None:
+    def begin_scrub(self, timeout: float) -> Hold | None:
         """Do steps 1 and 2; do nothing and return None if another erasure must be finished first.
 
         The mark of `hold.txn` may already be that of an erasure that began after step 1.
@@ -125,7 +125,7 @@ class Mark:
             if self.others:
                 return None
             environment.clear_memory()  # a flush would use it
-            _wait_for_feeds(environment, commit, min(deadline, time.monotonic() + _FEEDS_S))
+            _wait_for_feeds(environment, commit, min(timeout, _FEEDS_S))
             return environment.retrying(checkpoints.make_clean)
 
     def _is_foreign(self, found: bytes | None) -> bool:
@@ -157,13 +157,12 @@ def scrub(mark: Mark, timeout: float, progress: Progress | None = None) -> bool:
     """
     environment = mark.environment
     environment.context.check_not_writing()
-    deadline = time.monotonic() + timeout
-    hold = mark.begin_scrub(deadline)
+    hold = mark.begin_scrub(timeout)
     if hold is None:
         return False
     try:
         failpoints.hit("scrub:journal-clean")
-        _wait_for_readers(environment, hold.meta.commit_number, deadline)
+        _wait_for_readers(environment, hold.meta.commit_number, timeout)
         with _DataFile(environment, hold.meta) as data, translated():
             data.clear_pages(progress)
             failpoints.hit("scrub:pages-clear")
@@ -188,11 +187,12 @@ def _remove_mark(txn: WriteTxn, mark: bytes | None) -> None:
 # --- readers ------------------------------------------------------------------------------------
 
 
-def _wait_for_feeds(environment: Environment, commit_number: int, deadline: float) -> None:
-    """Return when every reader of the change feed has read a commit, or at the deadline.
+def _wait_for_feeds(environment: Environment, commit_number: int, timeout: float) -> None:
+    """Return when every reader of the change feed has read a commit, or after the timeout.
 
     One that is still behind then gets an error, as it does when the journal may not be held longer.
     """
+    deadline = time.monotonic() + timeout
     folder = environment.folder.folder(JOURNAL_FOLDER)
     while any(
         slot.target.startswith(FEED) and slot.position.commit_number < commit_number
@@ -203,8 +203,9 @@ def _wait_for_feeds(environment: Environment, commit_number: int, deadline: floa
         time.sleep(_POLL_S)
 
 
-def _wait_for_readers(environment: Environment, commit_number: int, deadline: float) -> None:
+def _wait_for_readers(environment: Environment, commit_number: int, timeout: float) -> None:
     """Return when no process reads a commit before `commit_number`."""
+    deadline = time.monotonic() + timeout
     raw = environment.raw
     while True:
         with translated():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from inside import context_of, journal_of
 from raw_store import raw_store
 from streamkeep import Store
+from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError, StoreError
 from streamkeep.format.core.keys import ROWS
@@ -144,3 +146,28 @@ def test_get_ends_a_job_in_the_transaction_that_takes_the_next_one(queue: Queue)
         queue.get(0, after=second)
     with pytest.raises(ArgumentError, match="of this queue"):
         queue.get(0, after=Queue(queue.store, "other").put(1))
+    third = queue.put(3) and queue.get(0)
+    with pytest.raises(ArgumentError, match="of this queue, not 5"):
+        queue.get(0, after=5)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="timeout must be"):
+        queue.get("soon", after=third)
+    assert not third.ended
+
+
+def test_a_job_that_was_taken_without_a_sync_is_given_back(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the one before is made, and the caller gets an error and no job."""
+    queue.put_many("ab")
+    first = queue.get(0)
+
+    def refuse(handle: int) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_data", refuse)
+        with pytest.raises(StoreError, match="committed and cannot be synced"):
+            queue.get(0, after=first)
+        assert queue.stats().running == 0
+    assert first.state() == "done"
+    assert queue.get(0).payload == "b"

@@ -214,19 +214,20 @@ class AsyncQueue(Declaring):
         """
         found: list[AsyncJob] = []
         if after is not None:
-            taken = await asyncio.to_thread(self.queue._end_and_take, after.job)
-            found = [AsyncJob(self, job) for job in taken]
+            job = after.job if isinstance(after, AsyncJob) else after
+            taken = await asyncio.to_thread(self.queue._end_and_take, job, timeout)
+            found = [AsyncJob(self, one) for one in taken]
         found = found or await self.get_many(1, timeout)
         if not found:
             raise TimeoutError(f"no job of the queue {self.name!r} came in time")
-        job = found[0]
+        mine = found[0]
         try:
-            yield job
+            yield mine
         except BaseException as error:
-            await asyncio.shield(asyncio.to_thread(job.job.__exit__, type(error), error, None))
+            await asyncio.shield(asyncio.to_thread(mine.job.__exit__, type(error), error, None))
             raise
-        if not job.job.ended:
-            await job.done(job.job.given_result)
+        if not mine.job.ended:
+            await mine.done(mine.job.given_result)
 
     async def get_many(self, count: int, timeout: Duration | None = 0) -> list[AsyncJob]:
         """Take up to `count` jobs; wait until there is at least one; see `Queue.get_many`."""

@@ -201,15 +201,17 @@ class Queue(Declaring):
             TimeoutError: there was none in time. The job `after` has ended.
             JobLostError, PayloadError: as `Job.done`; nothing was changed.
         """
-        found = [] if after is None else self._end_and_take(after)
+        found = [] if after is None else self._end_and_take(after, timeout)
         found = found or self.get_many(1, timeout)
         if not found:
             raise TimeoutError(f"no job of the queue {self.name!r} came in time")
         return found[0]
 
-    def _end_and_take(self, job: Job) -> list[Job]:
-        if job.queue.core is not self.core:
-            raise ArgumentError(f"after must be a job of this queue, not {job!r}")
+    def _end_and_take(self, job: Job, timeout: Duration | None) -> list[Job]:
+        if not isinstance(job, Job) or job.queue.core is not self.core:
+            raise ArgumentError(f"after must be a job of this queue, not {as_given(job)}")
+        if timeout is not None:
+            milliseconds(timeout, "timeout")  # before the job ends
         return Take([self], self.consumer, 1, None).after(job, job.given_result)
 
     def get_many(self, count: int, timeout: Duration | None = 0) -> list[Job]:

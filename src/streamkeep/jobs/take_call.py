@@ -6,12 +6,13 @@ Compiled by mypyc, since each job needs one; `waiting` has the calls that wait.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.api.work import When
-from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs.errors import JobLostError
+from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.job_calls import begin_all, end_jobs, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
@@ -110,9 +111,10 @@ class Take:
         """
         core = job.queue.core
         end = plan_end(core, [job], [result])
-        inside = core.store.open_transaction() is not None
+        store = core.store
+        inside = store.open_transaction() is not None
         try:
-            found = core.apply(lambda txn: self.work(txn, end(txn)), frees=True, sync=sync)
+            found = core.apply(lambda txn: self.work(txn, end(txn)), frees=True, sync="none")
         except JobLostError:
             raise
         except Exception:  # perhaps of the take: a stream was deleted, or is damaged
@@ -121,7 +123,16 @@ class Take:
             end_jobs(core, [job], [result], sync=sync)
             return []
         note_ended(core, [job])
-        return self.jobs(found)
+        taken = self.jobs(found)
+        if not inside and store._waits(sync):
+            try:
+                store._environment.sync()
+            except BaseException:
+                for one in taken:  # nobody else could: this process lives
+                    with suppress(QueueError, StoreError):
+                        one.give_back()
+                raise
+        return taken
 
     def look(self, snapshot: Snapshot[Any]) -> int:
         """Return in how many milliseconds `work` may find something; -1 for after a commit."""

@@ -1,4 +1,4 @@
-"""XGROUP, XACK, XACKDEL, XNACK, XPENDING, XCLAIM, XAUTOCLAIM, XINFO. Compiled by mypyc."""
+"""XGROUP, XACK, XACKDEL, XNACK, XPENDING, XCLAIM, XAUTOCLAIM, XINFO."""
 
 from __future__ import annotations
 
