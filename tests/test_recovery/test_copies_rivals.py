@@ -324,6 +324,8 @@ def test_calls_of_tasks_that_survive_the_machine(
 
     async def go_on() -> None:
         waiting = [asyncio.create_task(tasks.using("shipped").xadd("s", {"n": "6"}))] * 2
+        while store.xlen("s") < 57:
+            await asyncio.sleep(0.01)
         await asyncio.to_thread(ship, store, target)
         await asyncio.gather(*waiting)
 
