@@ -114,6 +114,12 @@ class ControlFile:
                 self._file.write(_BOOT, here)
                 self._file.set_word(_MOUNT, boot_id.mount_id(folder.path))
                 self._file.set_word(_INODE, status.st_ino & _MOST_INODE)
+            elif not self._is_open_elsewhere():
+                # It is a new file, or else a reader opens the store first, or has it open: then
+                # nothing was lost since the mount before, or the reader would have been refused.
+                mount = boot_id.mount_id(folder.path)
+                if self._words[_MOUNT] != mount:
+                    self._file.set_word(_MOUNT, mount)
             with suppress(OSError):  # without such locks, the number may stay too high
                 fcntl.fcntl(self.handle, fcntl.F_OFD_SETLK, _OPENING)
             self._file.set_word(_OPENINGS, self._words[_OPENINGS] + 1)
@@ -313,12 +319,19 @@ class ControlFile:
         except BlockingIOError:
             return
         try:
-            with suppress(OSError):
-                found = fcntl.fcntl(self.handle, fcntl.F_OFD_GETLK, _OPENINGS_OF_OTHERS)
-                if files.FLOCK.unpack(found)[0] == fcntl.F_UNLCK:
+            if not self._is_open_elsewhere():
+                with suppress(OSError):
                     self._file.set_word(_OPENINGS, 1)
         finally:
             fcntl.flock(self.handle, fcntl.LOCK_UN)
+
+    def _is_open_elsewhere(self) -> bool:
+        """Return whether another process has the file open; also True where no lock tells."""
+        try:
+            found = fcntl.fcntl(self.handle, fcntl.F_OFD_GETLK, _OPENINGS_OF_OTHERS)
+        except OSError:
+            return True
+        return bool(files.FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 
     def is_shared(self) -> bool:
         """Return whether another process may have the file open."""

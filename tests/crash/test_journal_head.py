@@ -12,11 +12,11 @@ import pytest
 
 import streamkeep
 from crash.losses import in_child
-from crash.power import another_boot
+from crash.power import another_boot, another_mount
 from inside import journal_of
 from patience import wait_until
 from stopped import child_of, die_at, status_of
-from streamkeep.engine.journal.control_file import ControlFile, read_control_file
+from streamkeep.engine.journal.control_file import ControlFile, ControlState, read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreLockedError
@@ -60,6 +60,29 @@ def test_a_process_that_was_killed_does_not_slow_the_others_down_for_ever(tmp_pa
         assert control.is_shared()
         store.xadd("s", {"n": 1})  # wakes the checkpointer
         wait_until(lambda: not control.is_shared())
+
+
+def test_a_store_that_a_reader_opens_first_notes_the_mount(tmp_path: Path) -> None:
+    """Else a loss of commits after a kill would look like one with the mount: no error."""
+    path = tmp_path / "store"
+    with another_mount(), streamkeep.open(path) as store:
+        store.xadd("s", {"n": 1})
+
+    def state() -> ControlState:
+        found = read_control_file(Folder(path / "journal"))
+        assert found is not None
+        return found
+
+    def write() -> None:
+        with streamkeep.open(path) as store:
+            store.xadd("s", {"n": 2})
+
+    with streamkeep.open(path, readonly=True) as reader:
+        assert state().same_mount
+        with another_mount():  # as from a container that sees the same files
+            assert in_child(write)
+        assert state().same_mount
+        assert reader.xlen("s") == 2
 
 
 def test_a_store_in_use_is_refused_to_a_process_of_another_boot(tmp_path: Path) -> None:
