@@ -690,6 +690,7 @@ def test_status_names_copies_and_standbys(
     assert "1 commit behind, shipped" in run("status", str(store.path)).stdout
     assert 'streamkeep_copy_behind_commits{target="file://' in prometheus_text(store)
     store.close()
+    assert "--once / --follow" in run("ship", "--help").stdout  # to follow is the default
     assert "holds nothing" in run("ship", str(store.path), "copy", "--forget").stderr
     assert "held nothing" in run("ship", str(store.path), "copy", "--forget").stderr
     assert "  copy " not in run("status", str(store.path)).stdout

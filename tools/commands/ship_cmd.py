@@ -81,7 +81,7 @@ def run(
     """Ship STORE to TARGET.
 
     Args:
-        once: End when TARGET has all that is committed now.
+        once (--once/--follow): End when TARGET has all that is committed now, or go on.
         every: How often to ship commits.
         keep: For how long TARGET can go back to any moment.
         hold: What STORE keeps of its journal for TARGET, at most. Past it, the copy begins anew.
