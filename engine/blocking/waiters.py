@@ -181,9 +181,7 @@ class Waiters:
                 seen = -1  # a lease may have died since the command ran, which is no commit
                 if context.leases is not None:
                     with suppress(OSError):  # the folder is not writable: there are no consumers
-                        context.leases.watch(
-                            self.open_wait_table(), self._note_death, self._are_waiting
-                        )
+                        context.leases.watch(self.open_wait_table(), self._note_death)
             died = context.deaths
             due = float("inf")
             if call.unseen and not wait.note_at:
@@ -252,9 +250,6 @@ class Waiters:
         """Make all waiting calls of this process look at the store."""
         self._context.deaths += 1
         self.alarm()
-
-    def _are_waiting(self) -> bool:
-        return len(self._bells) > len(self._spare)
 
     # --- in a thread ------------------------------------------------------------------------
 

@@ -167,14 +167,11 @@ class Leases:
 
     # --- the watch --------------------------------------------------------------------------
 
-    def watch(
-        self, wait_table: WaitTable, on_death: Callable[[], None], waits: Callable[[], bool]
-    ) -> None:
+    def watch(self, wait_table: WaitTable, on_death: Callable[[], None]) -> None:
         """Begin to watch all other processes that have a lease, unless this process does so.
 
         Args:
             on_death: called in the watching thread after a lease has died.
-            waits: returns whether calls of this process wait.
         """
         if self._watch is not None:
             return
@@ -184,13 +181,7 @@ class Leases:
                 self._folder = folder
                 self._close_files()  # from now on the watch knows
                 self._watch = DeathWatch(
-                    folder,
-                    wait_table,
-                    LEASES_KEY,
-                    lambda: self._own_number,
-                    self._dead,
-                    on_death,
-                    waits,
+                    folder, wait_table, LEASES_KEY, lambda: self._own_number, self._dead, on_death
                 )
 
     # --- the end ----------------------------------------------------------------------------

@@ -8,17 +8,12 @@
 3. Ask the locks again. The lock decides: a lease is dead when its file is not locked, and the
    kernel releases the lock before it reports the exit.
 
-An exit wakes the watches of all processes at once, and one of them is enough for one job. So the
-first that locks the file of the dead lease (`flock`) wakes its calls, and the others do TURN_S
-later, for what it left. A process without calls that wait takes no turn.
-
 A process in another PID namespace has no pidfd here. The lock works there as well, and is asked
 once a second.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
@@ -28,14 +23,12 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
 
-from streamkeep.engine.liveness.lease_file import State, holder_of, lease_name, lease_numbers
+from streamkeep.engine.liveness.lease_file import State, holder_of, lease_numbers
 from streamkeep.engine.notify.notifier import ALARM, Bell
 from streamkeep.engine.notify.wait_table import READ, WaitTable
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.errors import UntrustedFileError
 
 LOOK_S: Final = 1.0
-TURN_S: Final = 0.003  # to take a job over takes so long
 _STOP_WITHIN_S: Final = 10.0
 
 log = logging.getLogger("streamkeep")
@@ -52,7 +45,6 @@ class DeathWatch:
         own: Callable[[], int],
         dead: set[int],
         on_death: Callable[[], None],
-        waits: Callable[[], bool],
     ) -> None:
         """Begin to watch.
 
@@ -61,7 +53,6 @@ class DeathWatch:
             own: returns the lease of this process, whose file must not be opened.
             dead: where leases are added that have died.
             on_death: called after that.
-            waits: returns whether calls of this process wait.
         """
         self._folder = folder
         self._wait_table = wait_table
@@ -69,9 +60,7 @@ class DeathWatch:
         self._own = own
         self._dead = dead
         self._on_death = on_death
-        self._waits = waits
         self._handles: dict[int, int] = {}  # pidfd of each watched lease; -1 if it has none
-        self._turns: list[int] = []  # descriptors of dead leases, locked until it wakes again
         self._bell: Bell | None = None
         with suppress(OSError, AttributeError):  # without a wait table it looks once a second
             self._bell = wait_table.open_bell()
@@ -100,7 +89,6 @@ class DeathWatch:
         """In a forked child, close the descriptors; the thread exists in the parent only."""
         if self._bell is not None:
             self._bell.abandon()
-        self._end_turns()
         for handle in self._handles.values():
             if handle >= 0:
                 os.close(handle)
@@ -119,7 +107,6 @@ class DeathWatch:
         finally:
             if self._bell is not None:
                 self._bell.close()
-            self._end_turns()
             for number in list(self._handles):
                 self._forget(number)
 
@@ -149,34 +136,16 @@ class DeathWatch:
 
     def _notice(self, exited: Collection[int]) -> None:
         """Wake the calls that wait if one of the processes that have exited had a lease."""
-        self._end_turns()
-        waits, found, first = self._waits(), False, False
-        for number in [one for one, handle in self._handles.items() if handle in exited]:
-            if holder_of(self._folder, number).state is not State.DEAD:
-                continue
-            found = True
+        dead = [
+            number
+            for number, handle in self._handles.items()
+            if handle in exited and holder_of(self._folder, number).state is State.DEAD
+        ]
+        for number in dead:
             self._dead.add(number)
             self._forget(number)
-            with suppress(OSError, UntrustedFileError):  # another has it; or it ended well
-                if waits:
-                    self._turns.append(self._folder.open(lease_name(number)))
-                    fcntl.flock(self._turns[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    first = True
-        if self._turns and not first:
-            self._nap()
-        if found and not self._stopping:
+        if dead and not self._stopping:
             self._on_death()
-
-    def _end_turns(self) -> None:
-        while self._turns:
-            os.close(self._turns.pop())
-
-    def _nap(self) -> None:
-        """Let another process go first; `stop` ends the nap."""
-        poller = select.poll()
-        if self._bell is not None:
-            poller.register(self._bell.handle, select.POLLIN)
-        poller.poll(math.ceil(TURN_S * 1000))
 
     def _others(self) -> list[int]:
         numbers = lease_numbers(self._folder)

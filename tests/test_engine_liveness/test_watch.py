@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -125,26 +124,6 @@ def test_a_lease_that_is_taken_while_the_watch_sleeps_is_watched(
         assert not found.done()
         holders.kill(pid)
         assert len(taken(found.result(PATIENCE_S))) == 6
-
-
-def test_one_of_those_that_wait_goes_first_and_the_others_come_after_it(
-    store: Store[Any], holders: Holders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "TURN_S", 3600.0)
-    pid, _ = holders.start("ann", 2)
-    store.xreadgroup("g", "all", NEW, noack=True)
-    known = context_of(store).leases
-    assert known is not None
-    with waiting(store) as found:
-        (number,) = known._watch._handles  # type: ignore[union-attr]
-        with (store.path / leases.LEASES_FOLDER / lease_file.lease_name(number)).open() as first:
-            fcntl.flock(first, fcntl.LOCK_EX)  # another process goes first, and takes nothing
-            holders.kill(pid)
-            wait_until(lambda: known.is_dead(number))
-            with pytest.raises(TimeoutError):
-                found.result(0.3)
-            known._watch.look_again()  # type: ignore[union-attr]  # ends its nap
-            assert len(taken(found.result(PATIENCE_S))) == 2
 
 
 def test_a_forked_child_does_not_keep_the_lease_of_its_parent(
