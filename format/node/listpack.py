@@ -227,12 +227,12 @@ def put_decimal(writer: BytesWriter, value: i64) -> None:
     if value >= 100_000_000:
         put_decimal(writer, value // 100_000_000)
         value %= 100_000_000
-        _put_digits(writer, value, 100_000_000)
+        put_digits(writer, value, 100_000_000)
     else:
-        _put_digits(writer, value, 0)
+        put_digits(writer, value, 0)
 
 
-def _put_digits(writer: BytesWriter, value: i64, at_least: i64) -> None:
+def put_digits(writer: BytesWriter, value: i64, at_least: i64) -> None:
     """Append up to eight digits of `value`, as one i64 whose lowest byte is the first digit.
 
     Args:

@@ -24,7 +24,7 @@ see `id_codec`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from mypy_extensions import i64
 
@@ -44,7 +44,9 @@ RESP: Final[i64] = 3  # bytes of Redis's protocol, all entries together: see `se
 
 _NEGATIVE: Final = "a count of the master entry is negative"
 
-_new_tuple = tuple.__new__
+# Final, so that a compiled module need not look them up by name for each entry.
+_new_tuple: Final[Any] = tuple.__new__
+_Entry: Final[Any] = Entry
 
 Pairs = tuple[int, int, list[bytes]]
 
@@ -128,6 +130,8 @@ class SlotCursor(listpack.Reader):
         self.ms = node.ms  # its ID, as bit patterns; before the first slot, the key of the node
         self.seq = node.seq
         self.width: i64 = 0  # how many fields it has
+        self.seconds: i64 = -1  # of the ID whose text was made last
+        self.seconds_text = b""
 
     def next(self) -> bool:
         """Read flags and ID of the next slot; False at the end of the node."""
@@ -220,8 +224,18 @@ class SlotCursor(listpack.Reader):
         if self.ms < 0 or self.seq < 0:  # bit patterns of numbers above 2^63-1
             return id_text(unsigned(self.ms), unsigned(self.seq))
         scratch = self.scratch
+        seconds = self.ms // 1000
+        if seconds != self.seconds:  # often the same for a whole node
+            scratch.truncate(0)
+            listpack.put_decimal(scratch, seconds)
+            self.seconds = seconds
+            self.seconds_text = scratch.getvalue()
         scratch.truncate(0)
-        listpack.put_decimal(scratch, self.ms)
+        if seconds > 0:
+            scratch.write(self.seconds_text)
+            listpack.put_digits(scratch, self.ms % 1000, 1000)
+        else:
+            listpack.put_decimal(scratch, self.ms)
         scratch.append(45)
         listpack.put_decimal(scratch, self.seq)
         return scratch.getvalue()
@@ -239,19 +253,19 @@ class SlotCursor(listpack.Reader):
             self.position = place
             return self._make_repeated(shape)
         if shape == ENTRY:
-            return _new_tuple(Entry, (self.id_text(), fields))
+            return _new_tuple(_Entry, (self.id_text(), fields))
         text: dict[str, str] = {}
         for name, value in fields.items():
             text[name.decode()] = value.decode()
-        return _new_tuple(Entry, (self.id_text().decode(), text))
+        return _new_tuple(_Entry, (self.id_text().decode(), text))
 
     def _make_repeated(self, shape: i64) -> object:
         """As `make`, for an entry in which a field is repeated."""
         flat = self.pairs()
         if shape == ENTRY:
-            return _new_tuple(Entry, (self.id_text(), fields_of(flat)))
+            return _new_tuple(_Entry, (self.id_text(), fields_of(flat)))
         text = [one.decode() for one in flat]
-        return _new_tuple(Entry, (self.id_text().decode(), fields_of(text)))
+        return _new_tuple(_Entry, (self.id_text().decode(), fields_of(text)))
 
 
 class NodeIds:
