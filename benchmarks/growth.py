@@ -148,6 +148,8 @@ class _Streams(_Grown):
                 for fields in _BATCH[:10]:
                     pipe.xadd(f"k{number}", fields, id="1-*")
                 pipe.execute()
+            # The first time that a process takes from a group, it notes its lease there: a row.
+            self.cycle(f"k{number}", "g")
         self.size = size
 
     def calls(self) -> Calls:
