@@ -30,11 +30,11 @@ EVERY_KEY: Final = "*"  # the pattern
 REFUSED_S: Final = 0.5  # how long a wrong password waits for its answer
 
 _ADMIN: Final = {
-    "shutdown", "bgsave", "flushall", "flushdb", "config", "acl|list", "acl|users", "client|kill",
-    "client|list", "client|unblock", "client|pause", "client|unpause", "client|no-evict",
+    "shutdown", "bgsave", "config", "acl|list", "acl|users", "client|kill", "client|list",
+    "client|unblock", "client|pause", "client|unpause", "client|no-evict",
     "psync", "sync", "replconf", "replicaof", "slaveof", "role", "lastsave",
 }  # fmt: skip
-_DANGEROUS: Final = {"info", "keys", "restore"}  # beside those of @admin
+_DANGEROUS: Final = {"flushall", "flushdb", "info", "keys", "restore"}  # beside those of @admin
 _CATEGORIES: Final = ("all", "read", "write", "stream", "connection", "admin", "dangerous")
 
 
@@ -48,10 +48,12 @@ def categories_of(spec: Spec) -> set[str]:
     found = {"all"}
     if spec.name in _ADMIN or spec.name.partition("|")[0] in _ADMIN:
         found |= {"admin", "dangerous"}
-    elif spec.first or spec.run is not None:
-        found.add("read" if spec.kind == READS else "write")
-    else:
+        if spec.name.startswith("client|"):
+            found.add("connection")
+    elif spec.name == "watch" or spec.name.endswith("|help") or not (spec.first or spec.run):
         found.add("connection")
+    else:
+        found.add("read" if spec.kind == READS else "write")
     if spec.name.startswith("x"):
         found.add("stream")
     if spec.name in _DANGEROUS:

@@ -246,7 +246,6 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("command|getkeys", -3, _command_getkeys),
 )
 _CONTAINERS: Final = ("client", "config", "script", "function", "acl")
-_KEYS: Final = {"watch": (1, -1, 1)}
 
 
 ALL_SPECS: Final = (
@@ -254,15 +253,11 @@ ALL_SPECS: Final = (
     *command_table.SERVER_SPECS,
     *(command_table.Spec(name, -2, command_table.READS, container=True) for name in _CONTAINERS),
     *(
-        command_table.Spec(
-            name,
-            arity,
-            command_table.READS,
-            *_KEYS.get(name, (0, 0, 0)),
-            container=name == "command",
-        )
+        command_table.Spec(name, arity, command_table.READS, container=name == "command")
         for name, arity, _ in _COMMANDS
+        if name != "watch"
     ),
+    command_table.Spec("watch", -2, command_table.READS, 1, -1, 1, rights=(0,)),
 )
 TABLE.update(command_table.by_name(ALL_SPECS))
 HANDLERS.update({name: handler for name, _, handler in _COMMANDS})
