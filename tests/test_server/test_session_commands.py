@@ -12,6 +12,7 @@ from real_redis.server import RealRedis
 from resp_peer import Peer, Running
 from streamkeep.metrics.prometheus import text_of
 from streamkeep.recovery.copies.shipper import Shipper
+from streamkeep.server.resp import server_commands
 from streamkeep.server.resp.info import SyncTimes, metrics_of
 from test_server.conftest import Connect
 
@@ -40,7 +41,8 @@ SESSIONS = {
     "unblock": ["CLIENT UNBLOCK 12345", "CLIENT UNBLOCK x", "CLIENT UNBLOCK 1 NO",
                 "CLIENT NO-EVICT ON", "CLIENT NO-EVICT x"],
     "kill": ["CLIENT KILL 1.2.3.4:5", "CLIENT KILL ID 99999", "CLIENT KILL ID x",
-             "CLIENT KILL TYPE normal ID 99999", "CLIENT KILL ID"],
+             "CLIENT KILL TYPE normal ID 99999", "CLIENT KILL ID",
+             "CLIENT KILL ADDR 1.2.3.4:5 SKIPME yes SKIPME maybe", "CLIENT KILL TYPE x"],
     "config": ["CONFIG GET nosuch", "CONFIG GET appendonly*x", "CONFIG SET nosuch 1",
                "CONFIG SET maxclients abc", "CONFIG SET appendfsync sometimes", "CONFIG",
                "CONFIG SET a", "CONFIG GET stream-node-max-bytes"],
@@ -206,6 +208,32 @@ def test_wait_waits_for_copies_elsewhere(running: Running, peer: Peer, tmp_path:
     peer.send("PING")
     shipper.run(once=True)
     assert [peer.read(), peer.read()] == [b":1\r\n", b"+PONG\r\n"]
+
+
+def test_client_kill_goes_through_all_clients_once(connect: Connect, peer: Peer) -> None:
+    """Whatever number of filters there is; as in Redis, the last of each name counts."""
+    other = connect()
+    number = other.ask("CLIENT", "ID")
+    mine = peer.ask("CLIENT", "ID")
+    assert peer.call("CLIENT", "KILL", "MAXAGE", "x") == (
+        b"-ERR maxage is not an integer or out of range\r\n"
+    )
+    assert peer.call("CLIENT", "KILL", "MAXAGE", 0) == b"-ERR maxage should be greater than 0\r\n"
+    assert peer.ask("CLIENT", "KILL", "MAXAGE", 1000, "ID", number) == 0
+    assert peer.ask("CLIENT", "KILL", *["ID", mine] * 1000, "ID", number) == 1
+    assert other.is_closed()
+
+
+def test_a_command_that_names_much_costs_little_for_each(peer: Peer) -> None:
+    """Other clients wait for it."""
+    once = peer.call("COMMAND", "INFO", "xinfo")
+    known = server_commands._described.cache_info().misses
+    assert peer.call("COMMAND", "INFO", *["XINFO"] * 50) == b"*50\r\n" + once[4:] * 50
+    assert server_commands._described.cache_info().misses == known
+    assert peer.call("CONFIG", "GET", *["*a*"] * 1001) == (
+        b"-ERR CONFIG GET takes 1000 patterns at most\r\n"
+    )
+    assert peer.ask("CONFIG", "GET", *["hz"] * 1000) == [b"hz", b"10"]
 
 
 def test_flushall_needs_permission(running: Running, peer: Peer) -> None:

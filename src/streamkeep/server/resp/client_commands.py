@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import CommandError
@@ -21,6 +22,8 @@ from streamkeep.server.resp.transactions import drop_transaction
 from streamkeep.server.resp.turn import ALREADY, REDIS_VERSION, Handler, Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from streamkeep.server.resp.connection import Connection
 
 
@@ -143,7 +146,7 @@ def _client_list(client: Connection, words: list[bytes], turn: Turn) -> object:
     if len(words) > 2:
         name = option(words[2])
         if name == b"TYPE" and len(words) == 4:
-            chosen = _of_type(words[3], chosen)
+            chosen = list(filter(_is_of_type(words[3]), chosen))
         elif name == b"ID" and len(words) > 3:
             ids = {integer(word, "Invalid client ID") for word in words[3:]}
             chosen = [one for one in chosen if one.id in ids]
@@ -152,12 +155,12 @@ def _client_list(client: Connection, words: list[bytes], turn: Turn) -> object:
     return "".join(map(client_line, chosen)).encode()
 
 
-def _of_type(word: bytes, clients: list[Connection]) -> list[Connection]:
+def _is_of_type(word: bytes) -> Callable[[Connection], bool]:
     if option(word) not in (b"NORMAL", b"MASTER", b"REPLICA", b"SLAVE", b"PUBSUB"):
         raise CommandError(f"Unknown client type '{text_of(word)}'")
     if option(word) in (b"REPLICA", b"SLAVE"):
-        return [one for one in clients if is_replica(one)]
-    return [one for one in clients if not is_replica(one)] if option(word) == b"NORMAL" else []
+        return is_replica
+    return lambda one: option(word) == b"NORMAL" and not is_replica(one)
 
 
 def _client_kill(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -170,34 +173,44 @@ def _client_kill(client: Connection, words: list[bytes], turn: Turn) -> object:
                 server.kill(one, turn)
                 return OK
         raise CommandError("No such client")
-    skips_me, chosen = True, everyone
+    filters: dict[bytes, Callable[[Connection], bool]] = {}  # the last of each name counts
+    filters[b"SKIPME"] = lambda one: one is not client
     for place in range(2, len(words), 2):
         if place + 1 == len(words):
             raise syntax()
-        name, value = option(words[place]), words[place + 1]
-        if name == b"ID":
-            number = integer(value, "client-id should be greater than 0")
-            if number < 1:
-                raise CommandError("client-id should be greater than 0")
-            chosen = [one for one in chosen if one.id == number]
-        elif name == b"ADDR":
-            chosen = [one for one in chosen if one.address == text_of(value)]
-        elif name == b"LADDR":
-            chosen = [one for one in chosen if one.local_address == text_of(value)]
-        elif name == b"USER":
-            if value not in server.access.users:
-                raise CommandError(f"No such user '{text_of(value)}'")
-            chosen = [one for one in chosen if one.user.name == value]
-        elif name == b"TYPE":
-            chosen = _of_type(value, chosen)
-        elif name == b"SKIPME" and option(value) in (b"YES", b"NO"):
-            skips_me = option(value) == b"YES"
-        else:
-            raise syntax()
-    chosen = [one for one in chosen if not (skips_me and one is client)]
+        filters[option(words[place])] = _filter(client, option(words[place]), words[place + 1])
+    chosen = [one for one in everyone if all(fits(one) for fits in filters.values())]
     for one in chosen:
         server.kill(one, turn)
     return len(chosen)
+
+
+def _filter(client: Connection, name: bytes, value: bytes) -> Callable[[Connection], bool]:
+    """Return whether an option of CLIENT KILL lets it end a client."""
+    text = text_of(value)
+    if name == b"ID":
+        number = integer(value, "client-id should be greater than 0")
+        if number < 1:
+            raise CommandError("client-id should be greater than 0")
+        return lambda one: one.id == number
+    if name == b"MAXAGE":
+        least_s = integer(value, "maxage is not an integer or out of range")
+        if least_s < 1:
+            raise CommandError("maxage should be greater than 0")
+        return lambda one: int(time.time() - one.made) >= least_s
+    if name == b"ADDR":
+        return lambda one: one.address == text
+    if name == b"LADDR":
+        return lambda one: one.local_address == text
+    if name == b"USER":
+        if value not in client.server.access.users:
+            raise CommandError(f"No such user '{text}'")
+        return lambda one: one.user.name == value
+    if name == b"TYPE":
+        return _is_of_type(value)
+    if name == b"SKIPME" and option(value) in (b"YES", b"NO"):
+        return lambda one: option(value) == b"NO" or one is not client
+    raise syntax()
 
 
 def _client_reply(client: Connection, words: list[bytes], turn: Turn) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.commands.keys import iter_keys
@@ -21,6 +22,7 @@ from streamkeep.server.commands.words import (
     wrong_subcommand,
 )
 from streamkeep.server.resp import client_commands, info, transactions
+from streamkeep.server.resp.encoder import Sent, encode
 from streamkeep.server.resp.turn import ALREADY, HANDLERS, TABLE, Handler, Turn
 
 if TYPE_CHECKING:
@@ -190,7 +192,8 @@ def _command_getkeys(client: Connection, words: list[bytes], turn: Turn) -> obje
     return found
 
 
-def _described(spec: command_table.Spec) -> list[object]:
+@cache  # a client may name each command a million times
+def _described(spec: command_table.Spec) -> Sent:
     flags = (
         [Status("readonly" if spec.kind == command_table.READS else "write")] if spec.first else []
     )
@@ -199,7 +202,7 @@ def _described(spec: command_table.Spec) -> list[object]:
     first = max(spec.first, 0)
     subs = [one for one in ALL_SPECS if one.name.startswith(f"{spec.name}|")]
     category = Status("@stream" if spec.name.startswith("x") else "@keyspace")
-    return [
+    facts: list[object] = [
         spec.name.encode(),
         spec.arity,
         flags,
@@ -211,6 +214,7 @@ def _described(spec: command_table.Spec) -> list[object]:
         [],
         [_described(sub) for sub in subs],
     ]
+    return Sent(encode(facts, resp3=False))  # it has nothing that RESP3 writes otherwise
 
 
 # --- the table ----------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ _NUMBERS: Final[dict[str, tuple[str, str, int, int]]] = {
     "stream-node-max-bytes": ("context", "node_max_bytes", 0, (1 << 32) - 2),
     "stream-node-max-entries": ("context", "node_max_entries", 0, (1 << 32) - 2),
 }
+_MOST_PATTERNS: Final = 1000  # each is compared with every name
 
 
 class Settings:
@@ -101,6 +102,8 @@ class Settings:
 
     def get(self, patterns: list[bytes]) -> dict[str, bytes]:
         """Return the settings whose names match one of the patterns."""
+        if len(patterns) > _MOST_PATTERNS:
+            raise CommandError(f"CONFIG GET takes {_MOST_PATTERNS} patterns at most")
         matchers = [Glob(pattern.lower()) for pattern in patterns]
         return {
             name: value.encode()
