@@ -101,6 +101,14 @@ def read_rdb(read: Callable[[int], bytes], where: str) -> Iterator[Record]:
         read: returns up to the requested number of bytes; b"" at the end of the file.
     """
     source = Source(read, where)
+    for record in read_records(source):
+        if isinstance(record, RdbEnd) and not source.ends():
+            source.fail("extra bytes after the end of the RDB file")
+        yield record
+
+
+def read_records(source: Source) -> Iterator[Record]:
+    """Yield the records as `read_rdb` does; the input may go on after the file."""
     valkey, version = _read_head(source)
     database = 0
     expires: int | None = None
@@ -137,8 +145,6 @@ def read_rdb(read: Callable[[int], bytes], where: str) -> Iterator[Record]:
         if stored not in (computed, 0):
             source.fail(f"CRC-64 is {stored:016x}, computed {computed:016x}")
         checked = stored != 0
-    if not source.ends():
-        source.fail("extra bytes after the end of the RDB file")
     yield RdbEnd(version, checked, metadata)
 
 

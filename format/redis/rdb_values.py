@@ -57,6 +57,10 @@ class Source:
     def left(self) -> int:
         return len(self._buffer) - self._at
 
+    def rest(self) -> bytes:
+        """Return what was read and not taken."""
+        return self._buffer[self._at :]
+
     def checksum(self) -> int:
         """Return the CRC-64 of all bytes taken so far."""
         return crc64(self._buffer[: self._at], self._crc)

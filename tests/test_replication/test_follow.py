@@ -370,6 +370,18 @@ def following_of(store: Path) -> Any:
         return None
 
 
+def test_a_copy_into_another_database_leaves_the_stream_of_that_name_alone(
+    server: RealRedis, store: Path
+) -> None:
+    call: Any = server.call
+    fill(server, "s", 3)
+    call("SET", "string", "x")
+    once(server, store)
+    assert call("COPY", "string", "s", "DB", 1, "REPLACE") == 1
+    assert once(server, store).commands > 0
+    check_same(server, store)
+
+
 def test_keys_from_another_database_are_taken_with_a_full_synchronization(
     server: RealRedis, store: Path
 ) -> None:

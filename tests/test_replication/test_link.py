@@ -23,7 +23,7 @@ from streamkeep.format.redis.resp import encode_command
 from streamkeep.format.redis.stream_dump import TARGETS
 from streamkeep.replication import Follower, FollowError, LinkLost, RefusedError, link
 from streamkeep.replication import spool as spooling
-from streamkeep.replication.link import FileReader, Link
+from streamkeep.replication.link import Link
 from streamkeep.replication.spool import Spool
 from test_replication.test_follow import following_of
 
@@ -237,12 +237,12 @@ def test_a_file_may_be_larger_than_the_backlog(
     monkeypatch.setattr(link, "_SILENCE_S", 0.5)
     acknowledged = threading.Event()
 
-    def slow(self: FileReader, size: int) -> bytes:
+    def slow(self: Link, stop: threading.Event) -> bytes:
         assert acknowledged.wait(PATIENCE_S)
-        return read(self, size)
+        return read(self, stop)
 
-    read = FileReader.read
-    monkeypatch.setattr(FileReader, "read", slow)
+    read = Link.read
+    monkeypatch.setattr(Link, "read", slow)
     writer = RdbWriter(TARGETS["7.2"])
     file = writer.begin(1) + writer.string(b"string", bytes(9 << 20)) + writer.end()
 
@@ -381,7 +381,7 @@ def test_the_backlog_is_bounded(
     primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(self: Link, stop: threading.Event) -> bytes:
-        wait_until(lambda: self.loading or self._spool._ended is not None)
+        wait_until(lambda: self.loading or self.spool._ended is not None)
         return read(self, stop)
 
     read = Link.read

@@ -26,11 +26,12 @@ from streamkeep.format.core.keys import META
 from streamkeep.format.redis.rdb_values import Source
 from streamkeep.format.redis.resp import read_command
 from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow
+from streamkeep.format.rows.retention import NO_RETENTION
 from streamkeep.replication.address import parse_address
-from streamkeep.replication.commands import Followed, Following, all_followed, release
-from streamkeep.replication.link import FileReader, Link, LinkLost, RefusedError, Stopped
+from streamkeep.replication.commands import Followed, Following, all_followed
+from streamkeep.replication.link import Link, LinkLost, RefusedError, Stopped
 from streamkeep.replication.synchronize import Synchronization
-from streamkeep.transfer.aof import BATCH_BYTES, BATCH_COMMANDS, Command, CommandFailure
+from streamkeep.transfer.aof import CommandFailure, OtherDatabase
 from streamkeep.transfer.stores import Target
 
 Deletions = Literal["apply", "keep"]
@@ -89,7 +90,10 @@ def detach(store: Store[Any]) -> int:
         for start in range(0, len(names), _DETACHED):
             with store.transaction() as transaction:
                 for name in names[start : start + _DETACHED]:
-                    release(transaction.txn, name)
+                    stream = transaction.txn.find_stream(name)
+                    if stream is not None:
+                        retention = stream.retention() or NO_RETENTION
+                        stream.set_retention(retention._replace(follows=False))
         with store.transaction() as transaction:  # at last, so that this can be done again
             transaction.txn.delete(META, META_FOLLOWING)
     finally:
@@ -112,10 +116,6 @@ class Follower:
 
     Attributes:
         stop: set it to end `run`.
-        address: of the server.
-        followed: which keys are followed, and
-        skip: which commands are not applied.
-        resync: the streams of another server may take the place of those that the store has.
         problem: why there is no connection; empty while there is one.
     """
 
@@ -155,29 +155,24 @@ class Follower:
             ArgumentError: the address, a pattern or an option cannot be used.
         """
         address = parse_address(source)
-        self.address = address._replace(password=address.password or password)
-        self._match = tuple(match)
         if deletions not in ("apply", "keep"):
             raise ArgumentError(f"deletions must be 'apply' or 'keep', not {deletions!r}")
         if backlog < 1 << 20:
             raise ArgumentError(f"backlog must be 1 MiB or more, not {backlog}")
-        self.followed = Followed(self._match, deletions)
+        self._address = address._replace(password=address.password or password)
+        self._name = address.shown()
+        self._match = tuple(match)
+        self._followed = Followed(self._match, deletions)
         self._deletions = deletions
-        self.skip = tuple(skip)
-        self.resync = resync
+        self._skip = tuple(skip)
+        self._resync = resync
         self._backlog = backlog
         self._target = Target(store, sync)
         self._told = told or log.info
         self._progress = progress
-        self._link: Link | None = None
+        self._row = FollowingRow("")
         self.stop = threading.Event()
         self.problem = ""
-
-    @property
-    def waiting(self) -> int:
-        """Bytes that came and are not applied."""
-        link = self._link
-        return 0 if link is None else link.waiting
 
     def run(self, *, once: bool = False) -> FollowReport:
         """Follow the server; return when `stop` is set.
@@ -201,214 +196,151 @@ class Follower:
             store = target.store()
             lock = _lock(store)
             try:
-                row = self._begin(store)
-                return self._run(target, store, row, once)
+                self._row = self._begin(store)
+                self._keep_on(store, once)
             finally:
                 os.close(lock)
-
-    def _begin(self, store: Store[Any]) -> FollowingRow:
-        """Return the row to go on from."""
-        address = self.address
-        row = following(store)
-        if row is None:
-            return FollowingRow(
-                address.shown(),
-                database=address.database,
-                match=self._match,
-                deletions=self._deletions,
-            )
-        settings = (row.match, row.deletions)
-        if self.resync or settings != (self._match, self._deletions):
-            row = row._replace(replication_id="")
-        if row.database != address.database and not self.resync:
-            raise StoreError(
-                f"the store follows {row.source}, another database than {address.database}; next: "
-                "take another store, or all streams anew with resync=True (--resync)"
-            )
-        return row._replace(database=address.database, match=self._match, deletions=self._deletions)
-
-    def _run(
-        self, target: Target, store: Store[Any], row: FollowingRow, once: bool
-    ) -> FollowReport:
-        session = _Session(self, target, store, row)
-        durable = store._waits(target.sync)
-        pause = _SHORTEST_PAUSE_S
-        while not self.stop.is_set():
-            before = session.row.offset
-            try:
-                self._link = Link(self.address, store.path, self._backlog, durable=durable)
-                session.run(self._link, once)
-            except Stopped:
-                break
-            except RefusedError as error:
-                raise RefusedError(f"{self.address.shown()}: {error}") from error
-            except (LinkLost, StoreFullError) as error:
-                if once:
-                    raise type(error)(f"{self.address.shown()}: {error}") from error
-                self._lost(str(error))
-            finally:
-                if self._link is not None:
-                    self._link.close()
-                    self._link = None
-            pause = _SHORTEST_PAUSE_S if session.row.offset != before else pause * 2
-            pause = min(pause, _LONGEST_PAUSE_S)
-            self.stop.wait(pause)
-        row = session.row
+        row = self._row
         return FollowReport(
             row.source, row.offset, row.full, row.commands, row.entries, row.skipped, row.time_ms
         )
 
-    def connected(self, full: bool) -> None:
-        """Say that the connection is made."""
-        self.problem = ""
-        how = "took all its streams, and follows" if full else "goes on"
-        self._told(f"{self.address.shown()}: {how}")
+    def _begin(self, store: Store[Any]) -> FollowingRow:
+        """Return the row to go on from."""
+        database = self._address.database
+        row = following(store) or FollowingRow(
+            self._name, database=database, match=self._match, deletions=self._deletions
+        )
+        if self._resync or (row.match, row.deletions) != (self._match, self._deletions):
+            row = row._replace(replication_id="")
+        if row.database != database and not self._resync:
+            raise StoreError(
+                f"the store follows {row.source}, another database than {database}; next: "
+                "take another store, or all streams anew with resync=True (--resync)"
+            )
+        return row._replace(database=database, match=self._match, deletions=self._deletions)
 
-    def told(self, text: str) -> None:
-        """Say something."""
-        self._told(text)
+    def _keep_on(self, store: Store[Any], once: bool) -> None:
+        """Follow over one connection after the other."""
+        pause = _SHORTEST_PAUSE_S
+        while not self.stop.is_set():
+            before = self._row.offset
+            link = None
+            try:
+                durable = store._waits(self._target.sync)
+                link = Link(self._address, store.path, self._backlog, durable=durable)
+                self._follow(store, link, once)
+            except Stopped:
+                return
+            except RefusedError as error:
+                raise RefusedError(f"{self._name}: {error}") from error
+            except (LinkLost, StoreFullError) as error:
+                if once:
+                    raise type(error)(f"{self._name}: {error}") from error
+                if str(error) != self.problem:
+                    self._told(f"{self._name}: {error}; trying again")
+                self.problem = str(error)
+            finally:
+                if link is not None:
+                    link.close()
+            pause = _SHORTEST_PAUSE_S if self._row.offset != before else pause * 2
+            pause = min(pause, _LONGEST_PAUSE_S)
+            self.stop.wait(pause)
 
-    def progressed(self, done: int, total: int | None) -> None:
-        """Say how much of the file of all keys was read."""
-        if self._progress is not None:
-            self._progress(done, total)
-
-    def _lost(self, problem: str) -> None:
-        if problem != self.problem:
-            self._told(f"{self.address.shown()}: {problem}; trying again")
-        self.problem = problem
-
-
-class _Session:
-    """What one connection after the other brings.
-
-    Attributes:
-        row: how far the store is.
-    """
-
-    def __init__(
-        self, follower: Follower, target: Target, store: Store[Any], row: FollowingRow
-    ) -> None:
-        self._follower = follower
-        self._target = target
-        self._store = store
-        self.row = row
-        self._batch: list[Command] = []
-        self._multi = -1  # where in it a MULTI is that has no EXEC yet
-        self._size = 0
-
-    def run(self, link: Link, once: bool) -> None:
+    def _follow(self, store: Store[Any], link: Link, once: bool) -> None:
         """Take what a connection brings, until it ends.
 
         Raises:
             Stopped: the follower is to end, or has what it was to get.
             LinkLost: the connection is lost.
         """
-        follower = self._follower
         end = link.offset() if once else -1
-        answer = link.psync(self.row.replication_id, self.row.offset)
+        full, replication_id, offset = link.psync(self._row.replication_id, self._row.offset)
         rest = b""
-        if answer.full:
-            self._check_source()
-            rest = self._synchronize(link, answer.replication_id, answer.offset)
+        if full:
+            rest = self._synchronize(store, link, replication_id, offset)
             link.loading = False
-        self.row = self.row._replace(
-            source=follower.address.shown(), replication_id=answer.replication_id
-        )
-        follower.connected(answer.full)
-        commands = Following(self._target, follower.followed, self.row, follower.skip)
-        self._batch, self._multi, self._size = [], -1, 0
-        where = follower.address.shown()
+        self._row = self._row._replace(source=self._name, replication_id=replication_id)
+        self.problem = ""
+        how = "took all its streams, and follows" if full else "goes on"
+        self._told(f"{self._name}: {how}")
+
+        def moved(entries: int) -> None:
+            self._row = commands.row
+            link.acknowledged = self._row.offset
 
         def more(size: int) -> bytes:
-            if not link.waiting:  # what has come is applied before the wait for more
-                self._apply(commands, link)
-                if 0 <= end <= self.row.offset:
+            if not link.spool.size:  # what has come is applied before the wait for more
+                commands.flush()
+                if 0 <= end <= self._row.offset:
                     raise Stopped
-            return link.read(follower.stop)
+            data = link.read(self.stop)
+            commands.came_ms = int(link.spool.came * 1000)
+            return data
 
-        source = Source(more, where, rest)
-        begin = self.row.offset
+        commands = Following(self._target, self._followed, self._row, self._skip, moved)
+        commands.came_ms = int(link.spool.came * 1000)
+        source = Source(more, self._name, rest)
+        begin = link.acknowledged = self._row.offset
         number = 0
-        link.acknowledged = begin
         try:
             while True:
                 words = read_command(source)
                 if not words:
                     continue
                 number += 1
-                name = words[0].upper()
-                if name == b"MULTI":
-                    self._multi = len(self._batch)
-                elif name == b"EXEC":
-                    self._multi = -1
-                asks = name == b"REPLCONF"  # for the offset; it counts as bytes, as PING does
-                self._batch.append((number, begin + source.offset, [b"PING"] if asks else words))
-                self._size += sum(map(len, words))
-                if asks or len(self._batch) >= BATCH_COMMANDS or self._size >= BATCH_BYTES:
-                    self._apply(commands, link)
-                    if asks:
-                        link.acknowledge_now()
-                    if follower.stop.is_set():
-                        raise Stopped
+                asks = words[0].upper() == b"REPLCONF"  # for the offset; it counts, as PING does
+                commands.add((number, begin + source.offset, [b"PING"] if asks else words))
+                if asks:
+                    commands.flush()
+                    link.acknowledge_now()
+                if self.stop.is_set():
+                    raise Stopped
         except CorruptionError as error:
-            if error.where != where:
+            if error.where != self._name:
                 raise
             raise LinkLost(str(error)) from error
-
-    def _apply(self, commands: Following, link: Link) -> None:
-        """Apply the commands that have come, except those of a transaction that has no end yet."""
-        end = len(self._batch) if self._multi < 0 else self._multi
-        if not end:
-            return
-        batch, self._batch, self._size = self._batch[:end], self._batch[end:], 0
-        self._multi = min(self._multi, 0)
-        commands.came_ms = link.came_ms
-        try:
-            commands.run_batch(batch)
         except CommandFailure as failure:
-            self.row = commands.row
-            if not commands.anew:
-                raise FollowError(
-                    f"{failure}; the store has everything before it; next: if the command changes "
-                    f"no stream, leave it out with skip (--skip {failure.name}), or take all "
-                    "streams anew with resync=True (--resync)"
-                ) from failure
-            self.row = self.row._replace(replication_id="")
-            raise LinkLost(f"{failure}: all streams are taken anew") from failure
-        self.row = commands.row
-        link.acknowledged = self.row.offset
+            if isinstance(commands.refusal, OtherDatabase):
+                self._row = self._row._replace(replication_id="")
+                raise LinkLost(f"{failure}: all streams are taken anew") from failure
+            raise FollowError(
+                f"{failure}; the store has everything before it; next: if the command changes no "
+                f"stream, leave it out with skip (--skip {failure.name}), or take all streams anew "
+                "with resync=True (--resync)"
+            ) from failure
 
-    def _check_source(self) -> None:
-        """Refuse the file of a server that has another history than the one followed so far."""
-        row, follower = self.row, self._follower
-        if row.full and row.source != follower.address.shown() and not follower.resync:
-            raise StoreError(
-                f"the store follows {row.source}, and {follower.address.shown()} does not go on "
-                "where that was; next: take another store, or take all streams of this server with "
-                "resync=True (--resync)"
-            )
-
-    def _synchronize(self, link: Link, replication_id: str, offset: int) -> bytes:
+    def _synchronize(
+        self, store: Store[Any], link: Link, replication_id: str, offset: int
+    ) -> bytes:
         """Take all streams; return the bytes that came after the file."""
-        follower = self._follower
-        reader = FileReader(lambda: link.read(follower.stop))
-        where = f"{follower.address.shown()}, file of all keys"
-        synchronization = Synchronization(self._store, follower.followed, self.row)
+        row, done = self._row, 0
+        if row.full and row.source != self._name and not self._resync:  # it has another history
+            raise StoreError(
+                f"the store follows {row.source}, and {self._name} does not go on where that was; "
+                "next: take another store, or take all streams of this server with resync=True "
+                "(--resync)"
+            )
+        where = f"{self._name}, file of all keys"
+        synchronization = Synchronization(store, self._followed, row)
 
         def read(size: int) -> bytes:
-            if follower.stop.is_set():  # without a wait for the rest of the file
+            nonlocal done
+            if self.stop.is_set():  # without a wait for the rest of the file
                 raise Stopped
-            data = reader.read(size)
-            follower.progressed(reader.done, reader.total)
+            data = link.read(self.stop)
+            done += len(data)
+            if self._progress is not None:
+                total = synchronization.total
+                self._progress(done if total is None else min(done, total), total)
             return data
 
         try:
-            self.row = synchronization.run(read, where, replication_id, offset)
+            self._row = synchronization.run(read, where, replication_id, offset)
         except (CommandError, CorruptionError) as error:
             if isinstance(error, CorruptionError) and not error.where.startswith(where):
                 raise
             raise FollowError(f"{error}; no stream was changed by this file") from error
         for kind, count in synchronization.losses.items():
-            follower.told(f"{where}: {count} with another type, {kind}: not followed")
-        return reader.rest
+            self._told(f"{where}: {count} with another type, {kind}: not followed")
+        return synchronization.rest

@@ -32,11 +32,13 @@ from streamkeep.format.core.id_codec import Id, next_id, parse_id
 from streamkeep.format.core.keys import GROUPS, name_key
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range
-from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_rdb
+from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_records
+from streamkeep.format.redis.rdb_values import Source
 from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.format.rows.extension import RETENTION, without_section
 from streamkeep.format.rows.following import FollowingRow
 from streamkeep.replication.commands import Followed, all_followed, put_row
+from streamkeep.replication.link import LinkLost
 from streamkeep.server.commands.strings import delete_keys
 from streamkeep.transfer.differences import BOTH, FIRST, diff_entries
 from streamkeep.transfer.loading.staged import BATCH_ENTRIES, Load
@@ -49,6 +51,8 @@ class Synchronization:
 
     Attributes:
         losses: what the file has beside the streams that are followed.
+        total: bytes of the file; None where the server does not say that.
+        rest: what was read after the file.
     """
 
     def __init__(self, store: Store[Any], followed: Followed, row: FollowingRow) -> None:
@@ -60,9 +64,12 @@ class Synchronization:
         self._load = Load(store, "replace", token="follow")
         self._added = 0
         self.losses = Losses()
+        self.total: int | None = None
+        self.rest = b""
 
     def run(self, read: Read, where: str, replication_id: str, offset: int) -> FollowingRow:
-        """Read a file, and bring the store to its state; return the row that says so.
+        """Read a file, $length CRLF bytes or $EOF:mark CRLF bytes mark, and bring the store to
+        its state; return the row that says so.
 
         Args:
             replication_id, offset: of the file.
@@ -97,8 +104,20 @@ class Synchronization:
     # --- 1: the file ----------------------------------------------------------------------------
 
     def _read(self, read: Read, where: str) -> RdbEnd:
-        for record in read_rdb(read, where):
+        head = Source(read, where)
+        line = b""
+        while not line:  # empty ones come while the server prepares the file
+            line = head.line(_LONGEST_LINE).rstrip(b"\r")
+        mark = line.removeprefix(b"$EOF:") if line.startswith(b"$EOF:") else b""
+        if not mark and not (line[:1] == b"$" and line[1:].isdigit()):
+            raise LinkLost(f"found {line[:60]!r}, expected a file")
+        self.total = None if mark else int(line[1:])
+        source = Source(read, where, head.rest())
+        for record in read_records(source):
             if isinstance(record, RdbEnd):
+                if source.take(len(mark)) != mark or self.total not in (None, source.offset):
+                    source.fail(f"the file ends here, but it began with {line[:60]!r}")
+                self.rest = source.rest()
                 return record
             here = record.database == self._row.database
             if not isinstance(record, StreamObject):
@@ -197,7 +216,7 @@ class Synchronization:
             keys.rename(txn, staged, key, False)
             renamed = txn.find_stream(key)
             assert renamed is not None
-            self._followed.adopt(renamed)
+            renamed.set_retention(self._followed.retention)
         gone = [
             name
             for name in all_followed(txn)
@@ -245,3 +264,4 @@ def _ids(what: str) -> tuple[Id, Id]:
 
 
 _BATCH_BYTES: Final = 4 << 20
+_LONGEST_LINE: Final = 1 << 16

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.redis.stream_dump import STREAM_TYPES, Losses
@@ -35,6 +36,7 @@ BATCH_COMMANDS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 DATABASE: Final = b"0"  # the only one that is loaded
 EXPIRES: Final = "time of a stream to expire"
+OTHER_KEY: Final = "command for a key that is not followed"
 PAYLOAD: Final = "payload"  # the place that an error names where RESTORE finds damage
 
 Command = tuple[int, int, list[bytes]]  # its number, from 1 on, its offset, and its words
@@ -87,6 +89,7 @@ class Replay:
         done: the number of the last command that was applied or skipped.
         entries: how many XADD has added.
         losses: the commands that were skipped, by their names.
+        refusal: why the last command was not run, if it must not be skipped either.
     """
 
     def __init__(
@@ -102,6 +105,10 @@ class Replay:
         self.txn: Any = None
         self.done = self.entries = 0
         self.losses = Losses()
+        self.refusal: _Refusal | None = None
+        self._batch: list[Command] = []
+        self._size = 0  # of its words
+        self._multi = -1  # where in it a MULTI is that has no EXEC yet
 
     def run(self, commands: Iterator[tuple[int, list[bytes]]]) -> None:
         """Run commands.
@@ -112,35 +119,44 @@ class Replay:
             OpenMulti: the last commands are a transaction without an end. All before it are
                 applied.
         """
-        batch: list[Command] = []
-        multi = 0  # the number of the MULTI that has no EXEC yet
-        before = 0  # how many commands of the batch come before it
-        size = 0
         try:
             for number, (offset, words) in enumerate(commands, 1):
-                name = words[0].upper()
-                if number < self._first:
-                    self.done = number
-                    if name == b"SELECT":
-                        self.database = words[-1]
+                if number >= self._first:
+                    self.add((number, offset, words))
                     continue
-                if name == b"MULTI" and not multi:
-                    multi, before = number, len(batch)
-                elif name in (b"EXEC", b"DISCARD"):
-                    if name == b"DISCARD" and multi:
-                        batch[before:] = [(one, at, [b"PING"]) for one, at, _ in batch[before:]]
-                    multi = 0
-                batch.append((number, offset, words))
-                size += sum(map(len, words))
-                if not multi and (len(batch) >= BATCH_COMMANDS or size >= BATCH_BYTES):
-                    self.run_batch(batch)
-                    batch, size = [], 0
+                self.done = number
+                if words[0].upper() == b"SELECT":
+                    self.database = words[-1]
         except CorruptionError:  # often the end of a file that was being written
-            self.run_batch(batch[:before] if multi else batch)
+            self.flush()
             raise
-        self.run_batch(batch[:before] if multi else batch)
-        if multi:
-            raise OpenMulti(multi)
+        self.flush()
+        if self._batch:
+            raise OpenMulti(self._batch[0][0])
+
+    def add(self, command: Command) -> None:
+        """Take one command; run all that have come where they are enough for a batch."""
+        words = command[2]
+        name = words[0].upper()
+        batch = self._batch
+        if name == b"MULTI" and self._multi < 0:
+            self._multi = len(batch)
+        elif name in (b"EXEC", b"DISCARD"):
+            if name == b"DISCARD" and self._multi >= 0:
+                batch[self._multi :] = [(one, at, [b"PING"]) for one, at, _ in batch[self._multi :]]
+            self._multi = -1
+        batch.append(command)
+        self._size += sum(map(len, words))
+        enough = len(batch) >= BATCH_COMMANDS or self._size >= BATCH_BYTES
+        if enough and self._multi < 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Run the commands that have come, except those of a transaction that has no end yet."""
+        end = len(self._batch) if self._multi < 0 else self._multi
+        batch, self._batch, self._size = self._batch[:end], self._batch[end:], 0
+        self._multi = min(self._multi, 0)
+        self.run_batch(batch)
 
     def run_batch(self, batch: list[Command]) -> None:
         if not batch:
@@ -196,6 +212,7 @@ class Replay:
         except CommandError as error:
             return error.redis_error
         except _Refusal as refusal:
+            self.refusal = refusal
             return str(refusal)
         except CorruptionError as error:
             if error.where != PAYLOAD:
@@ -203,8 +220,23 @@ class Replay:
             raise _Broken(command, str(error)) from error
         return ""
 
+    def find(self, name: bytes) -> Stream | None:
+        """Return the stream of a name, if commands may change it."""
+        return cast("Stream | None", self.txn.find_stream(name))
+
+    def wants(self, name: bytes) -> bool:
+        """Return whether a stream may be put under a name."""
+        return True
+
+    def put(self, name: bytes, run: Callable[..., object], words: list[bytes]) -> None:
+        """Run a command that puts a stream under a name, as RENAME does."""
+        run(self.txn, words, 0)
+
     def delete(self, names: list[bytes]) -> int:
         return delete_keys(self.txn, names)
+
+    def flush_all(self) -> None:
+        keys.run_flush(self.txn, [b"FLUSHALL"], 0)
 
     def lose(self, name: bytes) -> None:
         self.losses.add(f"command {name.decode('ascii', 'backslashreplace')}")
@@ -240,7 +272,7 @@ class Replay:
     def elsewhere(self, name: bytes, words: list[bytes]) -> None:
         """Handle a command for another database; a few of them reach the one that is loaded."""
         if name == b"FLUSHALL":
-            keys.run_flush(self.txn, words, 0)
+            self.flush_all()
         elif name in _BETWEEN and self.loaded in _BETWEEN[name](words):
             raise OtherDatabase(self.loaded)
         elif name in _SCRIPTS:
@@ -255,12 +287,9 @@ _DELIVERS: Final = (b"XREADGROUP", b"XAUTOCLAIM")  # files have XCLAIM in their 
 _STREAMS: Final = command_table.by_name(
     spec
     for spec in (*command_table.SPECS, *command_table.SERVER_SPECS)
-    if spec.name in ("del", "unlink", "flushdb", "flushall")
-    or (
-        spec.name.startswith("x")
-        and spec.kind != command_table.READS
-        and spec.name.upper().encode() not in _DELIVERS
-    )
+    if spec.name.startswith("x")
+    and spec.kind != command_table.READS
+    and spec.name.upper().encode() not in _DELIVERS
 )
 _REPLAYED: Final = {"xadd": append.replay_xadd, "xtrim": append.replay_xtrim}
 
@@ -297,17 +326,23 @@ def _delete_if_plain(on: Replay, words: list[bytes]) -> None:
 
 def _rename_or_copy(on: Replay, words: list[bytes]) -> None:
     """RENAME, RENAMENX, COPY; a key of another type may get the name of a stream."""
-    name = words[0].upper()
+    name, source, target = words[0].upper(), words[1], words[2]
     if name == b"COPY" and copied_to(words, on.loaded) != on.loaded:
         on.losses.add("copy of a key into another database")
-    elif on.txn.find_stream(words[1]) is not None:
+    elif on.find(source) is None:
+        if on.wants(target) and not on.wants(source):  # which may be a stream
+            raise OtherDatabase(on.loaded)
+        if name == b"RENAME" or b"REPLACE" in map(bytes.upper, words[3:]):
+            on.delete([target])
+        on.lose(name)
+    elif on.wants(target):
         run = command_table.find(words).run
         assert run is not None
-        run(on.txn, words, 0)
+        on.put(target, run, words)
     else:
-        if name == b"RENAME" or b"REPLACE" in map(bytes.upper, words[3:]):
-            on.delete(words[2:3])
-        on.lose(name)
+        if name != b"COPY":
+            on.delete([source])
+        on.losses.add(OTHER_KEY)
 
 
 def copied_to(words: list[bytes], database: bytes) -> bytes:
@@ -317,10 +352,13 @@ def copied_to(words: list[bytes], database: bytes) -> bytes:
 
 def _restore(on: Replay, words: list[bytes]) -> None:
     key, ttl, payload = words[1:4]
+    if not on.wants(key):
+        on.losses.add(OTHER_KEY)
+        return
     replace = [word for word in words[4:] if word.upper() == b"REPLACE"]
     if payload[:1] and payload[0] in STREAM_TYPES:
         expires = integer(ttl)  # before anything changes
-        keys.run_restore(on.txn, [b"RESTORE", key, b"0", payload, *replace], 0)
+        on.put(key, keys.run_restore, [b"RESTORE", key, b"0", payload, *replace])
         if expires:
             on.losses.add(EXPIRES)
         return
@@ -332,7 +370,7 @@ def _restore(on: Replay, words: list[bytes]) -> None:
 def _expire(on: Replay, words: list[bytes]) -> None:
     """EXPIRE and its kind. When the time comes, a server writes DEL into its file."""
     name = words[0].upper()
-    if on.txn.find_stream(words[1]) is None:
+    if on.find(words[1]) is None:
         on.lose(name)
     elif not name.endswith(b"AT") and integer(words[2]) <= 0:
         on.delete(words[1:2])
@@ -354,7 +392,9 @@ def _swap(on: Replay, words: list[bytes]) -> None:
 
 
 # How many words each has at least, and what it does.
-_ANY_KEY: Final[dict[bytes, tuple[int, Callable[[Replay, list[bytes]], None]]]] = {
+_ANY_KEY: Final[dict[bytes, tuple[int, Callable[[Replay, list[bytes]], object]]]] = {
+    **dict.fromkeys((b"DEL", b"UNLINK"), (2, lambda on, words: on.delete(words[1:]))),
+    **dict.fromkeys((b"FLUSHDB", b"FLUSHALL"), (1, lambda on, words: on.flush_all())),
     b"DELEX": (2, _delete_if_plain),
     **dict.fromkeys((b"RENAME", b"RENAMENX", b"COPY"), (3, _rename_or_copy)),
     **dict.fromkeys((b"RESTORE", b"RESTORE-ASKING"), (4, _restore)),
