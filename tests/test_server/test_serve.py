@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import streamkeep
+from certificates import make_certificate
 from cli_runner import run, start
 from patience import PATIENCE_S, line_of
 from resp_peer import Peer
@@ -144,16 +145,9 @@ def test_tls_or_its_refusal_makes_an_address_safe() -> None:
 
 
 def test_tls_is_spoken_where_there_is_a_certificate(tmp_path: Path) -> None:
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
-         "-keyout", str(tmp_path / "k"), "-out", str(tmp_path / "c")],
-        capture_output=True, check=False,
-    )  # fmt: skip
-    if made.returncode:
-        pytest.skip("openssl makes no certificate here")
-    context = ssl.create_default_context(cafile=str(tmp_path / "c"))
-    tls = (tmp_path / "c", tmp_path / "k", None)
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    tls = (certificate, key, None)
     with served(tmp_path / "s", bind=["127.0.0.1:0"], tls=tls) as shown:
         assert ask_tcp("localhost", int(shown["port"]), context) == b"+PONG\r\n"
 

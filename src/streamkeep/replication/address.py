@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from streamkeep.format.core.errors import ArgumentError
 
 _PORT: Final = 6379
+_FILES: Final = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")  # as redis-py calls them
 _FORMS: Final = "redis://[user:password@]host[:port][/db], rediss://..., or unix:///socket[?db=0]"
 
 
@@ -18,6 +19,8 @@ class Address(NamedTuple):
         path: of a Unix socket; empty for a host.
         tls: whether the connection is encrypted, and the name of the host is checked.
         database: the number of the database.
+        files: for TLS: the certificate of this client, its key, and the authorities that are
+            trusted in place of those of the system; each may be empty.
     """
 
     host: str
@@ -27,6 +30,7 @@ class Address(NamedTuple):
     user: str
     password: str
     database: int
+    files: tuple[str, ...]
 
     def shown(self) -> str:
         """Return the address without user and password."""
@@ -54,7 +58,8 @@ def parse_address(text: str) -> Address:
         parts.path if unix else parts.netloc
     ):
         raise _refused(text, f"expected {_FORMS}")
-    if unknown := sorted(query.keys() - {"db"}):
+    known = ("db", *_FILES) if parts.scheme == "rediss" else ("db",)
+    if unknown := sorted(query.keys() - {*known}):
         raise _refused(text, f"unknown option {unknown[0]!r}; expected {_FORMS}")
     database = query["db"][0] if "db" in query else ("" if unix else parts.path.strip("/"))
     if database and not (database.isascii() and database.isdigit() and len(database) < 6):
@@ -67,6 +72,7 @@ def parse_address(text: str) -> Address:
         unquote(parts.username or ""),
         unquote(parts.password or ""),
         int(database or 0),
+        tuple(query.get(name, [""])[0] for name in _FILES),
     )
 
 

@@ -146,7 +146,13 @@ class Link:
             if line[:1] == b"$" and line[1:].isdigit():
                 line = replies.take(int(line[1:]) + 2)[:-2]
         except OSError as error:
-            raise LinkLost(f"{words[0]}: {error.strerror or error}") from error
+            problem = f"{words[0]}: {error.strerror or error}"
+            if isinstance(error, ssl.SSLError) and not self._address.files[0]:
+                problem += (
+                    "; next: if the server asks for certificates, add ?ssl_certfile=FILE"
+                    "&ssl_keyfile=FILE to the address"
+                )
+            raise LinkLost(problem) from error
         except CorruptionError as error:
             problem = "not a Redis server: it answers with a line without an end"
             raise RefusedError(problem) from error
@@ -240,6 +246,15 @@ class Stopped(Exception):
 
 
 def _connect(address: Address) -> socket.socket:
+    certificate, key, authorities = address.files
+    try:
+        context = ssl.create_default_context(cafile=authorities or None)
+        if certificate:
+            context.load_cert_chain(certificate, key or None)
+    except OSError as error:
+        raise ArgumentError(
+            f"{address.shown()}: a file of ssl_... cannot be read: {error}"
+        ) from error
     try:
         if address.path:
             made = socket.socket(socket.AF_UNIX)
@@ -249,7 +264,6 @@ def _connect(address: Address) -> socket.socket:
             made = socket.create_connection((address.host, address.port), _CONNECT_S)
             made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if address.tls:
-                context = ssl.create_default_context()
                 made = context.wrap_socket(made, server_hostname=address.host)
     except ssl.SSLCertVerificationError as error:
         raise ArgumentError(f"{address.shown()}: its certificate: {error.verify_message}") from None
