@@ -23,9 +23,11 @@ from patience import line_of, wait_until
 from real_redis.mixed import KEYS, random_command
 from real_redis.server import RealRedis, running_redis
 from real_redis.shown import TIMES, caller, stream
+from resp_peer import Peer
 from streamkeep import ArgumentError, NotAStoreError, StoreError, StoreLockedError, recovery
 from streamkeep.replication import Follower, FollowError, LinkLost, RefusedError, detach, following
 from streamkeep.replication.synchronize import Synchronization
+from test_server.conftest import served
 from tiers import daily_or_all, slow_but
 
 pytestmark = pytest.mark.redis
@@ -575,6 +577,21 @@ def test_a_follower_that_never_had_a_connection_says_so(store: Path) -> None:
         process.terminate()
         said = process.stderr.read().decode()
     assert said == f"{store}: has nothing of redis://127.0.0.1:1/0 yet\n"
+
+
+def test_a_server_of_a_store_that_follows_says_how_that_ends(
+    server: RealRedis, tmp_path: Path
+) -> None:
+    store = tmp_path / "s"
+    fill(server, "s", 1)
+    once(server, store)
+    with served(store, unix=tmp_path / "u"), Peer(tmp_path / "u") as peer:
+        said = peer.call("REPLICAOF", "NO", "ONE").decode()
+        assert f"follow {source(server)}" in said
+        assert f"{store} --detach`" in said
+        with streamkeep.open(store) as opened:
+            detach(opened)
+        assert peer.call("REPLICAOF", "NO", "ONE") == b"+OK\r\n"
 
 
 def test_a_server_that_starts_later_is_waited_for(tmp_path: Path, store: Path) -> None:

@@ -219,7 +219,13 @@ def test_replies(peer: Peer, words: list[Any], reply: bytes) -> None:
 
 
 def test_server_is_no_replica(peer: Peer) -> None:
-    assert b"streamkeep follow" in peer.call("REPLICAOF", "127.0.0.1", 6379)
+    refused = peer.call("REPLICAOF", "127.0.0.1", 6379)
+    assert b"`streamkeep follow redis://127.0.0.1:6379 /" in refused
+    assert b"'redis://[::1]:7' " in peer.call("SLAVEOF", "::1", 7)
+    hostile = peer.call("REPLICAOF", b"h\r\n+OK", 6379)
+    assert hostile.startswith(b"-ERR")
+    assert hostile.count(b"\r\n") == 1
+    assert peer.call("REPLICAOF", "h", "x") == b"-ERR Invalid master port\r\n"
     peer.call("MULTI")
     assert b"not allowed inside a transaction" in peer.call("PSYNC", "?", -1)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
+from streamkeep.engine.store.durability import following_of
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.replies import NIL_ARRAY, OK, CodedError, Status
 from streamkeep.server.commands.words import (
@@ -323,11 +325,20 @@ def _role(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 
 def _replicaof(client: Connection, words: list[bytes], turn: Turn) -> object:
+    path = quote(str(client.server.environment.path))
     if option(words[1]) == b"NO" and option(words[2]) == b"ONE":
-        return OK
+        row = following_of(turn.read_txn())
+        if row is None:
+            return OK
+        raise CommandError(
+            f"another process has the store follow {row.source}; next: end it, and run `streamkeep "
+            f"follow {quote(row.source)} {path} --detach`"
+        )
+    host, port = text_of(words[1]), integer(words[2], "Invalid master port")
+    source = quote(f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}")
     raise CommandError(
         "this server is no replica, since its store has other writers; next: `streamkeep follow "
-        "redis://HOST:PORT STORE` copies what a Redis has"
+        f"{source} {path}` copies what that server has"
     )
 
 
