@@ -16,11 +16,13 @@ import streamkeep
 from streamkeep import Store, recovery, transfer
 from streamkeep.integrations.asgi import EventStream
 from streamkeep.jobs import (
+    Attempt,
     Job,
     JobFailedError,
     JobLostError,
     JobState,
     JobTransaction,
+    ListState,
     NoResultError,
     Queue,
     QueueDrainingError,
@@ -84,6 +86,7 @@ def puts() -> None:
     assert_type(job.id, str)
     assert_type(job.is_new, bool)
     assert_type(job.state(), JobState)
+    assert_type(job.history(), list[Attempt])
     assert_type(job.cancel(), bool)
     print(job.key, job.task, job.fields)
     assert_type((job.headers, job.priority, job.queued_ms), tuple[dict[str, str], str, int])
@@ -137,12 +140,14 @@ def control(store: Store[str]) -> None:
     letters = queue.dead_letters(count=5, reason="timeout", task="send")
     assert_type(letters, list[Letter])
     assert_type(letters[0].message, str)
+    assert_type(letters[0].history[0].begun_ms, int)
     assert_type(queue.requeue(letters[0].id), int)
     assert_type(queue.drop_dead(task="send"), int)
     assert_type(queue.run_now("job-1"), bool)
     assert_type(queue.cancel("job-1"), bool)
     assert_type(queue.job("job-1"), Job)
-    assert_type(queue.jobs("done", 10)[0].ended_ms, int)
+    state: ListState = "done"
+    assert_type(queue.jobs(state, 10)[0].ended_ms, int)
     assert_type([one.host for one in queue.workers()], list[str])
     assert_type([one.failed_attempts for one in queue.minutes(5)], list[int])
     queue.register_periodic()

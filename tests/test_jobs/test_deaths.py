@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,6 +96,8 @@ def test_deaths_are_no_attempts_until_they_are_too_many(queue: Queue, lives: Liv
         ("deaths", "5"),
         ("attempts", "1"),
     }
+    (dead,) = queue.dead_letters()
+    assert [(one.worker, one.error) for one in dead.history] == [("", "the worker died")] * 5
     assert not queue.store.row_range("jobs:mails", b"x", b"x\xff")
 
 
@@ -187,6 +190,10 @@ def test_only_the_poison_of_a_batch_becomes_a_dead_letter(tmp_path: Path) -> Non
         (letter,) = letters(queue)
         assert (letter["payload"], letter["deaths"]) == ('"poison"', "3")
         assert letter["reason"] == "3 workers died while they ran it"
+        runs = queue.dead_letters()[0].history
+        assert [one.error for one in runs] == ["the worker died"] * 3
+        assert len({one.worker for one in runs if one.worker.startswith(socket.gethostname())}) == 3
+        assert all(0 < one.begun_ms <= one.ended_ms for one in runs)
         assert queue.stats().done == 1
         assert len(list((path / "leases").iterdir())) == 1  # its own; those of the dead are read
 

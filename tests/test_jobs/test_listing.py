@@ -9,7 +9,7 @@ import pytest
 
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import NoSuchJobError, Queue
+from streamkeep.jobs import Attempt, JobLostError, NoSuchJobError, Queue
 from streamkeep.jobs.listing import Minute, call_text
 
 
@@ -52,7 +52,7 @@ def test_jobs_of_each_state_are_listed_with_times_and_workers(
     (again,) = queue.jobs()
     assert b"worker" not in again.fields
     with pytest.raises(ArgumentError, match="one of waiting, running"):
-        queue.jobs("dead")
+        queue.jobs("dead")  # type: ignore[arg-type]
 
 
 def test_a_running_job_is_found_behind_many_that_wait_for_a_retry(queue: Queue) -> None:
@@ -65,6 +65,55 @@ def test_a_running_job_is_found_behind_many_that_wait_for_a_retry(queue: Queue) 
     (worker,) = queue.workers()
     assert (worker.host, worker.process, worker.jobs) == (socket.gethostname(), os.getpid(), 1)
     assert worker.since_ms > 1_700_000_000_000
+
+
+def test_the_former_runs_of_a_job_are_kept_with_times_and_workers(
+    queue: Queue, clock: ManualClock
+) -> None:
+    @queue.task(retries=12, max_runtime="1s", backoff="1m")
+    def flaky(number: int) -> None:
+        clock.ms += 250
+        raise OSError(f"no line {clock.ms}" + "!" * 1000)
+
+    job = flaky.delay(7)
+    begin = clock.ms
+    assert queue.run_until_idle() == 1
+    first = Attempt(begin, begin + 250, queue.consumer.decode(), "")
+    for found in (queue.job(job.id).history(), queue.jobs("delayed")[0].history):
+        (run,) = found
+        assert run.error.startswith(f"builtins.OSError: no line {begin + 250}!!!")
+        assert (run._replace(error=""), len(run.error)) == (first, 200)
+    clock.ms += 60_000
+    taken = queue.get(0)
+    assert queue.jobs("running")[0].history == queue.job(job.id).history()
+    clock.ms += 4000  # its worker does not end it, so that another one does
+    assert queue.get_many(9) == []
+    second = queue.job(job.id).history()[1]
+    assert second._replace(error="") == (clock.ms - 4000, clock.ms, queue.consumer.decode(), "")
+    assert "it ran longer than 1000 ms" in second.error
+    with pytest.raises(JobLostError):
+        taken.done()
+    for _ in range(11):
+        clock.ms += 60_000
+        assert queue.run_until_idle() == 1
+    (letter,) = queue.dead_letters()
+    assert len(letter.history) == 10 < letter.attempts == 13
+    assert letter.history[-1].ended_ms == letter.failed_ms - 60_250
+    assert letter.history == queue.job(job.id).history() == queue.jobs("failed")[0].history
+    assert not queue.store.row_range(f"jobs:{queue.name}", b"x", b"x\xff")
+    queue.requeue(letter)
+    assert not queue.jobs()[0].history
+    again = queue.get(0)
+    again.retry(after=0, reason="not yet")
+    queue.get(0).done("well")
+    ((_, _, _, error),) = queue.job(again.id).history()
+    assert (error, queue.job(again.id).state()) == ("not yet", "done")
+
+
+def test_a_history_of_another_program_is_none(queue: Queue) -> None:
+    for wrong in (b"\xff", b"7", b"[7]", b'[[1, 2, "w", 3]]', b"[" * 100_000):
+        queue.store.xadd(f"{queue.name}:dead", {"job": "1-1", "history": wrong})
+    assert [one.history for one in queue.dead_letters()] == [[]] * 5
 
 
 def test_minutes_are_kept_for_a_day(queue: Queue, clock: ManualClock) -> None:

@@ -56,6 +56,7 @@ def test_every_line_of_the_text_is_valid(filled: Store) -> None:
         seen.append(line.rpartition(" ")[0])
     assert len(seen) == len(set(seen))
     assert 'streamkeep_queue_jobs{queue="default",state="waiting"} 2\n' in text
+    assert 'streamkeep_queue_parked{queue="default"} 0\n' in text
     assert 'streamkeep_group_oldest_pending_seconds{stream="or\\"ders\\n' in text
 
 

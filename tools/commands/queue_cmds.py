@@ -13,6 +13,7 @@ import click
 
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, time_text
+from streamkeep.jobs.layout import ListState
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, Positive, StorePath, Yes
 from streamkeep.tools.base.command import group_command
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 STATES: Final = ("waiting", "parked", "running", "delayed", "failed")  # columns of tables
 _MOST_CALL: Final = 1000
 # Fields that `show` has under other names, or not at all.
-_SHOWN_ELSEWHERE: Final = ("id", "job", "task", "queued", "begun", "ended", "failed", "worker")
+_SHOWN_ELSEWHERE: Final = (
+    *("id", "job", "task", "queued", "begun", "ended", "failed", "worker", "history"),
+)
 
 
 QueueName = Annotated[str, "(--queue NAME): The queue; without it, the only one of the store."]
@@ -179,11 +182,15 @@ def show(store_path: StorePath, job_id: str, name: QueueName | None = None) -> N
         output.summary(**members)
         return
     traceback_text = str(members.pop("traceback", ""))
+    history = members.pop("history")
     del members["task"], members["call" if members["call"] is None else "payload"]
     for key, value in members.items():
         if value not in (None, "", 0):
             text = time_text(value) if key.endswith("_ms") else value
             output.line(f"{key.removesuffix('_ms'):<12} {text}")
+    for run in history:
+        times = " to ".join(time_text(run[ms]) for ms in ("begun_ms", "ended_ms") if run[ms])
+        output.line(f"{'former run':<12} {times} {run['worker']}: {run['error']}")
     for one in traceback_text.splitlines():
         output.line(one)
 
@@ -203,15 +210,14 @@ def _members(job: Listed, queue: str) -> dict[str, Any]:
         "ended_ms": job.ended_ms or None,
         "worker": job.worker or None,
         "attempts": job.attempts,
+        "history": [one._asdict() for one in job.history],
     }
 
 
 @queue.command("jobs")
 def jobs(
     store_path: StorePath,
-    state: Literal[
-        "waiting", "delayed", "running", "done", "failed", "cancelled", "parked"
-    ] = "waiting",
+    state: ListState = "waiting",
     name: QueueName | None = None,
     count: Positive = 50,
 ) -> None:

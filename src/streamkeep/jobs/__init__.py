@@ -24,7 +24,7 @@ from streamkeep.jobs.errors import (
 )
 from streamkeep.jobs.job import Job, current_job
 from streamkeep.jobs.job_transaction import JobTransaction
-from streamkeep.jobs.layout import JobState
+from streamkeep.jobs.layout import Attempt, JobState, ListState
 from streamkeep.jobs.listing import QueueStats
 from streamkeep.jobs.queue import Queue, queue_names
 from streamkeep.jobs.running import Outcome
@@ -33,12 +33,14 @@ from streamkeep.jobs.waiting import known_tasks, take
 from streamkeep.jobs.worker import Worker
 
 __all__ = [
+    "Attempt",
     "Job",
     "JobCancelledError",
     "JobFailedError",
     "JobLostError",
     "JobState",
     "JobTransaction",
+    "ListState",
     "NoResultError",
     "NoSuchJobError",
     "Outcome",

@@ -86,6 +86,7 @@ class AsyncJob:
         await self.queue.done_many([self], [result])
 
     state = _awaited(Job.state)
+    history = _awaited(Job.history)
     cancel = _awaited(Job.cancel)
     retry = _awaited(Job.retry)
     fail = _awaited(Job.fail)

@@ -69,7 +69,8 @@ AT_ONCE: Final = 100  # in one transaction
 TRIES: Final = 10  # to find a job that runs again and again in the meantime
 _CONSUMER: Final = b"(purge)"
 _OF_RUN: Final = (  # fields that a letter has of the run that ended
-    b"job from reason error message traceback attempts deaths queued failed begun worker expires"
+    b"job from reason error message traceback attempts deaths queued failed begun worker"
+    b" history expires"
 ).split()
 
 
@@ -97,6 +98,11 @@ class Letter(NamedTuple):
     queued_ms: int
     failed_ms: int
     fields: layout.Fields
+
+    @property
+    def history(self) -> list[layout.Attempt]:
+        """The last ten runs that did not end the job."""
+        return layout.parse_history(self.fields.get(layout.HISTORY, b""))
 
 
 Wanted = Callable[[Letter], bool]

@@ -122,11 +122,12 @@ def finish(step: Step, ends: Sequence[End]) -> None:
     for job, result, ttl_ms, _ in ends:
         if job.runtime_key:
             step.delete_row(job.runtime_key)
+        history = step.past(job.place).history if job.deliveries > 1 else b""
         forget(step, job.place, job.fields, job.deliveries)
         job_id = job_id_of(job.place, job.fields)
         if ttl_ms and result is not None:
             attempts = job.deliveries - job.lost
-            facts = _facts(job.place, job.fields, job.consumer, job.begun_ms, attempts)
+            facts = _facts(job.place, job.fields, job.consumer, job.begun_ms, attempts, history)
             put_result(step, job_id, Stored(step.now_ms + ttl_ms, DONE, *result), facts)
         _tell(step, job_id)
     step.counters.count_done(len(ends), step.now_ms)
@@ -135,7 +136,7 @@ def finish(step: Step, ends: Sequence[End]) -> None:
 def forget(step: Step, place: Place, fields: Fields, deliveries: int) -> None:
     """Remove the rows of a job that has ended, and let those in that it held back."""
     if deliveries > 1:
-        step.delete_row(layout.DEATHS + place.pack())
+        step.delete_row(layout.PAST + place.pack())
     give_up_names(step, fields)
     release(step, fields)
     if step.settings.concurrency:
@@ -202,6 +203,10 @@ def fail_attempt(
     if not reason and attempts > policy.retries:
         reason = f"it failed {attempts} times" if attempts > 1 else "it failed"
     if not reason:
+        error = f"{error_type}: {text}" if error_type else text
+        worker = job.consumer.decode("utf-8", "replace")
+        run = layout.Attempt(job.begun_ms, step.now_ms, worker, plain(error))
+        step.keep_past(job.place, step.past(job.place).after(run))
         wait_ms = policy.backoff.delay_ms(attempts) if after_ms is None else after_ms
         retry(step, job, step.now_ms + wait_ms, counts=True)
         return True
@@ -262,13 +267,15 @@ def bury(
     )
     if begun_ms:
         letter |= {layout.BEGUN: begun_ms, layout.WORKER: consumer}
+    if history := step.past(place).history:
+        letter[layout.HISTORY] = history
     step.txn.xadd(step.names.dead, letter)
     step.counters.dead += 1
     forget(step, place, fields, 2)
     if ttl_ms:
         shown = (error_type, text) if error_type else ("streamkeep.jobs.DeadLetter", reason)
         data = json.dumps([*shown, traceback_text]).encode()
-        facts = _facts(place, fields, consumer, begun_ms, attempts)
+        facts = _facts(place, fields, consumer, begun_ms, attempts, history)
         put_result(step, job_id, Stored(step.now_ms + ttl_ms, FAILED, JSON, data), facts)
     _tell(step, job_id)
 
@@ -304,7 +311,9 @@ def extend(step: Step, job: Taken, policy: Policy) -> Taken:
 # --- results ------------------------------------------------------------------------------------
 
 
-def _facts(place: Place, fields: Fields, consumer: bytes, begun_ms: int, attempts: int) -> Fields:
+def _facts(
+    place: Place, fields: Fields, consumer: bytes, begun_ms: int, attempts: int, history: bytes
+) -> Fields:
     facts = {layout.QUEUED: fields.get(layout.QUEUED, b"%d" % place.ms)}
     for name in (layout.TASK, layout.CODEC):
         if name in fields:
@@ -315,6 +324,8 @@ def _facts(place: Place, fields: Fields, consumer: bytes, begun_ms: int, attempt
     if begun_ms:
         facts |= {layout.BEGUN: b"%d" % begun_ms, layout.WORKER: consumer}
     facts[layout.ATTEMPTS] = b"%d" % attempts
+    if history:
+        facts[layout.HISTORY] = history
     return facts
 
 

@@ -19,7 +19,7 @@ from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
 from streamkeep.jobs.handler_errors import end_with_error, log_failure
 from streamkeep.jobs.job_calls import NOTHING, begin_all, end_jobs, leave
 from streamkeep.jobs.job_transaction import JobTransaction
-from streamkeep.jobs.layout import Fields, JobState
+from streamkeep.jobs.layout import Attempt, Fields, JobState
 from streamkeep.jobs.listing import job_in
 from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step
@@ -172,6 +172,14 @@ class Job:
         """
         found = self.queue.core.read(lambda one: job_in(one, self.queue.core.names, self.id))
         return "unknown" if found is None else found.state
+
+    def history(self) -> list[Attempt]:
+        """Return the last ten runs that failed, or whose worker died, and did not end the job.
+
+        Of a job that has ended, they are kept with its result or its dead letter.
+        """
+        found = self.queue.core.read(lambda one: job_in(one, self.queue.core.names, self.id))
+        return [] if found is None else list(found.history)
 
     # --- its end, as a caller sees it -----------------------------------------------------------
 

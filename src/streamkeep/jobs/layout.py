@@ -6,6 +6,7 @@ docs/internals/jobs.md has the same as tables. The keys and the fields are perma
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from typing import Final, Literal, NamedTuple
 
@@ -29,6 +30,8 @@ PRIORITIES: Final = (HIGH, NORMAL, LOW)
 # What becomes of a job: the words of Python, commands, HTTP and metrics. `unknown`: it has ended,
 # and nothing of it was kept; or it never was.
 JobState = Literal["waiting", "delayed", "running", "done", "failed", "cancelled", "unknown"]
+# What is listed: `parked` is the part of `waiting` whose task no worker has.
+ListState = Literal["waiting", "delayed", "running", "done", "failed", "cancelled", "parked"]
 
 # First bytes of row keys.
 SETTINGS: Final = b"c"
@@ -39,7 +42,7 @@ SCHEDULE: Final = b"s"
 GATE: Final = b"g"
 HELD: Final = b"h"
 UNIQUE: Final = b"q"
-DEATHS: Final = b"x"
+PAST: Final = b"x"
 RESULT: Final = b"r"
 EXPIRY: Final = b"e"
 PERIODIC: Final = b"p"
@@ -73,6 +76,7 @@ BEGUN: Final = b"begun"  # these of ended jobs
 ENDED: Final = b"ended"
 WORKER: Final = b"worker"
 ATTEMPTS: Final = b"attempts"
+HISTORY: Final = b"history"
 # Fields that must be numbers or durations; a job without them can be run.
 OPTIONS: Final = frozenset(
     (RETRIES, BACKOFF, MAX_RUNTIME, EXPIRES, RESULT_TTL, CONCURRENCY, QUEUED)
@@ -84,12 +88,15 @@ Fields = dict[bytes, bytes]
 _TIME: Final = struct.Struct(">Q")
 _PLACE: Final = struct.Struct(">BQQ")
 _DELIVERY: Final = struct.Struct(">BQQQ")
+_PAST: Final = struct.Struct(">QQ")
 _SIZE: Final = struct.Struct(">I")
 _COUNTERS: Final = struct.Struct(">12Q")
 _LEFT_OVER: Final = struct.Struct(">56xQQ")  # `retrying` and `parked` among the counters
 MINUTES: Final = struct.Struct(">QQ")
 _MINUTE_MS: Final = 60_000
 MOST_DUE: Final = (1 << 63) - 1
+_MOST_ATTEMPTS: Final = 10  # that are kept of a job
+_MOST_ERROR: Final = 200  # characters of each
 
 
 def number_of(fields: Fields, name: bytes) -> int:
@@ -210,6 +217,60 @@ def unpack_fields(data: bytes) -> Fields:
         parts.append(data[at + 4 : at + 4 + size])
         at += 4 + size
     return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+class Attempt(NamedTuple):
+    """A run of a job that failed, or whose worker died, and that did not end the job.
+
+    Attributes:
+        begun_ms, ended_ms: Unix milliseconds; `begun_ms` is 0 if that is not known. The end of a
+            run whose worker died is when another worker took the job.
+        error: what was raised, or that the worker died.
+    """
+
+    begun_ms: int
+    ended_ms: int
+    worker: str
+    error: str
+
+
+class Past(NamedTuple):
+    """What is kept of the former runs of a job that has not ended.
+
+    Attributes:
+        deaths: how many workers died while they ran it.
+        lost: how many deliveries ended with the death of a worker.
+        history: the last runs, as `parse_history` takes them.
+    """
+
+    deaths: int = 0
+    lost: int = 0
+    history: bytes = b""
+
+    def pack(self) -> bytes:
+        return _PAST.pack(self.deaths, self.lost) + self.history
+
+    def after(self, attempt: Attempt) -> Past:
+        attempt = attempt._replace(error=attempt.error[:_MOST_ERROR])
+        kept = [*parse_history(self.history), attempt][-_MOST_ATTEMPTS:]
+        return self._replace(history=json.dumps(kept).encode())
+
+
+def parse_past(data: bytes | None) -> Past:
+    if data is None:
+        return Past()
+    deaths, lost = _PAST.unpack_from(data)
+    return Past(deaths, lost, data[_PAST.size :])
+
+
+def parse_history(data: bytes) -> list[Attempt]:
+    """Return the runs in a field `history`; none if another program has put something else."""
+    try:
+        found = [Attempt(*one) for one in json.loads(data or b"[]")]
+    except (ValueError, TypeError, RecursionError):
+        return []
+    kinds = [tuple(map(type, one)) for one in found]
+    return found if all(one == (int, int, str, str) for one in kinds) else []
 
 
 def left_over(counters: bytes) -> tuple[int, int]:

@@ -7,7 +7,7 @@ between them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -19,7 +19,18 @@ from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.dead_letters import Letter, letters
 from streamkeep.jobs.ending import ENDS, parse_result
 from streamkeep.jobs.enqueue import oldest_waiting
-from streamkeep.jobs.layout import Fields, JobState, Names, Place, place_of, unpack_time
+from streamkeep.jobs.layout import (
+    Attempt,
+    Fields,
+    JobState,
+    ListState,
+    Names,
+    Place,
+    parse_history,
+    parse_past,
+    place_of,
+    unpack_time,
+)
 from streamkeep.jobs.state import Step, delivered_up_to, job_id_of, load_settings, rows_below
 
 _MOST_READ: Final = 5000  # rows, of which those of other kinds are passed over
@@ -36,8 +47,9 @@ class Listed(NamedTuple):
         ended_ms: when it ended, or was cancelled.
         due_ms: when a delayed job may start.
         worker: that has or had it.
-        attempts: how often it was taken.
+        attempts: how often it was taken; those do not count that died with their worker.
         retries: it is delayed since an attempt failed.
+        history: the last ten runs that did not end the job.
     """
 
     id: str
@@ -51,6 +63,7 @@ class Listed(NamedTuple):
     worker: str = ""
     attempts: int = 0
     retries: bool = False
+    history: Sequence[Attempt] = ()
 
 
 class WorkerFacts(NamedTuple):
@@ -76,7 +89,7 @@ class Minute(NamedTuple):
     failed_attempts: int
 
 
-def jobs_in(snapshot: Snapshot[Any], names: Names, state: str, count: int) -> list[Listed]:
+def jobs_in(snapshot: Snapshot[Any], names: Names, state: ListState, count: int) -> list[Listed]:
     """Return jobs of one state; see `Queue.jobs`."""
     if state not in _LISTS:
         known = ", ".join(_LISTS)
@@ -85,9 +98,16 @@ def jobs_in(snapshot: Snapshot[Any], names: Names, state: str, count: int) -> li
 
 
 def _entry(
-    snapshot: Snapshot[Any], names: Names, state: JobState, place: Place, **more: Any
+    snapshot: Snapshot[Any],
+    names: Names,
+    state: JobState,
+    place: Place,
+    deliveries: int = 0,
+    **more: Any,
 ) -> Listed:
     found = snapshot.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
+    past = parse_past(snapshot.row_get(names.space, layout.PAST + place.pack()))
+    more |= {"attempts": deliveries - past.lost, "history": parse_history(past.history)}
     return _listed(state, place, found[0].fields if found else {}, **more)
 
 
@@ -142,9 +162,9 @@ def _running_job(snapshot: Snapshot[Any], names: Names, place: Place) -> Listed:
         names,
         "running",
         place,
+        one["times_delivered"],
         begun_ms=snapshot.txn.now_ms() - one["time_since_delivered"],
         worker=one["consumer"].decode("utf-8", "replace"),
-        attempts=one["times_delivered"],
     )
 
 
@@ -159,9 +179,9 @@ def _delayed(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[List
                 place = layout.unpack_place(due.reference)
                 name, entry_id = names.streams[place.priority], place.entry_id
                 rows = snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
-                attempts = int(rows[0]["times_delivered"]) if rows else 0
-                more = {"due_ms": due.due_ms, "retries": True, "attempts": attempts}
-                yield _entry(snapshot, names, "delayed", place, **more)
+                taken = int(rows[0]["times_delivered"]) if rows else 0
+                more = {"due_ms": due.due_ms, "retries": True}
+                yield _entry(snapshot, names, "delayed", place, taken, **more)
 
 
 def _parked(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
@@ -197,10 +217,14 @@ def _kept(job_id: str, state: JobState, fields: Fields, ended_ms: int) -> Listed
     numbers = [_number(fields, name) for name in (layout.QUEUED, layout.BEGUN, layout.ATTEMPTS)]
     worker = fields.get(layout.WORKER, b"").decode("utf-8", "replace")
     queued, begun, attempts = numbers
-    return Listed(job_id, state, fields, None, queued, begun, ended_ms, 0, worker, attempts)
+    history = parse_history(fields.get(layout.HISTORY, b""))
+    return Listed(
+        *(job_id, state, fields, None, queued, begun, ended_ms, 0, worker, attempts),
+        history=history,
+    )
 
 
-_LISTS: Final[dict[str, Callable[[Snapshot[Any], Names, int], Iterator[Listed]]]] = {
+_LISTS: Final[dict[ListState, Callable[[Snapshot[Any], Names, int], Iterator[Listed]]]] = {
     "waiting": _waiting,
     "running": _running,
     "delayed": _delayed,
@@ -219,8 +243,7 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
         if state == "running":
             return _running_job(snapshot, names, found.place)
         retries = found.state == "retrying"
-        more = {"attempts": found.deliveries, "retries": retries}
-        return _listed(state, found.place, found.fields, **more)
+        return _entry(snapshot, names, state, found.place, found.deliveries, retries=retries)
     if found.fields:
         queued = _number(found.fields, layout.QUEUED)
         return Listed(job_id, state, found.fields, None, queued, due_ms=found.due_ms)

@@ -22,7 +22,7 @@ from streamkeep.jobs.declaring import Declaring
 from streamkeep.jobs.errors import NoSuchJobError
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.job_calls import end_jobs
-from streamkeep.jobs.layout import QUEUES_SPACE
+from streamkeep.jobs.layout import QUEUES_SPACE, ListState
 from streamkeep.jobs.listing import Listed, Minute, QueueStats, WorkerFacts, stats_of
 from streamkeep.jobs.options import Backoff, Options, Policy, backoff_of, check_options
 from streamkeep.jobs.periodic import Rule
@@ -268,7 +268,7 @@ class Queue(Declaring):
         """Return a job by its ID as `job` does, without holding up the event loop."""
         return (await self.core.aio.job(job_id)).job
 
-    def jobs(self, state: str = "waiting", count: int = 50) -> list[Listed]:
+    def jobs(self, state: ListState = "waiting", count: int = 50) -> list[Listed]:
         """Return jobs of one state.
 
         Args:

@@ -172,18 +172,33 @@ class Step:
 
     # --- streams --------------------------------------------------------------------------------
 
-    def died_running(self, place: layout.Place, deliveries: int) -> bool:
-        """Return whether a worker that is dead was running a delivery; note that this counts."""
+    def died_running(self, place: layout.Place, deliveries: int) -> str | None:
+        """Return which worker that is dead was running a delivery; note that this counts.
+
+        None if none was.
+        """
         leases = self.raw.context.leases
         if leases is None:
-            return False
+            return None
         if self._work_of_the_dead is None:
             self._work_of_the_dead = leases.work_of_the_dead()
         mark = self.names.mark_of(place, deliveries)
         if mark not in self._work_of_the_dead:
-            return False
-        self.deaths[mark] = self._work_of_the_dead[mark]
-        return True
+            return None
+        lease = self.deaths[mark] = self._work_of_the_dead[mark]
+        found = find_group_of(self.txn, self.stream(place.priority))
+        if found is not None:
+            for one in found[1].consumers():
+                if found[1].newest_lease(one) == lease:
+                    return one.name.decode("utf-8", "replace")
+        return ""
+
+    def past(self, place: layout.Place) -> layout.Past:
+        """Return what is kept of the former runs of a job."""
+        return layout.parse_past(self.row(layout.PAST + place.pack()))
+
+    def keep_past(self, place: layout.Place, past: layout.Past) -> None:
+        self.put_row(layout.PAST + place.pack(), past.pack())
 
     def stream(self, priority: int) -> bytes:
         return self.names.streams[priority]

@@ -41,7 +41,7 @@ class Taken(NamedTuple):
         deaths: how many workers died while they ran it.
         lost: how many of these deliveries ended with the death of a worker; they are no attempts.
         runtime_key: the row of the schedule that ends its run; empty if there is none.
-        begun_ms: when it was taken; 0 if this is another process, which ends its run.
+        begun_ms: when it was taken.
     """
 
     place: layout.Place
@@ -180,7 +180,9 @@ def _end_run(step: Step, row: layout.Due, value: bytes) -> None:
     if not found:
         return
     policy = Policy.unpack(json.loads(value))
-    taken = Taken(place, found[0].fields, b"", deliveries, *deaths_of(step, place), b"")
+    begun_ms, past = step.now_ms - rows[0]["time_since_delivered"], step.past(place)
+    fields, worker = found[0].fields, rows[0]["consumer"]
+    taken = Taken(place, fields, worker, deliveries, past.deaths, past.lost, b"", begun_ms)
     text = f"it ran longer than {policy.max_runtime_ms} ms, and its worker did not end it"
     fail_attempt(step, taken, policy, "builtins.TimeoutError", text, "", after_ms=None)
 
@@ -213,11 +215,12 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
         )
         seen = 0
         for name, entries in xreadgroup(writer, streams, delivery, ReplyBudget(room, 0)):
-            for ms, seq, flat, _, former in entries:
+            for ms, seq, flat, idle, former in entries:
                 seen += 1
                 place = layout.Place(by_name[name], ms, seq)
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
-                _accept(step, wanted, taken, place, fields, former + 1, died=former > 0)
+                had_ms = idle if former else -1
+                _accept(step, wanted, taken, place, fields, former + 1, had_ms)
         room -= len(taken) - before
         if not seen:
             return
@@ -230,16 +233,16 @@ def _accept(
     place: layout.Place,
     fields: layout.Fields,
     deliveries: int,
-    *,
-    died: bool = False,
+    had_ms: int = -1,
 ) -> None:
     """Take an entry that was just delivered to the worker, unless it must not run.
 
     Args:
-        died: the worker that had it before is dead. That counts if it was running the job.
+        had_ms: how long a worker had it that is dead; -1 if none had. The death counts if it was
+            running the job.
     """
     deaths = lost = 0
-    counts = died and step.died_running(place, deliveries - 1)
+    dead = step.died_running(place, deliveries - 1) if had_ms >= 0 else None
     try:
         policy = wanted.policy_of(fields)
         expires_ms = layout.number_of(fields, layout.EXPIRES)
@@ -251,13 +254,14 @@ def _accept(
         refuse(step, place, plain, f"its options cannot be read: {error}")
         return
     if deliveries > 1:
-        deaths, lost = deaths_of(step, place)
-        if died:
-            deaths += counts
-            lost += 1
-            step.put_row(
-                layout.DEATHS + place.pack(), layout.pack_time(deaths) + layout.pack_time(lost)
-            )
+        past = step.past(place)
+        if had_ms >= 0:
+            past = past._replace(lost=past.lost + 1)
+            if dead is not None:
+                run = layout.Attempt(step.now_ms - had_ms, step.now_ms, dead, "the worker died")
+                past = past._replace(deaths=past.deaths + 1).after(run)
+            step.keep_past(place, past)
+        deaths, lost = past.deaths, past.lost
     if deaths and deaths >= policy.max_deaths:
         reason = f"{deaths} workers died while they ran it"
         refuse(step, place, fields, reason, deliveries - lost, deaths)
@@ -270,13 +274,6 @@ def _accept(
         return
     key = begin_run(step, place, deliveries, policy)
     taken.append(Taken(place, fields, wanted.consumer, deliveries, deaths, lost, key, step.now_ms))
-
-
-def deaths_of(step: Step, place: layout.Place) -> tuple[int, int]:
-    data = step.row(layout.DEATHS + place.pack())
-    if data is None:
-        return 0, 0
-    return layout.unpack_time(data), layout.unpack_time(data[-8:])
 
 
 # --- jobs of unknown tasks ----------------------------------------------------------------------

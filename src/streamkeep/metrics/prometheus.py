@@ -236,6 +236,7 @@ def _of_queues(figures: Figures) -> Iterator[Metric]:
     for name, text, value in (
         ("oldest_waiting_seconds", "Age of the oldest job.", lambda one: one.oldest_ms / 1000),
         ("workers", "Processes that live and have taken a job.", lambda one: one.workers),
+        ("parked", "Those of the waiting jobs whose task no worker has.", lambda one: one.parked),
         ("paused", "1 while no worker may take a job.", lambda one: int(one.paused)),
     ):
         yield Metric(f"streamkeep_queue_{name}", "gauge", text, samples(value))

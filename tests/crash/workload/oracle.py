@@ -30,7 +30,6 @@ from patience import PATIENCE_S
 from streamkeep.jobs import Queue
 from streamkeep.jobs.queue import queue_names
 from streamkeep.jobs.state import Step
-from streamkeep.jobs.taking import deaths_of
 
 OWN: Final = "own"
 COMMON: Final = "common"
@@ -170,7 +169,7 @@ def _queue(queue: Queue, problems: list[str]) -> Found:
             if one.attempts:  # with those that died, and with the one that has not ended
                 names, place = queue.core.names, one.place
                 assert place is not None
-                lost = queue.core.read(lambda at: deaths_of(Step(at, names), place))[1]  # noqa: B023
+                lost = queue.core.read(lambda at: Step(at, names).past(place)).lost  # noqa: B023
                 failed = one.attempts - lost - (state == "running")
             seen.append((one.fields[b"payload"], failed, one.id))
     letters = queue.dead_letters()

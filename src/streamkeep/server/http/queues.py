@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import NoSuchKeyError
@@ -12,7 +12,7 @@ from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.core.times import id_bound
 from streamkeep.jobs import JobFailedError, Queue, QueueError, queue_names
 from streamkeep.jobs.dead_letters import Letter, letter_of, matches
-from streamkeep.jobs.layout import Fields
+from streamkeep.jobs.layout import Fields, ListState
 from streamkeep.jobs.listing import Listed, call_text, job_in, of_letter, unknown_tasks
 from streamkeep.server.http.entries import SEARCH_S, Page, Wanted, read_page
 from streamkeep.server.http.overview import now_ms, sees_queue
@@ -52,7 +52,8 @@ def queues(call: Call) -> Found:
 def jobs(call: Call) -> Found:
     """Jobs of one state: waiting, running, delayed, parked, done, failed or cancelled."""
     queue = _queue(call)
-    found = queue.jobs(call.text("state", "waiting"), call.number("count", 50, 1, _MOST))
+    state = cast("ListState", call.text("state", "waiting"))  # which `jobs` checks
+    found = queue.jobs(state, call.number("count", 50, 1, _MOST))
     rows = [_row(queue, one) for one in found]
     return {"name": call.queue, "stats": _stats(queue), "jobs": rows, "time_ms": now_ms()}
 
@@ -269,7 +270,9 @@ def _row(queue: Queue, one: Listed, *, whole: bool = False) -> Found:
     if place is not None:
         entry = {"key": json_bytes(names.streams[place.priority]), "id": place.entry_id}
     members = one._asdict()
-    del members["fields"], members["place"]
+    del members["fields"], members["place"], members["history"]
+    if whole:
+        members["history"] = [run._asdict() for run in one.history]
     return {**members, **_call(one.fields, whole), "entry": entry}
 
 

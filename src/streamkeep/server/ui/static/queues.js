@@ -167,12 +167,12 @@ export function queue(main, state, signal, address) {
   async function detail(row) {
     const found = { ...row, ...await get(at(`job?${query(row.letter ? { letter: row.letter } : { job: row.id })}`), signal) };
     const moments = [[found.queued_ms, "put"], [found.begun_ms, `attempt ${count(found.attempts)} began`, found.worker],
-      [found.ended_ms, { done: "done", cancelled: "cancelled" }[found.state] ?? "given up"], [row.due_ms, "due"]]
+      [found.ended_ms, { done: "done", cancelled: "cancelled" }[found.state] ?? "given up"], [row.due_ms, "due"],
+      ...found.history.map((run) => [run.begun_ms || run.ended_ms, `ran ${run.begun_ms ? `for ${span(run.ended_ms - run.begun_ms)}` : ""}`, run.worker, run.error])]
       .filter(([ms]) => ms > 0).sort((one, other) => one[0] - other[0]);
-    const earlier = found.attempts - (found.begun_ms > 0);
     return [el("pre", { class: "value call" }, textOf(found.call)),
-      el("ul", { class: "history", "aria-label": "History" }, moments.map(([ms, what, who]) => el("li", {}, time(ms, null, true), ` ${what}`, who && [" on ", worker(who)])),
-        earlier > 0 && el("li", { class: "quiet" }, `${many(earlier, "earlier attempt")}, of which only the number is kept.`),
+      el("ul", { class: "history", "aria-label": "History" }, moments.map(([ms, what, who, error]) => el("li", {}, time(ms, null, true), ` ${what}`, who && [" on ", worker(who)], error && [": ", textOf(error)])),
+        found.history.length >= 10 && el("li", { class: "quiet" }, "Of the runs that did not end it, the last ten are kept."),
         found.deaths > 0 && el("li", {}, `${many(found.deaths, "worker")} died while running it.`)),
       (found.message || found.error) && el("p", { class: "warn" }, [found.error, found.message].filter(Boolean).map(textOf).join(": ")),
       found.reason && el("p", { class: "quiet" }, textOf(found.reason)),
