@@ -55,7 +55,11 @@ def test_a_queue_is_stuck_for_reasons_of_its_own(
     queue.core.tasks.clear()
     queue.get(0).fail("no")
     queue.run_until_idle()
-    assert sorted(kinds()) == ["dead", "parked"]
+    queue.put(3)
+    queue.put(4, delay="1h")
+    stuck = client.get("/store/survey")["stuck"]
+    waiting = {one["kind"]: one.get("waiting") for one in stuck}
+    assert waiting == {"dead": None, "parked": 1}  # of two that wait
     other = Queue(store, "idle")
     other.put(1)
     clock.ms += STUCK_MS

@@ -108,8 +108,13 @@ def test_each_job_opens_as_a_call_with_its_entry_and_its_end(queue: Queue, clien
     row, _ = client.get("/queues/mail/letters")["letters"]
     letter = client.get(f"/queues/mail/job?letter={row['letter']}")
     assert letter["call"] == 'fetch("x", 0)'
+    assert "result" not in letter
     assert letter["traceback"] == failed["traceback"]
     assert dict(map(tuple, letter["pairs"]))["payload"] == '[["x",0],{}]'
+    again = queue.put({"n": 1}, retries=1)
+    queue.get_many(9)[-1].retry(after="1m", reason="no line")
+    (run,) = client.get(f"/queues/mail/job?job={again.id}")["history"]
+    assert (run["worker"], run["error"]) == (queue.consumer.decode(), "no line")
     waiting = fetch.delay("http://é", 2, deep=True).id
     shown = client.get(f"/queues/mail/job?job={waiting}")
     assert (shown["state"], shown["call"]) == ("waiting", 'fetch("http://é", 2, deep=true)')

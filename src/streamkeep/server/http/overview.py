@@ -438,7 +438,8 @@ def stuck_in_queue(snapshot: Snapshot[bytes], name: str) -> list[dict[str, Any]]
         since = now_ms() - id_ms(first.id.decode())
         found.append({"kind": "dead", "queue": name, "since_ms": since, "letters": stats.failed})
     if stats.parked:
-        found.append({"kind": "parked", **waits, "tasks": unknown_tasks(snapshot, names)})
+        parked = {"queue": name, "since_ms": 0, "waiting": stats.parked}  # since when is not kept
+        found.append({"kind": "parked", **parked, "tasks": unknown_tasks(snapshot, names)})
     if stats.waiting and stats.paused:
         found.append({"kind": "paused", **waits})
     elif stats.waiting > stats.parked and not stats.workers and stats.oldest_ms >= STUCK_MS:

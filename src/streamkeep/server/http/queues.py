@@ -75,7 +75,8 @@ def job(call: Call) -> Found:
     if found is None:
         raise Problem(404, f"the queue has no job {letter or job_id!r}, and no result of one")
     pairs = [[json_bytes(name), json_bytes(value)] for name, value in fields.items()]
-    result = _result(queue, job_id) if found["state"] in ("done", "failed") else {}
+    ended = not letter and found["state"] in ("done", "failed")  # a letter has its error itself
+    result = _result(queue, job_id) if ended else {}
     return {**found, **result, "pairs": pairs, "time_ms": now_ms()}
 
 

@@ -71,7 +71,7 @@ export function queue(main, state, signal, address) {
   ], { keyOf: (one) => percent(one.name), none: "No worker is running." });
   const schedules = rows("Schedules", [
     { title: "Name", make: (one) => named(one.name) }, { title: "Task", make: (one) => named(one.task) }, { title: "Cron", text: (one) => `${textOf(one.cron)} (${textOf(one.zone)})` },
-    number("Last", (one, now) => one.last_ms ? ago(one.last_ms, now) : "never"), number("Next", (one, now) => ago(one.next_ms, now)),
+    number("Last", (one, now) => one.last_ms ? ago(one.last_ms, now) : "never"), number("Next", (one, now) => one.next_ms > now ? ago(one.next_ms, now) : "when a worker runs"),
     number("Parked", (one) => one.parked ? `${many(one.parked, "job")}: no worker has the task` : "–", (one) => one.parked > 0),
     ...(state.write ? [{ title: "Actions", class: "actions", make: (one) => button("Remove", () => unschedule(one.name)) }] : []),
   ], { keyOf: (one) => percent(one.name), none: "No task is periodic." });
@@ -179,7 +179,7 @@ export function queue(main, state, signal, address) {
       found.traceback && el("pre", { class: "value traceback" }, found.traceback.split("\n").map(textOf).join("\n")),
       found.result && el("div", {}, el("h3", {}, "Result"), valueOf(pretty(found.result) ?? found.result)),
       found.entry && el("p", {}, el("a", { href: link("/stream", { key: found.entry.key, start: found.entry.id, end: found.entry.id }) }, "Its entry in ", named(found.entry.key))),
-      found.pairs.length > 0 && (found.letter || !["done", "failed", "cancelled"].includes(found.state)) && fieldsBox(found.pairs.filter(([field]) => field !== "traceback"))];
+      found.pairs.length > 0 && (found.letter || !["done", "failed", "cancelled"].includes(found.state)) && fieldsBox(found.pairs.filter(([field]) => !["traceback", "history"].includes(field)))];
   }
 
   function actions(one) {
