@@ -247,8 +247,8 @@ class Journal:
         try:
             new = os.fstat(handle).st_size == 0
             try:
-                # A store of a few thousand commits should not take 17 MiB.
-                most = self.first_size if first else 4 * max(self._room, self.first_size)
+                # A store of a few thousand commits should not take 16 MiB.
+                most = self.first_size if first else 2 * max(self._room, self.first_size)
                 files.reserve(handle, max(min(most, self.file_size), least))
             except OSError:  # the disk is nearly full: the record itself may fit
                 os.ftruncate(handle, 0)
@@ -279,8 +279,8 @@ class Journal:
 
     def prepare_recycled(self) -> None:
         """Prepare a file for later; it is also a reserve of space for a full disk."""
-        # The second file has 4 MiB: a whole one is begun faster, and synced faster, if it is there.
-        if self.log.offset < min(self.file_size // 4, 3 << 20) or self.folder.exists(RECYCLED):
+        # A whole file is begun faster, and synced faster, if it is there. A small store needs none.
+        if self.log.offset < self.file_size // 4 or self.folder.exists(RECYCLED):
             return
         self.control.check_not_moved()
         # A random name: another process may be preparing one, too, and a finished one is used.

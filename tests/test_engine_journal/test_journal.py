@@ -58,6 +58,15 @@ def test_new_files_are_filled_while_nobody_waits(
     assert filled == [journal.first_size, journal.file_size]
 
 
+def test_a_store_of_few_commits_keeps_small_journal_files(tmp_path: Path) -> None:
+    """The size of the next file doubles: 6.5 MiB of commits leave one of 4 MiB."""
+    with Store(tmp_path / "s", sync="none") as store:
+        for _ in range(104):
+            store.xadd("s", {"f": os.urandom(1 << 16)})
+    sizes = [one.stat().st_size for one in (tmp_path / "s" / JOURNAL_FOLDER).iterdir()]
+    assert 3 << 20 < sum(sizes) < 5 << 20
+
+
 def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
