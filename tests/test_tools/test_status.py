@@ -14,6 +14,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from patience import PATIENCE_S, line_of
+from streamkeep.format.humanize import size_text
 from streamkeep.jobs import Queue
 from streamkeep.metrics import figures
 from streamkeep.recovery import backup
@@ -60,6 +61,20 @@ def test_it_says_when_the_store_was_last_checked_and_what_has_come_since() -> No
     assert re.search(r"checked +clean, 20.* ago$", output("s").strip())
     Path("s/last_check").write_text("{")
     assert facts()["last_check"] is None
+
+
+def test_it_says_what_compact_would_free() -> None:
+    assert "compact" not in output("s")
+    with streamkeep.open("s") as store:
+        for _ in range(40):
+            store.xadd("k", {"f": os.urandom(1 << 16)})
+    with streamkeep.open("s") as store:
+        store.delete("k")
+    free = facts()["reusable_bytes"]
+    assert f"(`compact` would free {size_text(free)})" in output("s")
+    before = os.path.getsize("s/data.mdb")
+    run("compact", "s")
+    assert before - os.path.getsize("s/data.mdb") > free - (64 << 10)
 
 
 def test_damage_that_a_check_has_found_stays_known() -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
     from streamkeep.metrics.figures import Figures, QueueFigures, StoreFigures
 
+_WORTH_SAYING: Final = 1 << 20  # bytes that `compact` would free
 LATE_MS: Final = 60_000  # without news, after which a copy elsewhere needs attention
 
 
@@ -263,7 +264,9 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem
     output.line(f"{path}: {'no problem is known' if state == 'ok' else state}")
     rows = [("problem", one.text) for one in problems]
     free = size_text(facts["disk_free_bytes"])
-    rows.append(("sizes", f"data {size_text(facts['data_bytes'])}, {free} free on the disk"))
+    less = facts.get("reusable_bytes", 0)
+    frees = f" (`compact` would free {size_text(less)})" if less >= _WORTH_SAYING else ""
+    rows.append(("sizes", f"data {size_text(facts['data_bytes'])}{frees}, {free} free on the disk"))
     if "last_commit" in facts:
         rows += _open_rows(facts)
     names = [f"{one['process']} ({one['name']})" for one in facts["open_by"]]
