@@ -240,8 +240,10 @@ def test_trim_approximate_says_that_more_is_left() -> None:
 
 def test_trim_removes_whole_nodes_up_to_its_limit() -> None:
     fill(2000)
-    [removed] = lines("trim", "s", "k", "--maxlen", "10", "--limit", "1000")
-    assert 0 < int(removed.removesuffix(" entries removed")) <= 1000
+    result = run("trim", "s", "k", "--maxlen", "10", "--limit", "1000")
+    assert 0 < int(result.stdout.removesuffix(" entries removed\n")) <= 1000
+    assert "see --limit; --exact" in result.stderr
+    assert "see --limit" not in run("trim", "s", "k", "--maxlen", "10", "--limit", "0").stderr
     assert "is required" in run("trim", "s", "k", status=2).stderr
 
 

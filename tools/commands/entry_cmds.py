@@ -238,11 +238,11 @@ def trim(
         output.result(f"{entries_text(removed)} removed", count=removed)
         with store.snapshot() as snapshot:
             check_exists(snapshot, key)
-            if hint := next_trim(snapshot, key, trimming):
+            if hint := next_trim(snapshot, key, trimming, removed):
                 output.note(f"next: {hint}")
 
 
-def next_trim(snapshot: Snapshot, key: bytes, done: Trimming) -> str:
+def next_trim(snapshot: Snapshot, key: bytes, done: Trimming, removed: int) -> str:
     """Say why some of the entries are still there that were to be removed, and what to do.
 
     Nothing if there are none, or if it is unknown.
@@ -258,7 +258,10 @@ def next_trim(snapshot: Snapshot, key: bytes, done: Trimming) -> str:
         return ""
     if done.policy == "DELREF":
         return f"{still}: one call removes a limited number, see --limit"
-    return f"{still}, because only whole macro nodes are removed; --exact trims to the entry"
+    why = f"{still}, because only whole macro nodes are removed"
+    if removed and done.limit != 0:
+        why += ", and a limited number in one call, see --limit"
+    return f"{why}; --exact trims to the entry"
 
 
 def print_stream(
