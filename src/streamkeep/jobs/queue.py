@@ -39,8 +39,9 @@ class Queue(Declaring):
     """A durable queue in a store. Threads and processes may share it.
 
     Every method that changes something is one transaction; when it returns, the change is as
-    durable as the store's sync mode says. In a block of `store.transaction()` of the same store, it
-    is a part of that transaction.
+    durable as the store's sync mode says. Only to take jobs waits for no disk: after a power loss,
+    those that have not ended wait again in any case. In a block of `store.transaction()` of the same
+    store, a method is a part of that transaction.
 
     Attributes:
         core: for adapters, what workers and the other parts of the package use.

@@ -362,9 +362,13 @@ class Transaction:
     refused: bool = False
     results: list[Any] | None = None
 
+    def takes(self) -> bool:
+        """Return whether it has taken jobs, which does not wait for the disk."""
+        return self.operations[0][0] == "get"
+
     def found_nothing(self) -> bool:
         """Return whether it has looked for jobs, and made no commit since there was none."""
-        return self.operations[0][0] == "get" and self.results == [[]]
+        return self.takes() and self.results == [[]]
 
     def erased(self) -> set[str]:
         """Return the tokens that it erases."""
@@ -405,7 +409,8 @@ class Promise(NamedTuple):
         """Return whether a transaction must be there."""
         if one.ended is None or one.refused or one.found_nothing():
             return False
-        return self.at is None or (one.ended < self.at and one.sync == "commit")
+        waited = one.sync == "commit" and not one.takes()
+        return self.at is None or (one.ended < self.at and waited)
 
     def whole(self, one: Transaction) -> bool:
         """Return whether an erasure was not cut off: it is many commits."""
