@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from http_client import TOKEN, EventClient, run
-from streamkeep import Store
+from streamkeep import Entry, Store
 from streamkeep.server.access import Access
 from streamkeep.server.http.app import App, create_app
 from streamkeep.server.http.events import EventReply
@@ -94,6 +95,25 @@ def test_a_slow_client_is_read_for_one_step_at_a_time(store: Store, app: App) ->
             assert reader.waiting == 1
             reader.take()
             await reader.until(lambda: len(reader.ids) == 40)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/x-ndjson"])
+def test_what_was_sent_to_a_slow_client_is_all_that_is_held(
+    store: Store, app: App, kind: str
+) -> None:
+    store.xadd_many("k", [{"v": b"x" * 100_000}] * 40)
+    path = "/streams/k" + ("?after=0" if "event" in kind else "")
+
+    async def scenario() -> None:
+        async with EventClient(app, path, accept=kind) as reader:
+            for turn in range(4):
+                await reader.until(lambda turn=turn: len(reader.sent) == turn and reader.waiting)
+                gc.collect()
+                assert not any(isinstance(one, Entry) for one in gc.get_objects())
+                reader.take(1)
+            assert max(map(len, reader.sent)) < 500_000
 
     run(scenario)
 

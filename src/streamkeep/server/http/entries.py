@@ -18,7 +18,7 @@ from streamkeep.format.core.json_form import json_bytes, json_object, json_pairs
 
 PAGE_BYTES: Final = 1 << 20  # of names and values, after which a page ends
 MOST: Final = 10_000  # entries of a page
-_FIRST_STEP: Final = 4
+_FIRST_STEP: Final = 1
 _LAST_STEP: Final = 256
 SEARCH_S: Final = 0.4
 _TOP: Final = b"18446744073709551615-18446744073709551615"

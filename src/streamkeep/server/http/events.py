@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.commands.arguments import to_id
-from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.entry import Entry, StreamId
 from streamkeep.format.core.errors import NoSuchKeyError, StoreClosedError, StreamkeepError
 from streamkeep.format.core.json_form import json_object
 from streamkeep.server.http.entries import entry_line, entry_size
@@ -33,7 +33,7 @@ STALL_S: Final = 60.0  # how long a client may read nothing
 RETRY_MS: Final = 1000
 
 STEP_BYTES: Final = 1 << 18
-_FIRST_STEP: Final = 4
+_FIRST_STEP: Final = 1
 _LAST_STEP: Final = 128
 
 
@@ -83,11 +83,10 @@ class EventStream:
                     )
                 if found:
                     self._last = found[-1].id
-                    lines = [(one.id, entry_line(one, as_pairs=self._as_pairs)) for one in found]
-                    yield b"".join([b"id: %b\ndata: %b\n\n" % one for one in lines])
                     size = sum(map(entry_size, found))
                     fitting = self._step_bytes * len(found) // max(1, size)  # about so many bytes
                     count = max(1, min(_LAST_STEP, 2 * count, fitting))
+                    yield self._taken(found)
                 elif not await self._wait() and not self._stop():
                     yield b":\n\n"
         except StoreClosedError:
@@ -95,6 +94,12 @@ class EventStream:
         except StreamkeepError as error:  # the reply has begun
             text = json_object({"error": type(error).__name__, "message": str(error)})
             yield b"event: error\ndata: %b\n\n" % text.encode()
+
+    def _taken(self, found: list[Entry[bytes]]) -> bytes:
+        """Return the events of entries, which are held no longer: a client may read slowly."""
+        lines = [(one.id, entry_line(one, as_pairs=self._as_pairs)) for one in found]
+        found.clear()
+        return b"".join([b"id: %b\ndata: %b\n\n" % one for one in lines])
 
     async def _wait(self) -> bool:
         """Wait for an entry above the last one; return False if the time passed without one."""

@@ -24,7 +24,7 @@ from streamkeep.server.http.entries import (
     read_page,
     search,
 )
-from streamkeep.server.http.events import EventReply, EventStream, starting_id
+from streamkeep.server.http.events import STEP_BYTES, EventReply, EventStream, starting_id
 from streamkeep.server.http.routes import Call, Found, State, route
 from streamkeep.server.http.wire import MAX_PARAMETERS, Pairs, Problem
 
@@ -101,6 +101,7 @@ _RANGE: Final = ("start", "end", "count", "reverse", "history", "shape")
 _EVENTS: Final = ("after", "shape")  # the same path, with another type of reply
 _APPEND: Final = ("id", "maxlen", "nomkstream", "producer", "as", "headers")
 _MOST_ENTRIES: Final = 10_000  # of one POST
+_PIECE: Final = 1000  # entries that are sent at once, as many as are no more than STEP_BYTES
 _MS: Final = 1 << 60
 
 
@@ -139,7 +140,7 @@ async def read(call: Call) -> Found | ASGIApp:
     lasts = "application/x-ndjson" in kind
     most = call.maybe_number("count", 1, _MS if lasts else MOST)
     count = 100 if most is None else most
-    page = await _page(state, wanted, min(count, 100) if lasts else count)
+    page = await (_piece(state, wanted, most) if lasts else _page(state, wanted, count))
     if not page.entries:
         await state.async_store.xinfo_stream(call.key)  # raises if there is no such stream
     if lasts:
@@ -199,6 +200,13 @@ async def _page(state: State, wanted: Wanted, count: int) -> Page:
         return await asyncio.to_thread(read_page, state.store, wanted, count)
 
 
+async def _piece(state: State, wanted: Wanted, most: int | None) -> Page:
+    """Return a page of the size that is sent at once, of a reply that has no end."""
+    count = _PIECE if most is None else min(_PIECE, most)
+    async with state.reading:
+        return await asyncio.to_thread(read_page, state.store, wanted, count, STEP_BYTES)
+
+
 def _as_pairs(call: Call) -> bool:
     shape = call.text("shape", "fields")
     if shape not in ("fields", "pairs"):
@@ -209,17 +217,17 @@ def _as_pairs(call: Call) -> bool:
 async def _lines(
     state: State, wanted: Wanted, page: Page, most: int | None, as_pairs: bool
 ) -> AsyncIterator[bytes]:
-    """Yield entries as lines, page by page; nothing is held while the client does not read."""
-    done = 0
+    """Yield entries as lines, page by page; while the client does not read, nothing else is held."""
     while True:
-        done += len(page.entries)
-        yield b"".join(entry_line(one, as_pairs=as_pairs) + b"\n" for one in page.entries)
-        left = 1000 if most is None else min(1000, most - done)
-        rest = wanted.after(page.entries[-1].id) if page.entries else None
-        if page.next is None or left <= 0 or rest is None:
+        lines = b"".join(entry_line(one, as_pairs=as_pairs) + b"\n" for one in page.entries)
+        rest = wanted.after(page.entries[-1].id) if page.entries and page.next else None
+        most = None if most is None else most - len(page.entries)
+        del page
+        yield lines
+        if rest is None or most == 0:
             return
         wanted = rest
-        page = await _page(state, wanted, left)
+        page = await _piece(state, wanted, most)
 
 
 async def _events(call: Call) -> ASGIApp:
