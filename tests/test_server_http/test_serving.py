@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -133,6 +134,26 @@ def test_chunks_and_false_lengths(store: Store[bytes]) -> None:
     assert store.xlen("k") == 1
 
 
+def test_a_client_that_goes_before_its_body_is_no_error(
+    store: Store[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(served: Served) -> None:
+        for _ in range(3):
+            _, writer = await served.peer()
+            length = "Content-Type: application/json\r\nContent-Length: 100\r\n"
+            writer.write(f"POST /streams/k HTTP/1.1\r\n{HEAD}{length}\r\n{{".encode())
+            await writer.drain()
+            while not served.server.server_state.tasks:
+                await asyncio.sleep(0.001)
+            writer.close()
+            while served.server.server_state.tasks:
+                await asyncio.sleep(0.001)
+        assert b'{"status":"ok"}' in await served.ask(get("/health"))
+
+    serve(store, scenario)
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
 def test_others_are_served_while_many_connections_idle(store: Store[bytes]) -> None:
     async def scenario(served: Served) -> None:
         idle = [await served.peer() for _ in range(50)]
@@ -198,3 +219,26 @@ def test_a_name_is_bound_on_all_its_addresses() -> None:
     finally:
         for one in sockets:
             one.close()
+
+
+def test_what_waits_for_all_clients_is_bounded(store: Store[bytes]) -> None:
+    store.xadd("k", {"v": b"x" * 8_000_000})
+
+    async def scenario(served: Served) -> None:
+        silent = []
+        for _ in range(6):
+            silent.append(socket.create_connection(("127.0.0.1", served.port)))
+            silent[-1].sendall(get("/streams/k", "Accept: application/x-ndjson\r\n"))
+        connections = served.server.server_state.connections
+        while sum(one.flow.write_paused for one in connections) < 6:  # type: ignore[union-attr]
+            await asyncio.sleep(0.001)
+            if len(connections) < 6:
+                break
+        held = [one.transport.get_write_buffer_size() for one in connections]
+        assert 8_000_000 < sum(held) <= 20_000_000
+        assert b'{"status":"ok"}' in await served.ask(get("/health"))
+        assert b"x" * 8_000_000 in await served.ask(get("/streams/k"))  # one reply always fits
+        for one in silent:
+            one.close()
+
+    serve(store, scenario, max_unsent=20_000_000)

@@ -27,6 +27,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamkeep.format.core.errors import StreamkeepError
@@ -104,6 +105,8 @@ class Guard:
             if length.isascii() and length.isdigit() and int(length[:20]) > self._max_body:
                 raise too_large(self._max_body)
             await self._app(inner, bounded(receive, self._max_body, self._body_s), sender)
+        except ClientDisconnect:
+            return  # before the body was there: nothing has run, and nobody waits
         except (Problem, StreamkeepError) as error:
             if began:
                 raise

@@ -3,8 +3,8 @@
 uvicorn has no limit for the time that the head of a request takes, and answers 503 only to requests
 of connections beyond its limit. `Protocol` adds both, so that a client that sends a byte now and
 then (slow loris) does not keep a connection, and connections do not use up the descriptors of the
-process. A client that takes nothing for `STALL_S` is dropped by the kernel (TCP_USER_TIMEOUT),
-whatever it was sent.
+process. It also bounds what waits for all clients together. A client that takes nothing for
+`STALL_S` is dropped by the kernel (TCP_USER_TIMEOUT), whatever it was sent.
 """
 
 from __future__ import annotations
@@ -29,14 +29,21 @@ HEAD_S: Final = 10.0  # how long the head of a request may take
 KEEP_ALIVE_S: Final = 15
 MAX_CONNECTIONS: Final = 4096
 _MORE: Final = 64  # connections that are answered with 503; further ones are closed
+MAX_UNSENT: Final = 256 << 20  # bytes that wait for clients which do not read
 STOP_S: Final = 5
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1 with limits for the time that the head of a request takes, and for connections."""
+    """HTTP/1.1 with limits for the time that the head of a request takes, and for connections.
+
+    When more than `most_unsent` bytes wait for several clients, the one that has not read
+    for the longest time is dropped. There is a class for each server, which counts these bytes.
+    """
 
     head_s = HEAD_S
     most = MAX_CONNECTIONS
+    most_unsent = MAX_UNSENT
+    unsent: dict[Protocol, int]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._head_timer: asyncio.TimerHandle | None = None
@@ -56,7 +63,20 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self.unsent.pop(self, None)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unsent[self] = self.transport.get_write_buffer_size()
+        while len(self.unsent) > 1 and sum(self.unsent.values()) > self.most_unsent:
+            longest = next(iter(self.unsent))
+            del self.unsent[longest]
+            longest.transport.abort()
+
+    def resume_writing(self) -> None:
+        self.unsent.pop(self, None)
+        super().resume_writing()
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -88,13 +108,15 @@ class HttpServer(uvicorn.Server):
         tls: ssl.SSLContext | None = None,
         head_s: float = HEAD_S,
         max_connections: int = MAX_CONNECTIONS,
+        max_unsent: int = MAX_UNSENT,
     ) -> None:
         self._sockets = sockets
         self.app = app
         self._task: asyncio.Task[None] | None = None
+        limits = {"head_s": head_s, "most": max_connections, "most_unsent": max_unsent}
         config = uvicorn.Config(
             app,
-            http=type("Bounded", (Protocol,), {"head_s": head_s, "most": max_connections}),
+            http=type("Bounded", (Protocol,), {**limits, "unsent": {}}),
             ws="none",
             lifespan="off",
             log_config=None,
