@@ -224,6 +224,23 @@ def test_client_kill_goes_through_all_clients_once(connect: Connect, peer: Peer)
     assert other.is_closed()
 
 
+@pytest.mark.redis
+def test_commands_are_listed_by_a_filter(real: RealRedis, peer: Peer) -> None:
+    filters = ("PATTERN XGROUP*", "pattern xinfo|s*", "MODULE x", "ACLCAT none", "NO x", "PATTERN")
+    for words in filters:
+        theirs = real.call(b"COMMAND", b"LIST", b"FILTERBY", *words.encode().split())
+        if isinstance(theirs, list):
+            found = peer.ask("COMMAND", "LIST", "FILTERBY", *words.split())
+            assert sorted(found) == sorted(theirs)
+        else:
+            found = peer.call("COMMAND", "LIST", "FILTERBY", *words.split())
+            assert found == f"-{theirs.text}\r\n".encode()
+    assert peer.call("COMMAND", "LIST", "x") == b"-ERR syntax error\r\n"
+    assert b"client|list" in peer.ask("COMMAND", "LIST")
+    assert b"xread" in peer.ask("COMMAND", "LIST", "FILTERBY", "ACLCAT", "stream")
+    assert b"movablekeys" in peer.call("COMMAND", "INFO", "eval")
+
+
 def test_a_command_that_names_much_costs_little_for_each(peer: Peer) -> None:
     """Other clients wait for it."""
     once = peer.call("COMMAND", "INFO", "xinfo")

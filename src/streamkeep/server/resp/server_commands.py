@@ -7,8 +7,10 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
+from streamkeep.server.access import categories_of
 from streamkeep.server.commands import command_table
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.strings import is_known, load_script
@@ -159,6 +161,21 @@ def _command_names(client: Connection, words: list[bytes], turn: Turn) -> list[b
     return [spec.name.encode() for spec in ALL_SPECS if "|" not in spec.name]
 
 
+def _command_list(client: Connection, words: list[bytes], turn: Turn) -> list[bytes]:
+    if len(words) == 2:
+        return [spec.name.encode() for spec in ALL_SPECS]
+    kind = option(words[3]) if len(words) == 5 and option(words[2]) == b"FILTERBY" else b""
+    if kind == b"MODULE":
+        return []
+    if kind == b"ACLCAT":
+        category = text_of(words[4]).lower()
+        return [spec.name.encode() for spec in ALL_SPECS if category in categories_of(spec)]
+    if kind == b"PATTERN":
+        pattern = Glob(words[4].lower())
+        return [spec.name.encode() for spec in ALL_SPECS if pattern.matches(spec.name.encode())]
+    raise syntax()
+
+
 def _command_info(client: Connection, words: list[bytes], turn: Turn) -> object:
     named = words[2:] or _command_names(client, words, turn)
     found = [TABLE.get(word.upper()) for word in named]
@@ -198,7 +215,9 @@ def _described(spec: command_table.Spec) -> Sent:
         [Status("readonly" if spec.kind == command_table.READS else "write")] if spec.first else []
     )
     if spec.parse is not None:
-        flags += [Status("blocking"), Status("movablekeys")]
+        flags.append(Status("blocking"))
+    if spec.first < 0:
+        flags.append(Status("movablekeys"))
     first = max(spec.first, 0)
     subs = [one for one in ALL_SPECS if one.name.startswith(f"{spec.name}|")]
     category = Status("@stream" if spec.name.startswith("x") else "@keyspace")
@@ -244,7 +263,7 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("acl|list", 2, lambda client, words, turn: client.server.access.rules()),
     ("command", -1, _command_info),
     ("command|count", 2, lambda *request: len(_command_names(*request))),
-    ("command|list", -2, _command_names),
+    ("command|list", -2, _command_list),
     ("command|info", -2, _command_info),
     ("command|docs", -2, _command_docs),
     ("command|getkeys", -3, _command_getkeys),
