@@ -217,7 +217,7 @@ def _as_pairs(call: Call) -> bool:
 async def _lines(
     state: State, wanted: Wanted, page: Page, most: int | None, as_pairs: bool
 ) -> AsyncIterator[bytes]:
-    """Yield entries as lines, page by page; while the client does not read, nothing else is held."""
+    """Yield entries as lines, page by page; nothing else is held while the client does not read."""
     while True:
         lines = b"".join(entry_line(one, as_pairs=as_pairs) + b"\n" for one in page.entries)
         rest = wanted.after(page.entries[-1].id) if page.entries and page.next else None
