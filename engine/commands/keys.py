@@ -45,6 +45,18 @@ def iter_keys(txn: Txn) -> Iterator[tuple[bytes, int]]:
     yield from heapq.merge(rows(b"\0"), long_names)
 
 
+def names_from(txn: Txn, number: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (stream number, name) of every stream from a number on, ascending by number."""
+    for db_key, value in rows_with(txn, db_keys.NAMES, b"", db_keys.pack_number(number)):
+        yield db_keys.unpack_number(db_key), row_body(db_keys.NAMES, db_key, value, "name row")
+
+
+def last_number(txn: Txn) -> int:
+    """Return the number of the stream that was created last; 0 if there is none."""
+    cursor = txn.cursor(db_keys.NAMES)
+    return db_keys.unpack_number(cursor.key()) if cursor.last() else 0
+
+
 def name_of(txn: Txn, number: int, likely: Iterable[bytes]) -> bytes | None:
     """Return the key of a stream; None when it does not exist.
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from patience import wait_until
 from resp_peer import Line, Peer, Running
+from streamkeep.engine.commands import keys
 from test_server.conftest import Connect
 
 
@@ -105,3 +108,45 @@ def test_a_wait_that_ends_with_an_error_is_a_failed_call(
         stats = facts(peer, "commandstats")["cmdstat_xreadgroup"]
         assert stats.startswith(f"calls={failed},")
         assert stats.endswith(f",failed_calls={failed}")
+
+
+def test_scan_and_randomkey_do_not_read_all_names(
+    running: Running, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server with many streams would stop for others at each call."""
+    names = {b"k%d" % number for number in range(300)}
+    for name in names:
+        peer.call("XADD", name, "1-0", "f", "v")
+    peer.call("DEL", "k0", "k299")
+    peer.call("RENAME", "k1", "renamed")
+    peer.call("SET", "lock", "x")
+    names = names - {b"k0", b"k1", b"k299"} | {b"renamed"}
+    read = 0
+    checked = keys.row_body
+
+    def counted(*row: Any) -> bytes:
+        nonlocal read
+        read += 1
+        return checked(*row)
+
+    def all_names(txn: Any) -> Any:
+        raise AssertionError("all names are read")
+
+    monkeypatch.setattr(keys, "row_body", counted)
+    monkeypatch.setattr(keys, "iter_keys", all_names)
+    cursor, found = b"0", []
+    for _ in range(5):
+        cursor, batch = peer.ask("SCAN", cursor, "COUNT", 10)
+        found += batch
+    assert len(set(found)) == 50
+    assert read == 55
+    while cursor != b"0":
+        cursor, batch = peer.ask("SCAN", cursor, "COUNT", 90)
+        found += batch
+    assert sorted(found) == sorted({*names, b"lock"})
+    assert peer.ask("SCAN", (1 << 64) - 1) == [b"0", [b"lock"]]
+    read = 0
+    drawn = {peer.ask("RANDOMKEY") for _ in range(100)}
+    assert drawn <= {*names, b"lock"}
+    assert len(drawn) > 20
+    assert read <= 100

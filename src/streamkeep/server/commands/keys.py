@@ -18,6 +18,8 @@ from streamkeep.server.commands import strings
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.words import integer, option, options, syntax
 
+_TOP: Final = (1 << 64) - 1
+
 
 def run_del(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     return strings.delete_keys(txn, words[1:])
@@ -110,8 +112,7 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
             matcher = Glob(value)
         else:
             kind = option(value)
-    left = ((number, name) for name, number in keys.iter_keys(txn) if number > cursor)
-    batch = heapq.nsmallest(count + 1, left)
+    batch = list(islice(keys.names_from(txn, cursor + 1), count + 1)) if cursor < _TOP else []
     following = batch[count - 1][0] if len(batch) > count else 0
     found = [name for _, name in batch[:count]] if kind in (b"", b"STREAM") else []
     if not following and kind in (b"", b"STRING"):
@@ -120,8 +121,16 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
 
 
 def run_randomkey(txn: Txn, words: list[bytes], shape: int) -> object:
-    total = count_keys(txn)
-    return next(islice(_names(txn), random.randrange(total), None)) if total else None
+    """RANDOMKEY; a stream that was created after many that are gone is returned more often."""
+    texts = list(strings.strings(txn))
+    total = txn.rows(KEYS) + len(texts)
+    if not total:
+        return None
+    place = random.randrange(total)
+    if place < len(texts):
+        return texts[place]
+    number = random.randint(1, keys.last_number(txn))
+    return next(keys.names_from(txn, number))[1]
 
 
 def run_dbsize(txn: Txn, words: list[bytes], shape: int) -> object:
