@@ -24,7 +24,7 @@ from streamkeep import (
     StreamId,
     recovery,
 )
-from streamkeep.replication import Follower, FollowReport, detach, following
+from streamkeep.replication import Follower, FollowingRow, detach, following
 
 if TYPE_CHECKING:
     from typing import assert_type
@@ -270,7 +270,7 @@ async def of_tasks(path: str, decode: bool) -> None:
 
 def follow(path: Path) -> int:
     follower = Follower("redis://localhost", path, match=["orders:*"], deletions="keep")
-    assert_type(follower.run(once=True), FollowReport)
+    assert_type(follower.run(once=True), FollowingRow)
     with streamkeep.open(path) as store:
         row = following(store)
         assert_type(detach(store), int)

@@ -10,21 +10,15 @@ is applied, `synchronize` what is taken as a whole. May import `transfer`, `serv
 
 from __future__ import annotations
 
-from streamkeep.replication.follower import (
-    Deletions,
-    Follower,
-    FollowError,
-    FollowReport,
-    detach,
-    following,
-)
+from streamkeep.format.rows.following import FollowingRow
+from streamkeep.replication.follower import Deletions, Follower, FollowError, detach, following
 from streamkeep.replication.link import LinkLost, RefusedError
 
 __all__ = [
     "Deletions",
     "FollowError",
-    "FollowReport",
     "Follower",
+    "FollowingRow",
     "LinkLost",
     "RefusedError",
     "detach",

@@ -28,8 +28,6 @@ from streamkeep.transfer.aof import OTHER_KEY, Command, Replay
 from streamkeep.transfer.formats import UNNAMED
 from streamkeep.transfer.stores import Target
 
-_NAMES_KEPT: Final = 100_000  # of keys, of which it is known whether they are followed
-
 
 class Followed:
     """Which keys are followed, and what their streams are in the store."""
@@ -37,20 +35,15 @@ class Followed:
     def __init__(self, match: Iterable[str], deletions: str) -> None:
         """Take the keys that fit a pattern, all if there is none."""
         self._globs = [Glob(pattern.encode()) for pattern in match]
-        self._known: dict[bytes, bool] = {}
         self.retention = NO_RETENTION._replace(
             archive=True, archive_deleted=deletions == "keep", follows=True
         )
 
     def wants(self, key: bytes) -> bool:
         """Return whether a key is followed, if it is a stream."""
-        known = self._known.get(key)
-        if known is None:
-            if len(self._known) >= _NAMES_KEPT:
-                self._known.clear()
-            fits = not self._globs or any(glob.matches(key) for glob in self._globs)
-            known = self._known[key] = fits and not key.startswith(UNNAMED)
-        return known
+        if key.startswith(UNNAMED):
+            return False
+        return not self._globs or any(glob.matches(key) for glob in self._globs)
 
     def find(self, txn: Txn, key: bytes) -> Stream | None:
         """Return the stream that follows a key; None if the store has none.

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
@@ -42,27 +42,6 @@ _LONGEST_PAUSE_S: Final = 10.0
 _DETACHED: Final = 1000  # streams of one transaction
 
 log: Final = logging.getLogger("streamkeep.follow")
-
-
-class FollowReport(NamedTuple):
-    """What a store has of the server that it follows.
-
-    Attributes:
-        source: the address of the server, without the password.
-        offset: in bytes of the server's stream of commands, up to which the store has everything.
-        full: how often all streams were taken, since the store began to follow.
-        commands, entries: how many were applied, and added, since then.
-        skipped: what was left out, such as commands of other types, and how often.
-        time_ms: Unix time at which the last command came.
-    """
-
-    source: str
-    offset: int
-    full: int
-    commands: int
-    entries: int
-    skipped: dict[str, int]
-    time_ms: int
 
 
 class FollowError(StreamkeepError):
@@ -174,8 +153,8 @@ class Follower:
         self.stop = threading.Event()
         self.problem = ""
 
-    def run(self, *, once: bool = False) -> FollowReport:
-        """Follow the server; return when `stop` is set.
+    def run(self, *, once: bool = False) -> FollowingRow:
+        """Follow the server; return when `stop` is set, with what `following` returns.
 
         A connection that is lost is made again. The offset changes in the transactions that apply
         the commands, so that a process which is killed leaves nothing out, and applies nothing
@@ -200,10 +179,7 @@ class Follower:
                 self._keep_on(store, once)
             finally:
                 os.close(lock)
-        row = self._row
-        return FollowReport(
-            row.source, row.offset, row.full, row.commands, row.entries, row.skipped, row.time_ms
-        )
+        return self._row
 
     def _begin(self, store: Store[Any]) -> FollowingRow:
         """Return the row to go on from."""
