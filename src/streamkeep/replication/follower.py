@@ -271,6 +271,7 @@ class Follower:
                     commands.flush()
                     link.acknowledge_now()
                 if self.stop.is_set():
+                    commands.flush()
                     raise Stopped
         except CorruptionError as error:
             if error.where != self._name:
