@@ -8,7 +8,7 @@ if the user wants that; and how far the store is changes in the same transaction
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.glob import Glob
@@ -20,10 +20,12 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import parse_id
 from streamkeep.format.core.keys import META
+from streamkeep.format.node.node import PAIRS
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow
 from streamkeep.format.rows.retention import NO_RETENTION, Retention
+from streamkeep.server.commands import append
 from streamkeep.transfer.aof import OTHER_KEY, Command, Replay
 from streamkeep.transfer.formats import UNNAMED
 from streamkeep.transfer.stores import Target
@@ -120,9 +122,15 @@ class Following(Replay):
             if not self._followed.wants(key):
                 self.losses.add(OTHER_KEY)
                 return
-            stream = self._followed.find(self.txn, key)
+            stream: Any = self._followed.find(self.txn, key)
             if stream is None and (name == b"XADD" or b"MKSTREAM" in map(bytes.upper, words[5:])):
-                self.txn.create_stream(key).set_retention(self._followed.retention)
+                stream = self.txn.create_stream(key)
+                stream.set_retention(self._followed.retention)
+            if name == b"XADD":  # most of all commands: without a look at the table
+                before = stream.record.entries_added
+                append.replay_xadd(self.txn, words, int(PAIRS))
+                self.entries += stream.record.entries_added - before
+                return
             # XSETID may begin another stream where the archive has higher IDs, which may come
             # again: what is archived stays, under the number of the former stream.
             if (
