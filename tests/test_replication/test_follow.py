@@ -594,6 +594,49 @@ def test_a_server_of_a_store_that_follows_says_how_that_ends(
         assert peer.call("REPLICAOF", "NO", "ONE") == b"+OK\r\n"
 
 
+@pytest.mark.slow
+def test_a_move_loses_and_doubles_nothing(tmp_path: Path, store: Path) -> None:
+    """Programs write all the time, the follower is killed, and then they go to the store."""
+    chance = random.Random(6)
+    added: list[bytes] = []
+    acked: list[bytes] = []
+    end = threading.Event()
+
+    def work(at: Path) -> None:
+        client: Any = RealRedis(at)
+        while not end.is_set():
+            added.extend(client.call("XADD", "s", "MAXLEN", "~", 50, "*", "n", n) for n in range(9))
+            for _, entries in client.call("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">"):
+                acked.extend(one[0] for one in entries)
+                client.call("XACK", "s", "g", *(one[0] for one in entries))
+        client.close()
+
+    with running_redis({**AT_ONCE, "repl-backlog-size": "64mb"}) as server:
+        server.call(b"XGROUP", b"CREATE", b"s", b"g", b"$", b"MKSTREAM")
+        once(server, store)
+        program = threading.Thread(target=work, args=(server.socket,))
+        program.start()
+        for _ in range(4):
+            worker = start(server, store)
+            time.sleep(chance.uniform(1, 4))
+            worker.kill()
+            worker.wait()
+        end.set()
+        program.join()
+        once(server, store)
+        with streamkeep.open(store) as opened:
+            assert detach(opened) == 1
+    end.clear()
+    before = len(added)
+    with served(store, unix=tmp_path / "u"):
+        program = threading.Thread(target=work, args=(tmp_path / "u",))
+        program.start()
+        wait_until(lambda: len(added) > before + 100)
+        end.set()
+        program.join()
+    assert history(store, "s") == added == acked
+
+
 def test_a_server_that_starts_later_is_waited_for(tmp_path: Path, store: Path) -> None:
     told: list[str] = []
     with running_redis(AT_ONCE) as server:
