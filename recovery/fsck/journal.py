@@ -37,18 +37,25 @@ class Replay:
                 self._apply(change)
             self.tables.commit_number = reader.position.commit_number
 
-    def salvage(self) -> list[str]:
-        """Apply everything that comes later; return what could not be applied, as text."""
+    def salvage(self, made: int) -> list[str]:
+        """Apply everything that comes later; return what could not be applied, as text.
+
+        Args:
+            made: the newest commit that is known to have been made.
+        """
         lost: list[str] = []
         reader, before = self.reader, self.reader.position.commit_number
         while True:
             body = reader.next()
             if body is None:
-                if not reader.resume():
+                more = reader.resume()
+                first, before = before + 1, reader.position.commit_number if more else made
+                if first <= before:
+                    commits = f"commit{'s' * (first < before)} {first}"
+                    commits += f" to {before}" if first < before else ""
+                    lost.append(f"{commits}: the journal is damaged there")
+                if not more:
                     return lost
-                first, before = before + 1, reader.position.commit_number
-                commits = f"commit {first}" if first == before else f"commits {first} to {before}"
-                lost.append(f"{commits}: the journal is damaged there")
                 continue
             before = reader.position.commit_number
             try:

@@ -77,6 +77,7 @@ class Source:
         slot: its newest checkpoint; None if there is none.
         replay: what is in memory of the journal; None if nothing is.
         loses: a recovery would lose commits, or fail.
+        made: the newest commit that is known to have been made, where a recovery is needed.
         alone: no other process can open the store until this one is closed.
     """
 
@@ -88,6 +89,7 @@ class Source:
         self.slot: CheckpointSlot | None = None
         self.replay: Replay | None = None
         self.loses = False
+        self.made = 0
         self.alone = False
 
     def use_commit(self, meta: MetaPage | None) -> None:
@@ -300,6 +302,7 @@ def _replay_newer(source: Source) -> str:
     try:
         row, _ = tables.main.find(POSITION_KEY)
         position = checkpoints.position_of(slot) if row is None else decode_position(row)
+        source.made = control.made
         if position.commit_number < control.made:
             source.replay = Replay(tables, Reader(journal, slot, position))
             source.replay.run(control.made)
@@ -315,6 +318,7 @@ def _use_state(source: Source, state: State) -> bool:
     checkpoint.
     """
     slot, data = source.slot, state.data
+    source.made = max(state.made, state.promised)
     try:
         way = state.best()
         if data is not None and data.end >= way.end:

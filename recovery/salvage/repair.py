@@ -88,7 +88,8 @@ def repair(
     """
     store, output = Path(store).absolute(), Path(output).absolute()
     with open_source(store) as source:
-        unread = source.replay.salvage() if source.loses and source.replay is not None else []
+        replay = source.replay if source.loses else None
+        unread = [] if replay is None else replay.salvage(source.made)
         out = NewStore(output, source.folder.modes)
         try:
             lost = LostAndFound(out.folder)

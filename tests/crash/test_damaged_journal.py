@@ -223,6 +223,19 @@ def test_repair_applies_what_follows_the_damage_and_names_what_it_cannot(store: 
     assert {*entries(store.with_name("new"), "t")} >= {*expected}
 
 
+@pytest.mark.parametrize(
+    ("first", "commits"), [(15, "commits 18 to 23"), (20, "commit 23")], ids=["several", "one"]
+)
+def test_repair_names_commits_at_the_end_that_cannot_be_read(
+    store: Path, first: int, commits: str
+) -> None:
+    for number in reversed(range(first, 21)):
+        damage(store, number)
+    repaired = repair(store, store.with_name("new"))
+    assert repaired.report.lines() == [f"lost: {commits}: the journal is damaged there"]
+    assert entries(store.with_name("new")) == list(range(ALL - (21 - first)))
+
+
 @pytest.mark.parametrize("store", [flush_now, checkpoint_now], indirect=True)
 def test_a_flipped_bit_loses_nothing_or_is_an_error_that_fsck_announces(store: Path) -> None:
     """In all bytes of all records, also if the first one that is needed follows the checkpoint."""
