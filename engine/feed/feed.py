@@ -15,7 +15,6 @@ lock, the slot is a file, and a reader that sleeps is woken as those of XREAD ar
 from __future__ import annotations
 
 import math
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.feed.checkpoint_rows import RowKey, read_rows
 from streamkeep.engine.feed.effects import Commit, Rows, commit_position, parse_position
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE, Owner, Reader
-from streamkeep.engine.journal.slots import FEED, Slot, hold_slot
+from streamkeep.engine.journal.slots import FEED, Slot, SlotLock, hold_slot
 from streamkeep.engine.notify.wait_table import ANY_COMMIT, READ, Interest
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system.lmdb_errors import translated
@@ -100,8 +99,7 @@ class Feed(Generic[Text]):
         Raises:
             ChangesGoneError: what follows is not there, or the store has made another commit.
         """
-        self._lock: int = -1
-        self._maker: int = os.getpid()
+        self._lock: SlotLock | None = None
         self._base: ReadTxn | None = None
         self._next: ReadTxn | None = None
         if environment.follows:
@@ -144,26 +142,28 @@ class Feed(Generic[Text]):
         for txn in (base, following):
             if txn is not None:
                 txn.close()
-        handle, self._lock = self._lock, -1
-        if handle >= 0:
-            if self._maker == os.getpid():  # a forked child has the lock of its parent
-                with suppress(OSError):
-                    self._folder.remove(self._slot.name)
-            os.close(handle)
+        lock, self._lock = self._lock, None
+        if lock is not None and lock.is_taken():  # not in a forked child
+            with suppress(OSError):
+                self._folder.remove(self._slot.name)
+            lock.close()
 
     def _hold(self) -> None:
         """Hold the journal, unless this process may not write there: a lost file is found."""
         with suppress(OSError, StoreError):
-            handle = hold_slot(self._folder, self._slot.target)
-            if handle is not None:
-                self._lock = handle
+            self._lock = hold_slot(self._folder, self._slot.target)
+            if self._lock is not None:
                 self._slot.write(self._folder)
 
     def _note(self) -> None:
         """Hold less of the journal, now and then."""
         now = time.monotonic()
         position = self._reader.position
-        if self._lock >= 0 and now - self._noted > _NOTE_S and position != self._slot.position:
+        if (
+            self._lock is not None
+            and now - self._noted > _NOTE_S
+            and position != self._slot.position
+        ):
             self._noted = now
             self._slot = self._slot._replace(position=position)
             with suppress(OSError, StoreError):

@@ -91,22 +91,57 @@ def slot_name(target: str) -> str:
     return _PREFIX + hashlib.blake2b(target.encode(), digest_size=8).hexdigest()
 
 
-def hold_slot(folder: Folder, target: str) -> int | None:
-    """Lock what ships the store to a target, or follows that; return the descriptor of the lock.
+class SlotLock:
+    """A lock that this process has: its descriptor. A forked child closes it, and has none.
+
+    Otherwise the lock would outlive the parent, and hold what a dead process no longer needs.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        _locks.add(self)
+
+    def is_taken(self) -> bool:
+        """Return whether this process has the lock."""
+        return self._handle >= 0
+
+    def close(self) -> None:
+        """Release the lock, unless that was done."""
+        handle, self._handle = self._handle, -1
+        _locks.discard(self)
+        if handle >= 0:
+            os.close(handle)
+
+
+_locks: set[SlotLock] = set()
+
+
+def _leave_to_parent() -> None:
+    for lock in list(_locks):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def hold_slot(folder: Folder, target: str) -> SlotLock | None:
+    """Lock what ships the store to a target, or follows that.
 
     It is a byte of the file of the journal's syncs: the file of the slot is replaced all the time.
 
     Returns:
         None if another process or thread has it.
     """
-    handle = folder.open(LOCK_FILE, os.O_RDWR)
+    held = SlotLock(handle := folder.open(LOCK_FILE, os.O_RDWR))
     try:
         lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _place(target), 1, 0)
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return handle
+    except BaseException as error:
+        held.close()
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return held
 
 
 def is_held(folder: Folder, target: str) -> bool:
@@ -168,9 +203,9 @@ def read_slots(folder: Folder, *, feeds: bool = False) -> Iterator[Slot]:
         if not slot.target.startswith(FEED):
             yield slot
         elif feeds:
-            handle = hold_slot(folder, slot.target)
-            if handle is None:
+            held = hold_slot(folder, slot.target)
+            if held is None:
                 yield slot
             else:
                 folder.remove(name)
-                os.close(handle)
+                held.close()

@@ -232,7 +232,7 @@ class Shipper:
             pass
         finally:
             self._drop_base()
-            os.close(lock)
+            lock.close()
         return self.report()
 
     def _newest(self) -> int:

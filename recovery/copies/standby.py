@@ -23,7 +23,7 @@ from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
-from streamkeep.engine.journal.slots import Slot, hold_slot
+from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot
 from streamkeep.engine.store.durability import standby_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.opening import open_environment
@@ -109,7 +109,7 @@ class Standby(PieceFollower):
 
     def close(self) -> None:
         """Close the store; a checkpoint has everything."""
-        os.close(self._lock)
+        self._lock.close()
         self.environment.release()
 
     def _read_state(self, place: Path) -> StandbyRow:
@@ -335,12 +335,12 @@ def _remove_strays(environment: Environment) -> None:
         folder.remove(stored_name(path))
 
 
-def _lock(folder: Folder, source: str, place: Path) -> int:
-    """Lock a standby, so that only one process follows or promotes it; return the descriptor."""
-    handle = hold_slot(folder.folder(JOURNAL_FOLDER), source)
-    if handle is None:
+def _lock(folder: Folder, source: str, place: Path) -> SlotLock:
+    """Lock a standby, so that only one process follows or promotes it."""
+    lock = hold_slot(folder.folder(JOURNAL_FOLDER), source)
+    if lock is None:
         raise StoreLockedError(f"{place}: a process follows {source}; next: end it")
-    return handle
+    return lock
 
 
 def is_standby(path: str | Path) -> bool:
@@ -366,7 +366,7 @@ def promote(path: str | Path) -> StandbyRow:
     try:
         if not environment.follows:
             raise StoreError(f"{place}: no standby; next: open it, it can be written")
-        handle = _lock(environment.folder, environment.follows, place)
+        lock = _lock(environment.folder, environment.follows, place)
         try:
             with environment.begin_read() as txn:  # now: the process that followed has ended
                 state = standby_of(txn)
@@ -379,7 +379,7 @@ def promote(path: str | Path) -> StandbyRow:
             environment.write(lambda txn: txn.delete(META, META_STANDBY), wait=True)
             cast(Checkpoints, environment.checkpoints).make()
         finally:
-            os.close(handle)
+            lock.close()
     finally:
         environment.release()
     return state

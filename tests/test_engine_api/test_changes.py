@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -167,22 +168,30 @@ def test_a_slow_reader_holds_the_journal(open_store: Open, tmp_path: Path) -> No
     assert len(journal.names()) < files
 
 
-def test_a_killed_reader_holds_nothing(open_store: Open, tmp_path: Path) -> None:
+@pytest.mark.parametrize("forks", [False, True])
+def test_a_killed_reader_holds_nothing(open_store: Open, *, forks: bool) -> None:
+    """Nor does a child that it has forked, and that lives on."""
     store = open_store()
     store.xadd("a", {"n": "1"})
-    reads = "import os, sys, streamkeep; s = streamkeep.open(sys.argv[1], readonly=True); "
-    reads += "changes = s.changes('$', block=0); print('begun', flush=True); next(changes)"
+    reads = "import os, sys, time, streamkeep; s = streamkeep.open(sys.argv[1], readonly=True); "
+    reads += "changes = s.changes('$', block=0); child = os.fork() if FORKS else 1; "
+    reads += "child or time.sleep(60); print(child, flush=True); next(changes)"
+    reads = reads.replace("FORKS", str(forks))
     with subprocess.Popen(
         [sys.executable, "-c", reads, str(store.path)], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
-        process.stdout.readline()
+        child = int(process.stdout.readline())
         checkpoint_now(store)
         assert any(name.startswith("slot-") for name in journal_of(store).folder.names())
         process.kill()
-    store.xadd("a", {"n": "2"})
-    checkpoint_now(store)
-    assert not any(name.startswith("slot-") for name in journal_of(store).folder.names())
+    try:
+        store.xadd("a", {"n": "2"})
+        checkpoint_now(store)
+        assert not any(name.startswith("slot-") for name in journal_of(store).folder.names())
+    finally:
+        if forks:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_a_forked_child_leaves_the_journal_to_its_parent(open_store: Open) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.journal.slots import FOLLOWING, hold_slot
+from streamkeep.engine.journal.slots import FOLLOWING, SlotLock, hold_slot
 from streamkeep.engine.store.durability import following_of
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -76,11 +76,11 @@ def detach(store: Store[Any]) -> int:
         with store.transaction() as transaction:  # at last, so that this can be done again
             transaction.txn.delete(META, META_FOLLOWING)
     finally:
-        os.close(lock)
+        lock.close()
     return len(names)
 
 
-def _lock(store: Store[Any]) -> int:
+def _lock(store: Store[Any]) -> SlotLock:
     environment = store._environment
     lock = hold_slot(environment.folder.folder(JOURNAL_FOLDER), FOLLOWING)
     if lock is None:
@@ -178,7 +178,7 @@ class Follower:
                 self._row = self._begin(store)
                 self._keep_on(store, once)
             finally:
-                os.close(lock)
+                lock.close()
         return self._row
 
     def _begin(self, store: Store[Any]) -> FollowingRow:
