@@ -40,8 +40,8 @@ class Queue(Declaring):
 
     Every method that changes something is one transaction; when it returns, the change is as
     durable as the store's sync mode says. Only to take jobs waits for no disk: after a power loss,
-    those that have not ended wait again in any case. In a block of `store.transaction()` of the same
-    store, a method is a part of that transaction.
+    those that have not ended wait again in any case. In a block of `store.transaction()` of the
+    same store, a method is a part of that transaction.
 
     Attributes:
         core: for adapters, what workers and the other parts of the package use.

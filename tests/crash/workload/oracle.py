@@ -29,7 +29,6 @@ from typing import Any, Final, NamedTuple
 from patience import PATIENCE_S
 from streamkeep.jobs import Queue
 from streamkeep.jobs.queue import queue_names
-from streamkeep.jobs.state import Step
 
 OWN: Final = "own"
 COMMON: Final = "common"
@@ -165,12 +164,7 @@ def _queue(queue: Queue, problems: list[str]) -> Found:
         if len(jobs) != getattr(stats, state):
             problems.append(f"{queue}: {len(jobs)} jobs are {state}, but stats say {stats}")
         for one in jobs:
-            failed = 0
-            if one.attempts:  # with those that died, and with the one that has not ended
-                names, place = queue.core.names, one.place
-                assert place is not None
-                lost = queue.core.read(lambda at: Step(at, names).past(place)).lost  # noqa: B023
-                failed = one.attempts - lost - (state == "running")
+            failed = one.attempts - (state == "running")  # which has not ended
             seen.append((one.fields[b"payload"], failed, one.id))
     letters = queue.dead_letters()
     if len(letters) != stats.failed:
