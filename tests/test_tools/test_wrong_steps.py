@@ -78,6 +78,8 @@ def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_typo_in_a_command_an_option_or_a_key(path: Path) -> None:
     told = run("rnage", path, "orders", status=2).stderr
     assert "No such command 'rnage'; did you mean range?" in told
+    told = run("retention", "list", path, status=2).stderr
+    assert "No such command 'list'; there are set, show" in told
     told = run("range", path, "orders", "--cuont", "1", status=2).stderr
     assert "--count" in told
     told = run("range", path, "orders", "20251021x", status=1).stderr

@@ -136,12 +136,15 @@ class CommandGroup(_Shared, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; for one that does not exist, name those that are spelt like it."""
+        """Find the command; for one that does not exist, name what is spelt like it, or there."""
         name = args[0] if args else ""
         if name[:1] not in ("", "-") and self.get_command(ctx, name) is None:
-            near = get_close_matches(name, self.list_commands(ctx), 2)
+            known = self.list_commands(ctx)
+            near = get_close_matches(name, known, 2)
             if near:
                 ctx.fail(f"No such command {name!r}; did you mean {' or '.join(near)}?")
+            if ctx.parent is not None:  # the root has too many
+                ctx.fail(f"No such command {name!r}; there are {', '.join(known)}")
         return super().resolve_command(ctx, args)
 
 
