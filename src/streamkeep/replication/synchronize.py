@@ -172,22 +172,17 @@ class Synchronization:
                 if not self._store.xrange(key, one, one, history=True):
                     return False
             each = max(1, theirs.node_bytes() // max(theirs.record.length, 1))
-        if gone or fresh:
-            self._begin_changes()
+        if (gone or fresh) and not self._changing:  # one that ends before this does begins anew
+            self._changing = True
+            self._row = self._row._replace(replication_id="")
+            with self._store.transaction(sync="none") as transaction:
+                put_row(transaction.txn, self._row)
         for start, end in gone:
             with self._store.transaction(sync="none") as transaction:
                 trim_range(transaction.txn, key, start, end)
         if fresh is not None:
             self._append(key, staged, *fresh, max(1, min(BATCH_ENTRIES, _BATCH_BYTES // each)))
         return True
-
-    def _begin_changes(self) -> None:
-        """Let a follower that ends before this synchronization begin anew."""
-        if not self._changing:
-            self._changing = True
-            self._row = self._row._replace(replication_id="")
-            with self._store.transaction(sync="none") as transaction:
-                put_row(transaction.txn, self._row)
 
     def _append(self, key: bytes, staged: bytes, start: Id, end: Id, most: int) -> None:
         """Append entries of the file from one ID to another one."""

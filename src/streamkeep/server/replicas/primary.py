@@ -213,20 +213,15 @@ class Primary:
             client.transport.write(f"+CONTINUE {self.id}\r\n".encode())
             self._put_online(replica)
         elif self._step is None:
-            replica.answered = True
-            self._begin_file(replica)
-
-    def _begin_file(self, replica: Replica) -> None:
-        """Send the state that the feed leads to."""
-        assert self.before is not None
-        self.full_syncs += 1
-        replica.snapshot, replica.position = self.before, self.end
-        replica.file = self._file(replica, self.before)
-        self._feed(encode_command("SELECT", 0))  # which another feed may have left elsewhere
-        log.info(
-            "%s: a full copy for the replica %s", self.environment.path, self.address_of(replica)
-        )
-        self.pump(replica)
+            replica.answered = True  # with the state that the feed leads to
+            assert self.before is not None
+            self.full_syncs += 1
+            replica.snapshot, replica.position = self.before, self.end
+            replica.file = self._file(replica, self.before)
+            self._feed(encode_command("SELECT", 0))  # which another feed may have left elsewhere
+            where = self.address_of(replica)
+            log.info("%s: a full copy for the replica %s", self.environment.path, where)
+            self.pump(replica)
 
     def _file(self, replica: Replica, txn: ReadTxn) -> Iterator[bytes]:
         if replica.greets:
@@ -394,8 +389,9 @@ class Primary:
                 self._out.append(piece)
                 self._size += len(piece)
                 continue
-            if piece is None or self._size > _TRANSACTION:
-                self._send()
+            if self._out and (piece is None or self._size > _TRANSACTION):
+                self._feed(b"".join((_MULTI, *self._out, _EXEC)))
+                self._out, self._size = [], 0
             if piece is None:
                 before, self.before = self.before, self._after
                 self._step = self._after = None
@@ -411,12 +407,6 @@ class Primary:
                 break
         self._pump_all()
         return self._step is None
-
-    def _send(self) -> None:
-        """Feed the commands that are collected, in a transaction."""
-        out, self._out, self._size = self._out, [], 0
-        if out:
-            self._feed(b"".join((_MULTI, *out, _EXEC)))
 
     def _mark(self) -> None:
         """Note that the feed has everything up to the commit of its snapshot."""
