@@ -9,6 +9,7 @@ import pytest
 from patience import wait_until
 from resp_peer import Line, Peer, Running
 from streamkeep.engine.commands import keys
+from streamkeep.format.core.checksum import row_body
 from test_server.conftest import Connect
 
 
@@ -122,17 +123,16 @@ def test_scan_and_randomkey_do_not_read_all_names(
     peer.call("SET", "lock", "x")
     names = names - {b"k0", b"k1", b"k299"} | {b"renamed"}
     read = 0
-    checked = keys.row_body
 
     def counted(*row: Any) -> bytes:
         nonlocal read
         read += 1
-        return checked(*row)
+        return row_body(*row)
 
     def all_names(txn: Any) -> Any:
         raise AssertionError("all names are read")
 
-    monkeypatch.setattr(keys, "row_body", counted)
+    monkeypatch.setattr("streamkeep.engine.commands.keys.row_body", counted)
     monkeypatch.setattr(keys, "iter_keys", all_names)
     cursor, found = b"0", []
     for _ in range(5):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -99,6 +100,11 @@ def test_a_slow_client_is_read_for_one_step_at_a_time(store: Store, app: App) ->
     run(scenario)
 
 
+def waits_after(reader: EventClient, chunks: int) -> bool:
+    """Return whether the application waits for a client that has taken so many chunks."""
+    return len(reader.sent) == chunks and reader.waiting > 0
+
+
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/x-ndjson"])
 def test_what_was_sent_to_a_slow_client_is_all_that_is_held(
     store: Store, app: App, kind: str
@@ -109,7 +115,7 @@ def test_what_was_sent_to_a_slow_client_is_all_that_is_held(
     async def scenario() -> None:
         async with EventClient(app, path, accept=kind) as reader:
             for turn in range(4):
-                await reader.until(lambda turn=turn: len(reader.sent) == turn and reader.waiting)
+                await reader.until(partial(waits_after, reader, turn))
                 gc.collect()
                 assert not any(isinstance(one, Entry) for one in gc.get_objects())
                 reader.take(1)
