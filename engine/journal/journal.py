@@ -30,13 +30,14 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
-from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.errors import StoreError, StoreFullError
 from streamkeep.format.journal import journal as layout
 from streamkeep.format.journal.position import LogPosition, encode_position
 
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
 _NONE: Final = 1 << 62  # no file has a number from here on
+_TRIES: Final = 5  # to write over a block that moves, on a full disk
 RECYCLED: Final = "spare"
 NEW_RECYCLED: Final = "spare.new"  # with a random suffix, while it is made
 _NEW: Final = "new"
@@ -197,7 +198,7 @@ class Journal:
                 if self._opened != number:
                     self._open_file(number)
                 if self._room:  # otherwise the store was deleted
-                    self._write(offset, reader.END)
+                    self._write_end(offset)
                 self._written = 0, 0  # the next commit may fail before it has a record
         except StoreError as error:
             self.control.poison()
@@ -206,6 +207,23 @@ class Journal:
             if self._begun_from.commit_number == self.log.commit_number:
                 self.log.go_to(*self._begun_from)
             self.reopen()
+
+    def _write_end(self, offset: int) -> None:
+        """Write what ends the file; raise StoreFullError if there is no room.
+
+        Where blocks move when they are overwritten, a full disk refuses even that, but often takes
+        it a moment later: what commits and removals have freed, it can use only then.
+        """
+        tries = _TRIES
+        while True:
+            try:
+                self._write(offset, reader.END)
+                return
+            except StoreFullError:
+                tries -= 1
+                if not tries:
+                    raise
+                self.drop_recycled()
 
     def reopen(self) -> None:
         """Open the file again for the next record: another process may have begun it again."""

@@ -268,6 +268,30 @@ def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(tmp_path: 
     assert_sound(path)
 
 
+def test_a_record_is_cut_when_the_disk_takes_it_a_moment_later(tmp_path: Path) -> None:
+    """As btrfs does: it can use what was freed only when it has committed that."""
+    path = tmp_path / "store"
+
+    def fail() -> None:
+        raise RuntimeError("halfway")
+
+    store = Store(path, sync="none")
+    flush_each_commit(store)
+    store.xadd("s", FIELDS)
+    file = journal_of(store)._file
+    assert file is not None
+    file._writes = True  # as where overwritten blocks move
+    failpoints.arm("commit:journaled", fail)
+    with failing("write_at", errno.ENOSPC, at=2, times=2), pytest.raises(RuntimeError):
+        store.xadd("s", FIELDS)
+    assert store.xlen("s") == 1
+    store.xadd("s", FIELDS)
+    store.close()
+    with Store(path) as store:
+        assert store.xlen("s") == 2
+    assert_sound(path)
+
+
 def test_a_failed_sync_stops_other_processes_too(tmp_path: Path) -> None:
     path = tmp_path / "store"
     Store(path).close()
