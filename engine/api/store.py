@@ -30,6 +30,7 @@ from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt, write_relaxed
 from streamkeep.engine.store.old_readers import OldReaders
+from streamkeep.engine.store.registry import Opening
 from streamkeep.engine.system.clock import Clock, current_clock
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translate
@@ -110,33 +111,39 @@ class Store(
         self._closed = False
         self._readonly = readonly
         self._has_lease = lease and not readonly
-        self._environment = opening.open_environment(
-            self.path.absolute(),
-            readonly=readonly,
-            force_recovery=force_recovery,
-            create=create,
-            max_readers=max_readers,
-            max_store_bytes=max_store_bytes,
-            clock=clock or current_clock(),
-            node_limits=check_node_limits(node_max_bytes, node_max_entries),
-            trust_owners=trusted_numbers(trust_owners),
-            modes=chosen_modes(mode, group),
-        )
         self._wait = sync == "commit"
         self._read_durable = read_durable
         self._interval_ms = interval_ms
         self._interval_s: float | None = None
-        self._note_sync(sync)
         self._archiving: ArchiveThread | None = None
+        self._opening = Opening(self.path.absolute())
         try:
+            self._environment = opening.open_environment(
+                self.path.absolute(),
+                readonly=readonly,
+                force_recovery=force_recovery,
+                create=create,
+                max_readers=max_readers,
+                max_store_bytes=max_store_bytes,
+                clock=clock or current_clock(),
+                node_limits=check_node_limits(node_max_bytes, node_max_entries),
+                trust_owners=trusted_numbers(trust_owners),
+                modes=chosen_modes(mode, group),
+                opening=self._opening,
+            )
+        except BaseException:
+            self._opening.undo()
+            raise
+        try:
+            self._note_sync(sync)
             if not readonly:
                 self._start_maintenance(retired_max_bytes)
                 if archive_every is not None:
                     self._archiving = ArchiveThread(self._environment, every_ms / 1000)
+            log.info("%s: opened%s, sync=%s", self.path, " for reading" if readonly else "", sync)
         except BaseException:
             self.close()
             raise
-        log.info("%s: opened%s, sync=%s", self.path, " for reading" if readonly else "", sync)
 
     def _start_maintenance(self, most_retired: int | None) -> None:
         """Start what this process does beside commands, once for all stores on this directory.
@@ -177,6 +184,7 @@ class Store(
         """
         environment = self._environment
         if self._closed:
+            self._opening.undo()
             environment.finish()
             return
         if environment.users == 1:
@@ -191,7 +199,7 @@ class Store(
                 if environment.users > 1 and not environment.context.closed:
                     environment.sync()  # the last one makes a checkpoint
         finally:
-            environment.release()
+            environment.release(self._opening)
 
     def __enter__(self) -> Store[Text]:
         return self

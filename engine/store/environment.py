@@ -33,7 +33,7 @@ from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.store.durability import Durability, read_durability
 from streamkeep.engine.store.group_commit import GroupCommit
-from streamkeep.engine.store.registry import identity_of, registry
+from streamkeep.engine.store.registry import Opening, identity_of, registry
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate, translate_os, translated
 from streamkeep.engine.system.locks import make_reentrant_lock
@@ -512,14 +512,20 @@ class Environment:
                 "that method has returned"
             )
 
-    def release(self) -> None:
-        """End one use; the last one closes the environment, after archiving has ended."""
+    def release(self, opening: Opening | None = None) -> None:
+        """End one use; the last one closes the environment, after archiving has ended.
+
+        Args:
+            opening: which began it. Its `undo` does this again, if an interrupt came before.
+        """
         with self.life:
             last = False
             try:
                 with registry.lock:
                     last = self.users == 1 and not self.context.closed
                     self.users -= 1
+                    if opening is not None:
+                        opening.counted = False  # no interrupt comes between the two
                 if not last:
                     return
                 if self.checkpointer is not None:
@@ -607,11 +613,13 @@ def _take(steps: list[Step]) -> None:
         for _ in range(2):
             try:
                 step()
-                steps.remove(step)
+                if step in steps:  # an interrupt may come just after it was removed
+                    steps.remove(step)
                 break
             except Exception as error:
-                steps.remove(step)
                 failures.append(error)
+                if step in steps:
+                    steps.remove(step)
                 break
             except BaseException as error:
                 failures.append(error)

@@ -88,6 +88,7 @@ def open_environment(
     trust_owners: Trusted = (),
     modes: Modes | None = None,
     standby: bool = False,
+    opening: Opening | None = None,
 ) -> Environment:
     """Open the store at `path`, or create it; if this process has it open, count one more user.
 
@@ -97,6 +98,8 @@ def open_environment(
         node_limits: bytes and entries of the nodes of new streams; None for the defaults.
         standby: the caller follows a copy of another store with this one, which nobody else may
             write to.
+        opening: of this path. Its `undo` releases the result, if an interrupt ends the caller
+            before it has that.
     """
     if max_store_bytes is not None:
         whole(max_store_bytes, "max_store_bytes", SMALLEST_STORE, LARGEST_STORE)
@@ -106,37 +109,41 @@ def open_environment(
     options = _Options(
         readonly, force_recovery, max_readers, max_store_bytes, clock, node_limits, standby
     )
-    opening = Opening(path)
-    while True:
-        with registry.lock:
-            known, busy = registry.look(path)
-            if known is not None:
-                if force_recovery:
-                    raise errors.StoreLockedError(
-                        f"{path}: open in this process; next: close it, then recover it"
-                    )
-                _check_compatible(known, options)
-                known.users += 1
-                return known
-            if busy is None:
-                registry.openings.append(opening)
-        if busy is not None:
-            busy.finish()
-            continue
-        with opening.life:
-            if opening not in registry.openings:  # another thread took it for an interrupted one
+    opening = opening or Opening(path)
+    try:
+        while True:
+            with registry.lock:
+                known, busy = registry.look(path)
+                if known is not None:
+                    if force_recovery:
+                        raise errors.StoreLockedError(
+                            f"{path}: open in this process; next: close it, then recover it"
+                        )
+                    _check_compatible(known, options)
+                    opening.count(known, known.users + 1)
+                    return known
+                if busy is None:
+                    registry.openings.append(opening)
+            if busy is not None:
+                busy.finish()
                 continue
-            # Without the registry's lock: other stores can be opened and closed at the same time.
-            try:
-                while opening.environment is None:
-                    folder = check_place(
-                        path, create and not readonly, readonly, trust_owners, modes
-                    )
-                    with suppress(_Removed):  # the next round creates it, or says it is gone
-                        _open_noted(folder, opening, options)
-                return opening.environment
-            finally:
-                registry.end(opening)
+            with opening.life:
+                if opening not in registry.openings:  # another thread took it for interrupted
+                    continue
+                # Without the registry's lock: others can be opened and closed at the same time.
+                try:
+                    while opening.environment is None:
+                        folder = check_place(
+                            path, create and not readonly, readonly, trust_owners, modes
+                        )
+                        with suppress(_Removed):  # the next round creates it, or says it is gone
+                            _open_noted(folder, opening, options)
+                    return opening.environment
+                finally:
+                    registry.end(opening)
+    except BaseException:
+        opening.undo()
+        raise
 
 
 class _Removed(Exception):

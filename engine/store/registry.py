@@ -62,6 +62,7 @@ class Opening:
         life: held by the thread.
         lock: the lock of the store, which a forked child must not hold.
         environment: what the thread has opened.
+        counted: the thread is one of its users.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,6 +70,18 @@ class Opening:
         self.life = make_reentrant_lock("life", str(path))
         self.lock: CheckpointFile | None = None
         self.environment: Environment | None = None
+        self.counted = False
+
+    def count(self, environment: Environment, users: int) -> None:
+        """Make the thread one of so many users; no interrupt comes between these steps."""
+        self.environment = environment
+        environment.users = users
+        self.counted = True
+
+    def undo(self) -> None:
+        """Release what the thread has opened, if an interrupt has kept its caller from that."""
+        if self.counted and self.environment is not None:
+            self.environment.release(self)
 
     def finish(self) -> None:
         """End what the thread has begun, if an interrupt has kept it from that."""
@@ -140,7 +153,7 @@ class Registry:
             if opening not in self.openings:
                 return
             if environment is not None and not close:
-                environment.users = 1
+                opening.count(environment, 1)
                 self.environments[environment.identity] = environment
                 process = sys.modules.get("multiprocessing.process")
                 if process is not None and process.parent_process() is not None:
