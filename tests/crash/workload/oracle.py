@@ -358,7 +358,7 @@ class Transaction:
 
     def takes(self) -> bool:
         """Return whether it has taken jobs, which does not wait for the disk."""
-        return self.operations[0][0] == "get"
+        return bool(self.operations[0][0] == "get")
 
     def found_nothing(self) -> bool:
         """Return whether it has looked for jobs, and made no commit since there was none."""
