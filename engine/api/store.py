@@ -108,7 +108,7 @@ class Store(
         self.path = path_of(path, "path")
         self.sync_mode = sync
         self._set_decode(decode_responses)
-        self._closed = False
+        self._closed = self._closing = False
         self._readonly = readonly
         self._has_lease = lease and not readonly
         self._wait = sync == "commit"
@@ -184,12 +184,13 @@ class Store(
         """
         environment = self._environment
         if self._closed:
-            self._opening.undo()
+            if not self._closing:  # an interrupt may have ended the call that was to do it
+                self._opening.undo()
             environment.finish()
             return
         if environment.users == 1:
             environment.check_may_close()
-        self._closed = True
+        self._closed = self._closing = True
         try:
             environment.waiters.alarm()  # blocked calls of this store end
             if self._archiving is not None:
@@ -199,7 +200,10 @@ class Store(
                 if environment.users > 1 and not environment.context.closed:
                     environment.sync()  # the last one makes a checkpoint
         finally:
-            environment.release(self._opening)
+            try:
+                environment.release(self._opening)
+            finally:
+                self._closing = False
 
     def __enter__(self) -> Store[Text]:
         return self

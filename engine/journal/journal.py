@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from typing import Final
 
 from streamkeep.engine.journal import reader
@@ -38,6 +39,7 @@ FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
 _NONE: Final = 1 << 62  # no file has a number from here on
 _TRIES: Final = 5  # to write over a block that moves, on a full disk
+_PAUSE_S: Final = 0.01  # between them
 RECYCLED: Final = "spare"
 NEW_RECYCLED: Final = "spare.new"  # with a random suffix, while it is made
 _NEW: Final = "new"
@@ -224,6 +226,7 @@ class Journal:
                 if not tries:
                     raise
                 self.drop_recycled()
+                time.sleep(_PAUSE_S)
 
     def reopen(self) -> None:
         """Open the file again for the next record: another process may have begun it again."""

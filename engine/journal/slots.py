@@ -29,6 +29,7 @@ FEED: Final = "changes:"  # and a random number
 _PREFIX: Final = "slot-"
 FOLLOWING: Final = "following"  # what a store that follows a Redis server locks
 _NEW: Final = ".new"  # while it is written
+_UNLOCK: Final = files.FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)  # all of the file
 _MOST_BYTES: Final = 1 << 16  # of a file; a longer one is damaged
 
 
@@ -107,6 +108,13 @@ class SlotLock:
 
     def close(self) -> None:
         """Release the lock, unless that was done."""
+        if self._handle >= 0:
+            # Also for a child of a fork in another thread, which may come before the next lines.
+            fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, _UNLOCK)
+        self.leave()
+
+    def leave(self) -> None:
+        """Close the descriptor; a parent of this process keeps the lock."""
         handle, self._handle = self._handle, -1
         _locks.discard(self)
         if handle >= 0:
@@ -118,7 +126,7 @@ _locks: set[SlotLock] = set()
 
 def _leave_to_parent() -> None:
     for lock in list(_locks):
-        lock.close()
+        lock.leave()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

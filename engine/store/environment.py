@@ -516,12 +516,15 @@ class Environment:
         """End one use; the last one closes the environment, after archiving has ended.
 
         Args:
-            opening: which began it. Its `undo` does this again, if an interrupt came before.
+            opening: which began it, and has not ended yet: two threads may end it. Its `undo`
+                does this again, if an interrupt came before.
         """
         with self.life:
             last = False
             try:
                 with registry.lock:
+                    if opening is not None and not opening.counted:
+                        return
                     last = self.users == 1 and not self.context.closed
                     self.users -= 1
                     if opening is not None:

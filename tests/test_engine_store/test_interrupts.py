@@ -98,3 +98,27 @@ def test_an_interrupt_while_an_open_store_is_opened_again_counts_no_user(tmp_pat
             interrupted = opened_and_closed(path, Interrupt(step))
         assert not registry.registry.environments, f"step {step} left the store open"
     assert step > 10
+
+
+@pytest.mark.parametrize("archives", [False, True])
+def test_two_threads_that_close_a_store_leave_the_other_ones_open(
+    tmp_path: Path, archives: bool
+) -> None:
+    path = tmp_path / "store"
+    with streamkeep.open(path, sync="none") as other:
+        for number in range(20):
+            one = streamkeep.open(path, sync="none", archive_every=60 if archives else None)
+            ready = threading.Barrier(2)
+
+            def close(one: store.Store[bytes] = one, ready: threading.Barrier = ready) -> None:
+                ready.wait(PATIENCE_S)
+                one.close()
+
+            threads = [threading.Thread(target=close) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE_S)
+            other.xadd("s", {"f": "v"})
+            assert other.xlen("s") == number + 1
+    assert not registry.registry.environments

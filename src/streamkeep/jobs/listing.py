@@ -102,7 +102,7 @@ def _entry(
     names: Names,
     state: JobState,
     place: Place,
-    deliveries: int = 0,
+    deliveries: int,
     **more: Any,
 ) -> Listed:
     found = snapshot.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
@@ -168,6 +168,16 @@ def _running_job(snapshot: Snapshot[Any], names: Names, place: Place) -> Listed:
     )
 
 
+def _held(
+    snapshot: Snapshot[Any], names: Names, state: JobState, place: Place, **more: Any
+) -> Listed:
+    """Return a job that was taken before, and that no worker runs now."""
+    name, entry_id = names.streams[place.priority], place.entry_id
+    rows = snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
+    taken = int(rows[0]["times_delivered"]) if rows else 0
+    return _entry(snapshot, names, state, place, taken, **more)
+
+
 def _delayed(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
     for prefix in (layout.LATE, layout.SCHEDULE):
         for key, _ in islice(rows_below(snapshot, names.space, prefix), _MOST_READ + count):
@@ -177,16 +187,12 @@ def _delayed(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[List
                 yield _numbered(snapshot, names, "delayed", number, due.due_ms)
             elif due.kind == layout.RETRY:
                 place = layout.unpack_place(due.reference)
-                name, entry_id = names.streams[place.priority], place.entry_id
-                rows = snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
-                taken = int(rows[0]["times_delivered"]) if rows else 0
-                more = {"due_ms": due.due_ms, "retries": True}
-                yield _entry(snapshot, names, "delayed", place, taken, **more)
+                yield _held(snapshot, names, "delayed", place, due_ms=due.due_ms, retries=True)
 
 
 def _parked(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
     for key, _ in islice(rows_below(snapshot, names.space, layout.PARKED), count):
-        yield _entry(snapshot, names, "waiting", layout.unpack_place(key[-layout.PLACE_SIZE :]))
+        yield _held(snapshot, names, "waiting", layout.unpack_place(key[-layout.PLACE_SIZE :]))
 
 
 def _ended(wanted: JobState, snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:

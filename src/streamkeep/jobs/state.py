@@ -172,10 +172,10 @@ class Step:
 
     # --- streams --------------------------------------------------------------------------------
 
-    def died_running(self, place: layout.Place, deliveries: int) -> str | None:
+    def dead_worker(self, place: layout.Place, deliveries: int) -> str | None:
         """Return which worker that is dead was running a delivery; note that this counts.
 
-        None if none was.
+        None if none was; an empty text if its name is not known.
         """
         leases = self.raw.context.leases
         if leases is None:

@@ -219,7 +219,7 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
                 seen += 1
                 place = layout.Place(by_name[name], ms, seq)
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
-                had_ms = idle if former else -1
+                had_ms = idle if former else None
                 _accept(step, wanted, taken, place, fields, former + 1, had_ms)
         room -= len(taken) - before
         if not seen:
@@ -233,16 +233,16 @@ def _accept(
     place: layout.Place,
     fields: layout.Fields,
     deliveries: int,
-    had_ms: int = -1,
+    had_ms: int | None = None,
 ) -> None:
     """Take an entry that was just delivered to the worker, unless it must not run.
 
     Args:
-        had_ms: how long a worker had it that is dead; -1 if none had. The death counts if it was
+        had_ms: how long a worker had it that is dead; None if none had. The death counts if it was
             running the job.
     """
     deaths = lost = 0
-    dead = step.died_running(place, deliveries - 1) if had_ms >= 0 else None
+    dead = None if had_ms is None else step.dead_worker(place, deliveries - 1)
     try:
         policy = wanted.policy_of(fields)
         expires_ms = layout.number_of(fields, layout.EXPIRES)
@@ -255,7 +255,7 @@ def _accept(
         return
     if deliveries > 1:
         past = step.past(place)
-        if had_ms >= 0:
+        if had_ms is not None:
             past = past._replace(lost=past.lost + 1)
             if dead is not None:
                 run = layout.Attempt(step.now_ms - had_ms, step.now_ms, dead, "the worker died")
