@@ -145,6 +145,8 @@ def test_scan_and_randomkey_do_not_read_all_names(
         found += batch
     assert sorted(found) == sorted({*names, b"lock"})
     assert peer.ask("SCAN", (1 << 64) - 1) == [b"0", [b"lock"]]
+    cursor, batch = peer.ask("SCAN", 0, "COUNT", (1 << 63) - 1)
+    assert (cursor, sorted(batch)) == (b"0", sorted({*names, b"lock"}))
     read = 0
     drawn = {peer.ask("RANDOMKEY") for _ in range(100)}
     assert drawn <= {*names, b"lock"}

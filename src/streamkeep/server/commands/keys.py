@@ -10,6 +10,7 @@ from typing import Final
 
 from streamkeep.engine.commands import dump, keys, load
 from streamkeep.engine.commands.glob import Glob
+from streamkeep.engine.commands.reply_budget import NO_LIMIT
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, KeyExistsError, NoSuchKeyError
@@ -105,7 +106,7 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
     count, matcher, kind = 10, None, b""
     for option_name, value in options(words, 2, (b"COUNT", b"MATCH", b"TYPE")):
         if option_name == b"COUNT":
-            count = integer(value)
+            count = min(integer(value), NO_LIMIT)
             if count < 1:
                 raise syntax()
         elif option_name == b"MATCH":
