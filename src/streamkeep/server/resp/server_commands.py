@@ -35,6 +35,7 @@ IN_TRANSACTION: Final = {"exec", "discard", "multi", "watch", "quit", "reset"}
 # Of CLIENT REPLY in a transaction, Redis leaves out replies that the array of EXEC announces.
 NOT_IN_TRANSACTION: Final = {"shutdown", "client|reply", "psync", "sync"}
 _FLUSH_MODES: Final = (b"SYNC", b"ASYNC")
+_FLAGS: Final = {"read": "readonly", "write": "write"}  # of COMMAND INFO, by category
 
 
 # --- keys that the user may read ----------------------------------------------------------------
@@ -211,16 +212,14 @@ def _command_getkeys(client: Connection, words: list[bytes], turn: Turn) -> obje
 
 @cache  # a client may name each command a million times
 def _described(spec: command_table.Spec) -> Sent:
-    flags = (
-        [Status("readonly" if spec.kind == command_table.READS else "write")] if spec.first else []
-    )
+    categories = categories_of(spec) - {"all"}
+    flags = [Status(_FLAGS[one]) for one in categories & _FLAGS.keys()]
     if spec.parse is not None:
         flags.append(Status("blocking"))
     if spec.first < 0:
         flags.append(Status("movablekeys"))
     first = max(spec.first, 0)
     subs = [one for one in ALL_SPECS if one.name.startswith(f"{spec.name}|")]
-    category = Status("@stream" if spec.name.startswith("x") else "@keyspace")
     facts: list[object] = [
         spec.name.encode(),
         spec.arity,
@@ -228,7 +227,7 @@ def _described(spec: command_table.Spec) -> Sent:
         first,
         spec.last if first else 0,
         spec.step,
-        [category] if spec.first else [Status("@connection")],
+        [Status(f"@{one}") for one in sorted(categories)],
         [],
         [],
         [_described(sub) for sub in subs],
