@@ -7,8 +7,10 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from http_client import HEADERS, TOKEN, run
 from patience import PATIENCE_S
@@ -16,7 +18,7 @@ from streamkeep import Store
 from streamkeep.server.access import Access
 from streamkeep.server.http.app import create_app
 from streamkeep.server.http.guard import MAX_HEAD
-from streamkeep.server.http.serving import HttpServer, bind
+from streamkeep.server.http.serving import HttpServer, Protocol, bind
 
 pytestmark = pytest.mark.slow
 
@@ -219,6 +221,37 @@ def test_a_name_is_bound_on_all_its_addresses() -> None:
     finally:
         for one in sockets:
             one.close()
+
+
+def test_a_client_that_reads_slowly_counts_with_what_waits_for_it_now() -> None:
+    class Transport:
+        aborted = False
+
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def get_write_buffer_size(self) -> int:
+            return self.size
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    bounded: Any = type("Bounded", (Protocol,), {"most_unsent": 1000, "paused": {}})
+
+    def pause(size: int) -> Transport:
+        one = bounded.__new__(bounded)
+        one.transport = transport = Transport(size)
+        one.flow = FlowControl(one.transport)
+        one.pause_writing()
+        return transport
+
+    reader = pause(900)
+    reader.size = 70
+    newer = pause(200)
+    assert not reader.aborted
+    newer.size = 850
+    pause(100)
+    assert (reader.aborted, newer.aborted) == (True, False)  # the one that was paused first
 
 
 def test_what_waits_for_all_clients_is_bounded(store: Store[bytes]) -> None:

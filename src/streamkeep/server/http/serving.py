@@ -36,14 +36,14 @@ STOP_S: Final = 5
 class Protocol(H11Protocol):
     """HTTP/1.1 with limits for the time that the head of a request takes, and for connections.
 
-    When more than `most_unsent` bytes wait for several clients, the one that has not read
-    for the longest time is dropped. There is a class for each server, which counts these bytes.
+    When more than `most_unsent` bytes wait for several clients, the one that was paused for
+    the longest time is dropped. There is a class for each server, which counts these bytes.
     """
 
     head_s = HEAD_S
     most = MAX_CONNECTIONS
     most_unsent = MAX_UNSENT
-    unsent: dict[Protocol, int]
+    paused: dict[Protocol, None]  # whose clients do not read, in the order of time
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._head_timer: asyncio.TimerHandle | None = None
@@ -63,20 +63,24 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        self.unsent.pop(self, None)
+        self.paused.pop(self, None)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.unsent[self] = self.transport.get_write_buffer_size()
-        while len(self.unsent) > 1 and sum(self.unsent.values()) > self.most_unsent:
-            longest = next(iter(self.unsent))
-            del self.unsent[longest]
+        self.paused[self] = None
+        while len(self.paused) > 1 and self._unsent() > self.most_unsent:
+            longest = next(iter(self.paused))
+            del self.paused[longest]
             longest.transport.abort()
 
     def resume_writing(self) -> None:
-        self.unsent.pop(self, None)
+        self.paused.pop(self, None)
         super().resume_writing()
+
+    def _unsent(self) -> int:
+        """Return the bytes that wait now: a paused client may have read since."""
+        return sum(one.transport.get_write_buffer_size() for one in self.paused)
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -116,7 +120,7 @@ class HttpServer(uvicorn.Server):
         limits = {"head_s": head_s, "most": max_connections, "most_unsent": max_unsent}
         config = uvicorn.Config(
             app,
-            http=type("Bounded", (Protocol,), {**limits, "unsent": {}}),
+            http=type("Bounded", (Protocol,), {**limits, "paused": {}}),
             ws="none",
             lifespan="off",
             log_config=None,
