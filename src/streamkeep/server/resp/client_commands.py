@@ -188,7 +188,7 @@ def _client_kill(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 
 def _filter(client: Connection, name: bytes, value: bytes) -> Callable[[Connection], bool]:
-    """Return whether an option of CLIENT KILL lets it end a client."""
+    """Return the function that decides whether an option of CLIENT KILL lets it end a client."""
     text = text_of(value)
     if name == b"ID":
         number = integer(value, "client-id should be greater than 0")
