@@ -134,8 +134,11 @@ class ReadCommands(CommandBase[Text]):
         newest_first: bool,
         name: Key,
         whole_history: bool,
+        most_bytes: int = 0,
     ) -> list[Entry[Text]]:
+        """Return entries of a range, up to the one with which they have `most_bytes` (if not 0)."""
         wanted = Range(*start, *end, count or NO_LIMIT, newest_first, self._shape)
+        wanted.most_bytes = most_bytes
         shape = listed(self._entry_text)
         if whole_history:
             return self._run(read_history(_history, (to_bytes(name, "name"), wanted), shape))
@@ -329,13 +332,13 @@ def _next_size(size: int, batch: Entries, most: int) -> int:
 
 def _history(txn: Txn, name: bytes, wanted: Range) -> Entries:
     """Read history. Restore the range after an error, because the command may run again."""
-    left = wanted.limit
+    left, most_bytes = wanted.limit, wanted.most_bytes
     where = wanted.where
     budget = 0 if where is None else where.left
     try:
         return history.xrange(txn, name, wanted)
     except history.Unreadable:
-        wanted.limit = left
+        wanted.limit, wanted.most_bytes = left, most_bytes
         if where is not None:
             where.left, where.last = budget, None
         raise

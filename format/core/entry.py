@@ -147,5 +147,10 @@ class DeliveredEntry(Entry[Text]):
         return f"{Entry.__repr__(self)[:-1]}, delivery_count={self.delivery_count})"
 
 
+def entry_size(entry: Entry[Text]) -> int:
+    """Return the bytes of an entry: of its ID, its names and its values."""
+    return len(entry.id) + sum(len(field) + len(value) for field, value in entry.pairs)
+
+
 def pairs_of(fields: dict[_One, _One]) -> list[tuple[_One, _One]]:
     return list(fields.pairs if isinstance(fields, RepeatedFields) else fields.items())

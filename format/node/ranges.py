@@ -13,6 +13,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from streamkeep.format.core.entry import Entry, entry_size
 from streamkeep.format.core.id_codec import below, bits, unsigned
 from streamkeep.format.node.node import DELETED, RESP, NodeHeader, SlotCursor, read_header
 from streamkeep.format.node.sent import Sender
@@ -26,6 +27,7 @@ class Range:
 
     `limit` counts down while entries are read. In the shape RESP, a read also ends when it has
     `room` bytes, and is `cut` if there are further entries. The first entry may have any size.
+    In the shapes ENTRY and TEXT it ends with the entry with which they have `most_bytes`.
     """
 
     def __init__(
@@ -50,12 +52,20 @@ class Range:
         self.sent = Sender() if self.shape == RESP else None  # receives them instead of a list
         self.room: i64 = MOST_SENT
         self.cut = False
+        self.most_bytes: i64 = 0  # counts down as well; 0 for no limit
 
     def start(self) -> tuple[int, int]:
         return unsigned(self.start_ms), unsigned(self.start_seq)
 
     def end(self) -> tuple[int, int]:
         return unsigned(self.end_ms), unsigned(self.end_seq)
+
+    def count_bytes(self, entry: object) -> None:
+        """Count an entry against `most_bytes`; make it the last one if it reaches them."""
+        assert isinstance(entry, Entry)
+        self.most_bytes -= i64(entry_size(entry))
+        if self.most_bytes <= 0:
+            self.limit = 1
 
 
 def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object]) -> bool:
@@ -110,6 +120,8 @@ def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
                 wanted.limit -= more
         else:
             out.append(cursor.make(shape))
+            if wanted.most_bytes > 0:
+                wanted.count_bytes(out[-1])
         wanted.limit -= 1
         if where is not None and where.left == 0:
             return False
@@ -170,6 +182,8 @@ def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> boo
                 sent.send(cursor)
             else:
                 out.append(cursor.make(wanted.shape))
+                if wanted.most_bytes > 0:
+                    wanted.count_bytes(out[-1])
             wanted.limit -= 1
         if where is not None and where.left == 0:
             return False

@@ -13,6 +13,7 @@ import pytest
 from http_client import TOKEN, EventClient, run
 from streamkeep import Entry, Store
 from streamkeep.server.access import Access
+from streamkeep.server.http import events
 from streamkeep.server.http.app import App, create_app
 from streamkeep.server.http.events import EventReply
 
@@ -35,7 +36,10 @@ def test_new_entries_come_as_they_are_added(store: Store, app: App) -> None:
     run(scenario)
 
 
-def test_a_reader_resumes_over_restarts_and_trims(open_store: Callable[..., Store]) -> None:
+def test_a_reader_resumes_over_restarts_and_trims(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_STEP", 7)  # so that none is sent all that there is
     store = open_store()
     store.set_retention("k", archive=True)
     wanted = [f"{number}-0" for number in range(1, 201)]
@@ -96,6 +100,30 @@ def test_a_slow_client_is_read_for_one_step_at_a_time(store: Store, app: App) ->
             assert reader.waiting == 1
             reader.take()
             await reader.until(lambda: len(reader.ids) == 40)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("text/event-stream", "after=0"),
+        ("application/x-ndjson", "history=0"),
+        ("application/x-ndjson", "history=1"),
+        ("application/x-ndjson", "reverse=1"),
+    ],
+)
+def test_large_entries_among_small_ones_make_no_large_step(
+    store: Store, app: App, kind: str, options: str
+) -> None:
+    small = [{"v": b"s"}] * 600
+    store.xadd_many("k", [*small, *[{"v": b"x" * 300_000}] * 10, *small])
+
+    async def scenario() -> None:
+        async with EventClient(app, f"/streams/k?{options}", accept=kind) as reader:
+            reader.take()
+            await reader.until(lambda: b"".join(reader.sent).count(b'"fields"') == 1210)
+            assert max(map(len, reader.sent)) < (1 << 18) + 350_000  # and the names of JSON
 
     run(scenario)
 

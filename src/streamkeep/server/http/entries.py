@@ -12,14 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from streamkeep.engine.api.command_base import end_bound, start_bound
 from streamkeep.engine.api.store import Store
-from streamkeep.format.core.entry import Entry
+from streamkeep.format.core.entry import Entry, entry_size
 from streamkeep.format.core.json_form import json_bytes, json_object, json_pairs
 
-PAGE_BYTES: Final = 1 << 20  # of names and values, after which a page ends
+PAGE_BYTES: Final = 1 << 20  # of IDs, names and values, after which a page ends
 MOST: Final = 10_000  # entries of a page
-_FIRST_STEP: Final = 1
-_LAST_STEP: Final = 256
+_SEARCHED: Final = 256  # entries that a search reads at once
 SEARCH_S: Final = 0.4
 _TOP: Final = b"18446744073709551615-18446744073709551615"
 
@@ -74,9 +74,9 @@ def read_page(
     holds: Callable[[Entry[bytes]], bool] | None = None,
     seconds: float = math.inf,
 ) -> Page:
-    """Return entries of a range: `count`, or fewer when they have more than `max_bytes`.
+    """Return entries of a range: `count`, or fewer, up to the one with which they have `max_bytes`.
 
-    Steps grow while entries are small, so that a page of huge entries is not read at once.
+    So `max_bytes` and one entry is the most that is in memory, whatever entries follow each other.
 
     Args:
         holds: which entries are returned; None for all.
@@ -84,29 +84,34 @@ def read_page(
     """
     deadline = time.monotonic() + seconds
     found: Found = []
-    examined, size, step = 0, 0, _FIRST_STEP
+    examined, left = 0, max_bytes
     rest: Wanted | None = wanted
     while rest is not None:
-        want = step if holds is not None else min(step, count - len(found))
-        bounds = (rest.high, rest.low) if rest.newest_first else (rest.low, rest.high)
-        read = store.xrevrange if rest.newest_first else store.xrange
-        batch = read(rest.key, *bounds, want, history=rest.history)
+        want = count - len(found) if holds is None else _SEARCHED
+        batch = _read(store, rest, want, left)
+        unread = left - sum(map(entry_size, batch))
         for entry in batch:
             examined += 1
             rest = wanted.after(entry.id)
             if holds is None or holds(entry):
                 found.append(entry)
-                size += entry_size(entry)
+                left -= entry_size(entry)
                 if len(found) == count:
                     break
         else:
-            if len(batch) < want:
+            if len(batch) < want and unread > 0:
                 return Page(found, None, examined)
-        if len(found) == count or size >= max_bytes or time.monotonic() > deadline:
+        if len(found) == count or left <= 0 or time.monotonic() > deadline:
             break
-        large = sum(map(entry_size, batch)) >= max_bytes // 2
-        step = max(1, step // 2) if large else min(_LAST_STEP, 2 * step)
     return Page(found, None if rest is None else rest.bound, examined)
+
+
+def _read(store: Store[bytes], wanted: Wanted, count: int, most_bytes: int) -> Found:
+    low = start_bound("min", wanted.low, store._now_ms)
+    high = end_bound("max", wanted.high, store._now_ms)
+    return store._range(
+        low, high, count, wanted.newest_first, wanted.key, wanted.history, most_bytes
+    )
 
 
 def search(
@@ -134,11 +139,6 @@ def search(
         return any(text in name.lower() or text in value.lower() for name, value in entry.pairs)
 
     return read_page(store, wanted, count, holds=holds, seconds=seconds)
-
-
-def entry_size(entry: Entry[bytes]) -> int:
-    """Return the bytes of the names and values of an entry."""
-    return sum(len(field) + len(value) for field, value in entry.pairs)
 
 
 def entry_json(entry: Entry[bytes], *, as_pairs: bool = False) -> dict[str, Any]:

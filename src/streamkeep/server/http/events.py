@@ -5,7 +5,7 @@ The `id` of an event is the ID of its entry. A browser that connects again sends
 were trimmed and archived since. The first event of a stream that begins at "now" has an ID and no
 data, so that a client that has received nothing also continues from where it began.
 
-1. Read the entries above the last ID, in steps that hold about `STEP_BYTES`.
+1. Read the entries above the last ID, up to the one with which they have `STEP_BYTES`.
 2. Send them. While the client does not read, nothing more is read for it.
 3. If there are none, sleep until a commit adds one; after `heartbeat_s` send a comment.
 
@@ -26,15 +26,14 @@ from streamkeep.engine.commands.arguments import to_id
 from streamkeep.format.core.entry import Entry, StreamId
 from streamkeep.format.core.errors import NoSuchKeyError, StoreClosedError, StreamkeepError
 from streamkeep.format.core.json_form import json_object
-from streamkeep.server.http.entries import entry_line, entry_size
+from streamkeep.server.http.entries import Wanted, entry_line, read_page
 
 HEARTBEAT_S: Final = 15.0
 STALL_S: Final = 60.0  # how long a client may read nothing
 RETRY_MS: Final = 1000
 
 STEP_BYTES: Final = 1 << 18
-_FIRST_STEP: Final = 1
-_LAST_STEP: Final = 128
+_STEP: Final = 128  # entries
 
 
 class EventStream:
@@ -46,7 +45,7 @@ class EventStream:
             keep the connection and a server notices that its client has gone.
         stop: returns True when the stream is to end, as when a server stops.
         as_pairs: as in `entries.entry_json`.
-        step_bytes: about so much is read and sent at once.
+        step_bytes: so much and one entry is read and sent at once.
         gate: is held while the stream is read.
     """
 
@@ -74,18 +73,17 @@ class EventStream:
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield what to send: events, several at once, and heartbeats."""
         yield b"retry: %d\nid: %b\n\n" % (RETRY_MS, self._last)
-        count = _FIRST_STEP
         try:
             while not self._stop():
+                wanted = Wanted(self._key, b"(" + self._last, history=True)
+                store = self._store._store
                 async with self._gate:
-                    found = await self._store.xrange(
-                        self._key, b"(" + self._last, count=count, history=True
+                    page = await asyncio.to_thread(
+                        read_page, store, wanted, _STEP, self._step_bytes
                     )
+                found = page.entries
                 if found:
                     self._last = found[-1].id
-                    size = sum(map(entry_size, found))
-                    fitting = self._step_bytes * len(found) // max(1, size)  # about so many bytes
-                    count = max(1, min(_LAST_STEP, 2 * count, fitting))
                     yield self._taken(found)
                 elif not await self._wait() and not self._stop():
                     yield b":\n\n"

@@ -101,7 +101,7 @@ _RANGE: Final = ("start", "end", "count", "reverse", "history", "shape")
 _EVENTS: Final = ("after", "shape")  # the same path, with another type of reply
 _APPEND: Final = ("id", "maxlen", "nomkstream", "producer", "as", "headers")
 _MOST_ENTRIES: Final = 10_000  # of one POST
-_PIECE: Final = 1000  # entries that are sent at once, as many as are no more than STEP_BYTES
+_PIECE: Final = 1000  # entries that are sent at once, up to the one with which they have STEP_BYTES
 _MS: Final = 1 << 60
 
 
