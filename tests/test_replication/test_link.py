@@ -310,6 +310,16 @@ def test_only_what_is_on_disk_is_acknowledged_as_such(
     assert (b"FACK" in said) == (sync == "commit")
 
 
+def test_only_a_connection_with_tls_reads_the_authorities_of_the_system(
+    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes 30 ms of processor time, each time that a lost connection is tried again."""
+    read: list[object] = []
+    monkeypatch.setattr(link.ssl, "create_default_context", lambda **given: read.append(given))
+    follow(primary(full(sized(FILE))), tmp_path / "s")
+    assert read == []
+
+
 # --- the spool ------------------------------------------------------------------------------------
 
 

@@ -246,6 +246,26 @@ class Stopped(Exception):
 
 
 def _connect(address: Address) -> socket.socket:
+    context = _tls(address) if address.tls else None
+    try:
+        if address.path:
+            made = socket.socket(socket.AF_UNIX)
+            made.settimeout(_CONNECT_S)
+            made.connect(address.path)
+        else:
+            made = socket.create_connection((address.host, address.port), _CONNECT_S)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if context is not None:
+                made = context.wrap_socket(made, server_hostname=address.host)
+    except ssl.SSLCertVerificationError as error:
+        raise ArgumentError(f"{address.shown()}: its certificate: {error.verify_message}") from None
+    except OSError as error:
+        raise LinkLost(f"cannot connect: {error.strerror or error}") from error
+    made.settimeout(_SILENCE_S)
+    return made
+
+
+def _tls(address: Address) -> ssl.SSLContext:
     certificate, key, authorities = address.files
     try:
         context = ssl.create_default_context(cafile=authorities or None)
@@ -255,19 +275,4 @@ def _connect(address: Address) -> socket.socket:
         raise ArgumentError(
             f"{address.shown()}: a file of ssl_... cannot be read: {error}"
         ) from error
-    try:
-        if address.path:
-            made = socket.socket(socket.AF_UNIX)
-            made.settimeout(_CONNECT_S)
-            made.connect(address.path)
-        else:
-            made = socket.create_connection((address.host, address.port), _CONNECT_S)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if address.tls:
-                made = context.wrap_socket(made, server_hostname=address.host)
-    except ssl.SSLCertVerificationError as error:
-        raise ArgumentError(f"{address.shown()}: its certificate: {error.verify_message}") from None
-    except OSError as error:
-        raise LinkLost(f"cannot connect: {error.strerror or error}") from error
-    made.settimeout(_SILENCE_S)
-    return made
+    return context
