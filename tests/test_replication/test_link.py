@@ -21,7 +21,14 @@ from streamkeep.engine.api.views import Sync
 from streamkeep.format.redis.rdb import RdbWriter
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.format.redis.stream_dump import TARGETS
-from streamkeep.replication import Follower, FollowError, LinkLost, RefusedError, link
+from streamkeep.replication import (
+    Follower,
+    FollowError,
+    LinkLost,
+    RefusedError,
+    following,
+    link,
+)
 from streamkeep.replication import spool as spooling
 from streamkeep.replication.link import Link
 from streamkeep.replication.spool import Spool
@@ -259,6 +266,23 @@ def test_a_file_may_be_larger_than_the_backlog(
 
     report = follow(primary(script), tmp_path / "s", backlog=1 << 20)
     assert report.full == 1
+
+
+@pytest.mark.parametrize("bad", [("XADD", "t", "*"), ("XADD", "t", "0-0", "a", "b")])
+def test_nothing_of_a_command_that_fails_stays(
+    primary: Callable[..., Primary], tmp_path: Path, bad: tuple[str, ...]
+) -> None:
+    """All before it does, also what came with it."""
+    good = encode_command("SELECT", 0) + encode_command("XADD", "s", "1-1", "a", "b")
+    server = primary(full(sized(FILE), good + encode_command(*bad)))
+    server.offset = 1 << 30
+    with streamkeep.open(tmp_path / "s") as store:
+        with pytest.raises(FollowError, match="command 3 at byte .*, XADD: .*everything before it"):
+            Follower(f"unix://{server.path}", store).run(once=True)
+        assert store.keys() == [b"s"]
+        row = following(store)
+        assert row is not None
+        assert (row.offset, row.commands, row.entries) == (len(good), 2, 1)
 
 
 def test_a_transaction_of_more_commands_than_a_batch_is_one(

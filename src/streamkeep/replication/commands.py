@@ -101,19 +101,17 @@ class Following(Replay):
         self.entries = row.entries
         self.database = row.selected.encode()
 
-    def finish(self, batch: list[Command], done: int) -> None:
+    def finish(self, batch: list[Command]) -> None:
         """Write how far the store is."""
-        ran = [command for command in batch if command[0] <= done]
-        if ran:
-            self.row = self.row._replace(
-                offset=ran[-1][1],
-                selected=self.database.decode(errors="replace"),
-                time_ms=self.came_ms,
-                commands=self.row.commands + len(ran),
-                entries=self.entries,
-                skipped=dict(self.losses),
-            )
-            put_row(self.txn, self.row)
+        self.row = self.row._replace(
+            offset=batch[-1][1],
+            selected=self.database.decode(errors="replace"),
+            time_ms=self.came_ms,
+            commands=self.row.commands + len(batch),
+            entries=self.entries,
+            skipped=dict(self.losses),
+        )
+        put_row(self.txn, self.row)
 
     def here(self, name: bytes, words: list[bytes]) -> None:
         """Run a command on the streams that follow, or count it as dropped."""

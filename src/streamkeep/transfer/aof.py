@@ -74,14 +74,6 @@ class OtherDatabase(_Refusal):
         )
 
 
-class _Broken(Exception):
-    """A RESTORE that failed after it had changed something."""
-
-    def __init__(self, command: Command, problem: str) -> None:
-        super().__init__(problem)
-        self.command = command
-
-
 class Replay:
     """Runs commands on a store, which is opened for the first of them.
 
@@ -161,43 +153,41 @@ class Replay:
     def run_batch(self, batch: list[Command]) -> None:
         if not batch:
             return
-        failure: CommandFailure | None
+        failure: CommandFailure | None = None
         try:
-            failure = self.commit(batch)
-        except _Broken as broken:
-            self.commit(batch[: batch.index(broken.command)])
-            failure = CommandFailure(broken.command, str(broken))
+            self._commit(batch)
+        except CommandFailure as error:  # it may have changed something before
+            failure = error
+            if before := batch[: error.number - batch[0][0]]:
+                self._commit(before)
         self._moved(self.entries)
         if failure is not None:
             raise failure
 
-    def commit(self, batch: list[Command]) -> CommandFailure | None:
-        """Run a batch up to the first bad command, in one transaction; return its failure."""
+    def _commit(self, batch: list[Command]) -> None:
+        """Run a batch in one transaction.
+
+        Raises:
+            CommandFailure: a command is refused. Nothing has changed.
+        """
         store = self._target.store()
-        failure = None
-        done = self.done
         former = self.database, Losses(self.losses), self.entries
         with uninterrupted():
             try:
                 with store.transaction(self._target.sync) as transaction:
                     self.txn = transaction.txn
                     for command in batch:
-                        problem = self._problem(command)
-                        if problem:
-                            failure = CommandFailure(command, problem)
-                            break
-                        done = command[0]
-                    self.finish(batch, done)
+                        self._run(command)
+                    self.finish(batch)
             except BaseException:  # the transaction was not committed
                 self.database, self.losses, self.entries = former
                 raise
-            self.done = done
-        return failure
+            self.done = batch[-1][0]
 
-    def finish(self, batch: list[Command], done: int) -> None:
-        """Do what belongs into the same transaction, after the command `done` of a batch."""
+    def finish(self, batch: list[Command]) -> None:
+        """Do what belongs into the same transaction, after the commands of a batch."""
 
-    def _problem(self, command: Command) -> str:
+    def _run(self, command: Command) -> None:
         words = command[2]
         name = words[0].upper()
         try:
@@ -210,15 +200,14 @@ class Replay:
             else:
                 self.elsewhere(name, words)
         except CommandError as error:
-            return error.redis_error
+            raise CommandFailure(command, error.redis_error) from error
         except _Refusal as refusal:
             self.refusal = refusal
-            return str(refusal)
+            raise CommandFailure(command, str(refusal)) from refusal
         except CorruptionError as error:
             if error.where != PAYLOAD:
                 raise  # the store itself is damaged
-            raise _Broken(command, str(error)) from error
-        return ""
+            raise CommandFailure(command, str(error)) from error
 
     def find(self, name: bytes) -> Stream | None:
         """Return the stream of a name, if commands may change it."""
