@@ -400,6 +400,30 @@ def test_keys_from_another_database_are_taken_with_a_full_synchronization(
     check_same(server, store)
 
 
+@pytest.mark.parametrize(
+    ("commands", "told"),
+    [
+        (["RENAME other q2"], "it brings the key 'other', which is not followed"),
+        (["SELECT 1", "XADD x 1-1 a b", "SELECT 0", "SWAPDB 0 1"], "keys from another database"),
+    ],
+)
+def test_once_takes_all_streams_anew_where_a_command_asks_for_that(
+    server: RealRedis, store: Path, commands: list[str], told: str
+) -> None:
+    call: Any = server.call
+    fill(server, "q1", 3)
+    fill(server, "other", 3)
+    once(server, store, match=["q*"])
+    server.call_all([command.split() for command in commands])  # type: ignore[arg-type]
+    fill(server, "q1", 3)
+    said: list[str] = []
+    report = once(server, store, match=["q*"], told=said.append)
+    assert (report.full, said[1:-1]) == (2, [line for line in said if told in line])
+    assert said[1].endswith(": all streams are taken anew; trying again")
+    check_same(server, store, (b"q1", b"q2"))
+    assert once(server, store, match=["q*"]).full == 2
+
+
 def test_a_stream_of_the_store_is_never_overwritten(server: RealRedis, store: Path) -> None:
     call: Any = server.call
     with streamkeep.open(store) as opened:

@@ -31,7 +31,7 @@ from streamkeep.replication.address import parse_address
 from streamkeep.replication.commands import Followed, Following, all_followed
 from streamkeep.replication.link import Link, LinkLost, RefusedError, Stopped
 from streamkeep.replication.synchronize import Synchronization
-from streamkeep.transfer.aof import CommandFailure, OtherDatabase
+from streamkeep.transfer.aof import CommandFailure, SkippedKey
 from streamkeep.transfer.stores import Target
 
 Deletions = Literal["apply", "keep"]
@@ -46,6 +46,10 @@ log: Final = logging.getLogger("streamkeep.follow")
 
 class FollowError(StreamkeepError):
     """A command of the server cannot be applied; the store has everything before it."""
+
+
+class _Anew(LinkLost):
+    """The connection was ended, for another one over which all streams are taken anew."""
 
 
 def following(store: Store[Any]) -> FollowingRow | None:
@@ -211,7 +215,7 @@ class Follower:
             except RefusedError as error:
                 raise RefusedError(f"{self._name}: {error}") from error
             except (LinkLost, StoreFullError) as error:
-                if once:
+                if once and not isinstance(error, _Anew):
                     raise type(error)(f"{self._name}: {error}") from error
                 if str(error) != self.problem:
                     self._told(f"{self._name}: {error}; trying again")
@@ -278,9 +282,9 @@ class Follower:
                 raise
             raise LinkLost(str(error)) from error
         except CommandFailure as failure:
-            if isinstance(commands.refusal, OtherDatabase):
+            if isinstance(commands.refusal, SkippedKey):
                 self._row = self._row._replace(replication_id="")
-                raise LinkLost(f"{failure}: all streams are taken anew") from failure
+                raise _Anew(f"{failure}: all streams are taken anew") from failure
             raise FollowError(
                 f"{failure}; the store has everything before it; next: if the command changes no "
                 f"stream, leave it out with skip (--skip {failure.name}), or take all streams anew "

@@ -26,6 +26,7 @@ from typing import Any, Final, cast
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.node.node import PAIRS
+from streamkeep.format.quoting import named
 from streamkeep.format.redis.stream_dump import STREAM_TYPES, Losses
 from streamkeep.server.commands import append, command_table, keys
 from streamkeep.server.commands.strings import delete_keys
@@ -64,14 +65,15 @@ class _Refusal(Exception):
     """A command that is not run, and must not be skipped either."""
 
 
-class OtherDatabase(_Refusal):
-    """A command that brings keys from a database whose commands are skipped."""
+class SkippedKey(_Refusal):
+    """A command that brings keys whose commands were skipped."""
 
-    def __init__(self, loaded: bytes) -> None:
-        super().__init__(
-            "it brings keys from another database, whose commands were skipped: only database "
-            f"{loaded.decode()} is loaded"
-        )
+
+def _other_database(loaded: bytes) -> SkippedKey:
+    return SkippedKey(
+        "it brings keys from another database, whose commands were skipped: only database "
+        f"{loaded.decode()} is loaded"
+    )
 
 
 class Replay:
@@ -263,7 +265,7 @@ class Replay:
         if name == b"FLUSHALL":
             self.flush_all()
         elif name in _BETWEEN and self.loaded in _BETWEEN[name](words):
-            raise OtherDatabase(self.loaded)
+            raise _other_database(self.loaded)
         elif name in _SCRIPTS:
             raise _Refusal(_why_not(name))
         elif name not in _SILENT and not name.startswith(b"#"):
@@ -320,7 +322,7 @@ def _rename_or_copy(on: Replay, words: list[bytes]) -> None:
         on.losses.add("copy of a key into another database")
     elif on.find(source) is None:
         if on.wants(target) and not on.wants(source):  # which may be a stream
-            raise OtherDatabase(on.loaded)
+            raise SkippedKey(f"it brings the key {named(source)}, which is not followed")
         if name == b"RENAME" or b"REPLACE" in map(bytes.upper, words[3:]):
             on.delete([target])
         on.lose(name)
@@ -376,7 +378,7 @@ def _move(on: Replay, words: list[bytes]) -> None:
 
 def _swap(on: Replay, words: list[bytes]) -> None:
     if on.loaded in words[1:3] and words[1] != words[2]:
-        raise OtherDatabase(on.loaded)
+        raise _other_database(on.loaded)
     on.lose(b"SWAPDB")
 
 
