@@ -400,6 +400,22 @@ def test_keys_from_another_database_are_taken_with_a_full_synchronization(
     check_same(server, store)
 
 
+def test_keys_from_another_database_that_do_not_fit_are_skipped(
+    server: RealRedis, store: Path
+) -> None:
+    fill(server, "q1", 3)
+    once(server, store, match=["q*"])
+    commands = ["SELECT 1", "XADD zz 1-1 a b", "COPY zz z2 DB 0", "MOVE zz 0", "XADD q2 1-1 a b"]
+    server.call_all([command.split() for command in commands])  # type: ignore[arg-type]
+    report = once(server, store, match=["q*"])
+    assert (report.full, report.skipped) == (1, {"command for database 1": 4})
+    server.call_all(
+        [["COPY", "q2", "z3", "DB", "0"], ["COPY", "q2", "q2", "DB", "0"], ["SELECT", "0"]]
+    )
+    assert once(server, store, match=["q*"]).full == 2
+    check_same(server, store, (b"q1", b"q2"))
+
+
 @pytest.mark.parametrize(
     ("commands", "told"),
     [

@@ -264,12 +264,15 @@ class Replay:
         """Handle a command for another database; a few of them reach the one that is loaded."""
         if name == b"FLUSHALL":
             self.flush_all()
-        elif name in _BETWEEN and self.loaded in _BETWEEN[name](words):
+        elif name in _BETWEEN and self._brings(words, *_BETWEEN[name]):
             raise _other_database(self.loaded)
         elif name in _SCRIPTS:
             raise _Refusal(_why_not(name))
         elif name not in _SILENT and not name.startswith(b"#"):
             self.losses.add(f"command for database {self.database.decode('ascii', 'replace')}")
+
+    def _brings(self, words: list[bytes], databases: Keys, key: int) -> bool:
+        return self.loaded in databases(words) and (not key or self.wants(words[key]))
 
 
 # --- streams ------------------------------------------------------------------------------------
@@ -394,11 +397,11 @@ _ANY_KEY: Final[dict[bytes, tuple[int, Callable[[Replay, list[bytes]], object]]]
     b"SWAPDB": (3, _swap),
 }
 
-# The databases that commands for another one reach.
-_BETWEEN: Final[dict[bytes, Keys]] = {
-    b"SWAPDB": lambda words: words[1:3],
-    b"MOVE": lambda words: words[2:3],
-    b"COPY": lambda words: [copied_to(words, b"")],
+# The databases that commands for another one reach, and which word is the key there; 0: all keys.
+_BETWEEN: Final[dict[bytes, tuple[Keys, int]]] = {
+    b"SWAPDB": (lambda words: words[1:3], 0),
+    b"MOVE": (lambda words: words[2:3], 1),
+    b"COPY": (lambda words: [copied_to(words, b"")], 2),
 }
 
 
