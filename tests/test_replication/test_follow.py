@@ -461,6 +461,30 @@ def test_a_stream_of_the_store_is_never_overwritten(server: RealRedis, store: Pa
         assert opened.exists("t")
 
 
+@pytest.mark.parametrize(
+    "command", ["XADD lock 1-1 a b", "COPY s lock", "XGROUP CREATE lock g 0 MKSTREAM"]
+)
+def test_a_string_of_the_store_and_a_stream_never_have_one_name(
+    server: RealRedis, tmp_path: Path, store: Path, command: str
+) -> None:
+    call: Any = server.call
+    fill(server, "s", 3)
+    once(server, store)
+    with served(store, unix=tmp_path / "u"), Peer(tmp_path / "u") as peer:
+        assert peer.call("SET", "lock", "token") == b"+OK\r\n"
+    call(*command.split())
+    with pytest.raises(FollowError, match="a string 'lock' of its own"):
+        once(server, store)
+    with pytest.raises(FollowError, match=r"a string 'lock' of its own; .*no stream was changed"):
+        once(server, store, resync=True)
+    with served(store, unix=tmp_path / "u"), Peer(tmp_path / "u") as peer:
+        assert peer.call("GET", "lock") == b"$5\r\ntoken\r\n"
+        assert peer.call("DBSIZE") == b":2\r\n"
+        assert peer.call("DEL", "lock") == b":1\r\n"
+    once(server, store, resync=True)
+    check_same(server, store, (b"lock", b"s"))
+
+
 def test_a_name_that_is_taken_is_found_before_anything_changes(
     server: RealRedis, store: Path
 ) -> None:

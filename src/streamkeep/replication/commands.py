@@ -26,6 +26,7 @@ from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow
 from streamkeep.format.rows.retention import NO_RETENTION, Retention
 from streamkeep.server.commands import append
+from streamkeep.server.commands.strings import find_string
 from streamkeep.transfer.aof import OTHER_KEY, Command, Replay
 from streamkeep.transfer.formats import UNNAMED
 from streamkeep.transfer.stores import Target
@@ -51,12 +52,14 @@ class Followed:
         """Return the stream that follows a key; None if the store has none.
 
         Raises:
-            CommandError: the store has a stream of its own there.
+            CommandError: the store has a stream or a string of its own there.
         """
         stream = txn.find_stream(key)
-        if stream is not None and not follows(stream):
+        taken = find_string(txn, key) is not None if stream is None else not follows(stream)
+        if taken:
+            kind = "string" if stream is None else "stream"
             raise CommandError(
-                f"the store has a stream {named(key)} of its own; rename it, or leave the key out "
+                f"the store has a {kind} {named(key)} of its own; rename it, or leave the key out "
                 "with --match"
             )
         return stream
