@@ -426,7 +426,6 @@ def test_keys_from_another_database_that_do_not_fit_are_skipped(
 def test_once_takes_all_streams_anew_where_a_command_asks_for_that(
     server: RealRedis, store: Path, commands: list[str], told: str
 ) -> None:
-    call: Any = server.call
     fill(server, "q1", 3)
     fill(server, "other", 3)
     once(server, store, match=["q*"])

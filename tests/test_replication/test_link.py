@@ -277,7 +277,9 @@ def test_nothing_of_a_command_that_fails_stays(
     server = primary(full(sized(FILE), good + encode_command(*bad)))
     server.offset = 1 << 30
     with streamkeep.open(tmp_path / "s") as store:
-        with pytest.raises(FollowError, match="command 3 at byte .*, XADD: .*everything before it"):
+        with pytest.raises(
+            FollowError, match=r"command 3 at byte .*, XADD: .*everything before it"
+        ):
             Follower(f"unix://{server.path}", store).run(once=True)
         assert store.keys() == [b"s"]
         row = following(store)
