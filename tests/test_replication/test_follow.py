@@ -403,15 +403,16 @@ def test_keys_from_another_database_are_taken_with_a_full_synchronization(
 def test_keys_from_another_database_that_do_not_fit_are_skipped(
     server: RealRedis, store: Path
 ) -> None:
+    call: Any = server.call
     fill(server, "q1", 3)
     once(server, store, match=["q*"])
     commands = ["SELECT 1", "XADD zz 1-1 a b", "COPY zz z2 DB 0", "MOVE zz 0", "XADD q2 1-1 a b"]
-    server.call_all([command.split() for command in commands])  # type: ignore[arg-type]
+    for command in commands:
+        call(*command.split())
     report = once(server, store, match=["q*"])
     assert (report.full, report.skipped) == (1, {"command for database 1": 4})
-    server.call_all(
-        [["COPY", "q2", "z3", "DB", "0"], ["COPY", "q2", "q2", "DB", "0"], ["SELECT", "0"]]
-    )
+    for command in ("COPY q2 z3 DB 0", "COPY q2 q2 DB 0", "SELECT 0"):
+        call(*command.split())
     assert once(server, store, match=["q*"]).full == 2
     check_same(server, store, (b"q1", b"q2"))
 
@@ -426,10 +427,12 @@ def test_keys_from_another_database_that_do_not_fit_are_skipped(
 def test_once_takes_all_streams_anew_where_a_command_asks_for_that(
     server: RealRedis, store: Path, commands: list[str], told: str
 ) -> None:
+    call: Any = server.call
     fill(server, "q1", 3)
     fill(server, "other", 3)
     once(server, store, match=["q*"])
-    server.call_all([command.split() for command in commands])  # type: ignore[arg-type]
+    for command in commands:
+        call(*command.split())
     fill(server, "q1", 3)
     said: list[str] = []
     report = once(server, store, match=["q*"], told=said.append)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -341,7 +342,7 @@ def test_only_a_connection_with_tls_reads_the_authorities_of_the_system(
 ) -> None:
     """It takes 30 ms of processor time, each time that a lost connection is tried again."""
     read: list[object] = []
-    monkeypatch.setattr(link.ssl, "create_default_context", lambda **given: read.append(given))
+    monkeypatch.setattr(ssl, "create_default_context", lambda **given: read.append(given))
     follow(primary(full(sized(FILE))), tmp_path / "s")
     assert read == []
 
