@@ -199,8 +199,8 @@ CONTROLS: Final = {
     # A job is a dead letter though no attempt of it has failed.
     "a death of a worker that is a failed attempt": Control(
         "jobs/taking.py",
-        "            lost += 1\n",
-        "",
+        "past._replace(lost=past.lost + 1)",
+        "past",
         ("kills",),
     ),
     # Recovery goes back to the checkpoint and replays what it can read, whatever it loses.
