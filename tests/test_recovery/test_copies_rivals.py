@@ -100,7 +100,8 @@ def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
     thread = threading.Thread(target=running.run)
     thread.start()
     try:
-        wait_until(lambda: running.report().commit_number == newest(store))
+        store.xadd("s", {"n": "0"})
+        assert store.wait_shipped("5m")  # it has begun: without a target it would not
         target.rename(tmp_path / "unmounted")
         store.xadd("s", {"n": "1"})
         wait_until(lambda: "the copy that was there is gone" in running.failure)
