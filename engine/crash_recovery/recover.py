@@ -64,12 +64,13 @@ from streamkeep.format.core.checksum import row_body, with_checksum
 from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot
-from streamkeep.format.journal.position import POSITION_KEY, encode_position
+from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
 from streamkeep.format.lmdb_file.meta_page import meta_page_for
 from streamkeep.format.rows.records import decode_epoch, encode_number
 
 META_RECOVERY: Final = b"last_recovery"
 _RECOVERY: Final = struct.Struct(">QQQQQ")
+_NEW_CONTROL: Final = f"{NEW_RECYCLED}.head"  # left by a killed process, it is removed as those are
 _CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
 _KILLED: Final = "the last process that used it was killed, or did not close it"
@@ -130,7 +131,7 @@ def prepare(
         if not store.exists(DATA_FILE):
             checkpoint_file.mark_unfinished()
         check_extent(store)
-        _reset_control_file(_clear_journal(store), None)
+        _clear_journal(store).remove(CONTROL_FILE)
         return
     if slot is None:
         is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
@@ -143,13 +144,17 @@ def prepare(
         control = read_control_file(store.folder(JOURNAL_FOLDER, missing_ok=True))
         if slot is not None and control is not None and control.cut_off:
             checkpoint_file.rewrite()  # an error of that sync was perhaps told to who died in it
-        _reset_control_file(_clear_journal(store), slot)
+        journal = _clear_journal(store)
+        if slot is not None and is_writable_at(journal, slot, position_of(slot)):
+            _replace_control_file(journal, position_of(slot))
+        else:
+            journal.remove(CONTROL_FILE)
         return
     journal = _clear_journal(store)
     _set_checkpoint(store, checkpoint_file, way.slot, new=way is state.data)
     _forget_errors(store)
     _recover(store, way, open_lmdb, clock, state)
-    _reset_control_file(journal, None)
+    _replace_control_file(journal, LogPosition(0, 0, 0, way.end))
 
 
 def _set_checkpoint(
@@ -258,18 +263,22 @@ def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
     return here in (NO_BOOT, slot.boot_id) or is_healthy(store, slot)
 
 
-def _reset_control_file(journal: Folder, slot: CheckpointSlot | None) -> None:
-    """Set up the control file: records go on after a checkpoint, if its journal file is there.
+def _replace_control_file(journal: Folder, position: LogPosition) -> None:
+    """Set up a new control file: all commits up to a position were made, and nothing follows.
 
-    Otherwise the next one begins a file. Everything after the checkpoint counts as not on disk.
+    Only what a checkpoint has counts as on disk; the next one covers what a recovery has replayed.
+
+    Args:
+        position: where the next record goes. Without a journal file, that begins one.
     """
-    # A file that was copied here may have blocks that move when they are overwritten. On a full
-    # disk, a commit could then neither be published nor be cut (see `keep_in_place`).
-    journal.remove(CONTROL_FILE)
-    if slot is not None and is_writable_at(journal, slot, position_of(slot)):
-        control = ControlFile(journal, only=True)
-        control.reset(position_of(slot))
-        control.close()
+    # Not the same file: one that was copied here may have blocks that move when they are
+    # overwritten. On a full disk, a commit could then neither be published nor be cut (see
+    # `keep_in_place`). By a rename: until a checkpoint is made, only the control file says which
+    # commits a recovery has replayed, so a damaged journal would lose them without an error.
+    control = ControlFile(journal, _NEW_CONTROL, only=True)
+    control.reset(position)
+    control.close()
+    journal.rename(_NEW_CONTROL, CONTROL_FILE)
 
 
 def _forget_errors(store: Folder) -> None:
@@ -402,4 +411,5 @@ def _replay(
                 memtable.apply(body, txn, tables)
                 size += len(body)
             memtable.write(txn, tables)
+            txn.put(POSITION_KEY, encode_position(*reader.position))  # each commit is whole
         failpoints.hit("recover:batch")

@@ -8,7 +8,9 @@ healthy    The newest commit is that of the checkpoint, and the journal holds no
 left       Processes died, and nothing else seems to have happened. LMDB has the newest commit.
 short      The same, but the journal holds more commits: those since the last flush.
 torn       The system may have lost pages that were not on disk, so LMDB's file may hold any
-           mixture of pages.
+           mixture of pages. Or a recovery was cut off. If that was in this boot, each of LMDB's
+           commits is whole, and a way begins with the newest one; but no process may go on from it
+           before the recovery has ended.
 
 A *way* to recover a store is a checkpoint, and the records of the journal that can be applied after
 it. There are two: from the checkpoint in `steady`; and, unless the store is torn, from LMDB's
@@ -50,6 +52,7 @@ FROM_CHECKPOINT: Final = "checkpoint"
 FROM_DATA: Final = "data.mdb"
 WAYS: Final = (FROM_DATA, FROM_CHECKPOINT)
 
+_CUT_OFF: Final = "a recovery was cut off"
 # Also true in another container, or for a copy without the control file. The recovery is then not
 # needed, but loses nothing: the journal holds every commit.
 _MOVED: Final = "the file system was mounted again, or the files were copied, while it was in use"
@@ -74,7 +77,7 @@ class State(NamedTuple):
 
     Attributes:
         healthy: nothing follows the checkpoint; all else is then not set.
-        torn: why the system may have lost pages; empty if it has not.
+        torn: why the system may have lost pages, or that a recovery was cut off; empty if neither.
         checkpoint: the way from the checkpoint; None if its root pages are damaged, or without one.
         data: the way from LMDB's newest commit; None if that is torn.
         sure: the mount shows that the kernel has every page. Otherwise only a caller can choose
@@ -221,6 +224,8 @@ def _examine(store: Folder, handle: int, slot: CheckpointSlot | None) -> State:
             torn = _why_torn(journal, control, slot, position)
             if not torn:
                 data = _way(store, handle, journal, _data_slot(handle, meta, position, slot))
+                if slot is not None and slot.boot_id == NO_BOOT != boot_id():
+                    torn = _CUT_OFF  # no process may use it so, but each of its commits is whole
         except CorruptionError as error:
             damage = damage or error
             torn = _why_torn(journal, control, slot, None) or f"data.mdb is damaged ({error})"
@@ -240,7 +245,7 @@ def _why_torn(
     slot: CheckpointSlot | None,
     position: LogPosition | None,
 ) -> str:
-    """Return the sign that pages were lost; "" if there is none.
+    """Return the sign that pages may have been lost; "" if there is none.
 
     Args:
         position: that of LMDB's newest commit; None if it cannot be read.
@@ -250,9 +255,9 @@ def _why_torn(
     if slot is None:  # the boot is not known: nothing says that LMDB's newest commit is not whole
         return ""
     here = boot_id()
-    if slot.boot_id == NO_BOOT != here:
-        return "a recovery was cut off"
-    if here == NO_BOOT or slot.boot_id != here:
+    if slot.boot_id == NO_BOOT != here and not (control and control.same_mount):
+        return _CUT_OFF
+    if here == NO_BOOT or slot.boot_id not in (here, NO_BOOT):
         return "the machine stopped while the store was in use"
     if slot.journal_file and slot.journal_file not in journal_files(journal):
         return ""  # removed by hand: a loss of pages does not remove names

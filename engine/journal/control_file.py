@@ -80,19 +80,20 @@ CHECKPOINT_SYNC: Final = 18
 class ControlFile:
     """The mapped file."""
 
-    def __init__(self, folder: Folder, *, only: bool = False) -> None:
+    def __init__(self, folder: Folder, name: str = CONTROL_FILE, *, only: bool = False) -> None:
         """Open the file, or create it.
 
         Args:
+            name: that of one that will replace it.
             only: this process is the only one that has the store open.
 
         Raises:
             StoreLockedError: a process of another boot has set it up, and has the store open.
         """
-        self._path = str(folder.path / CONTROL_FILE)
+        self._path = str(folder.path / name)
         self._poisoned = False  # by this process
         self._sleepers: SharedWord | None = None  # of all processes, that wait for a sync
-        self.handle = folder.open(CONTROL_FILE, os.O_RDWR | os.O_CREAT)
+        self.handle = folder.open(name, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.handle, fcntl.LOCK_EX)
         try:
             status = os.fstat(self.handle)
@@ -155,12 +156,17 @@ class ControlFile:
             os.close(handle)
 
     def reset(self, position: LogPosition) -> None:
-        """Set up a new file after a checkpoint; no other process has the store open."""
-        self.count_begun()  # by a process that may have died before its name was on disk
+        """Set up a new file; no other process has the store open.
+
+        Args:
+            position: after the newest commit. If it has a file, a checkpoint has that commit.
+        """
         self.publish(position.commit_number)
-        self.set_file(position.file_number)
-        self._try_word(_DURABLE, position.commit_number)
-        self._try_word(_DURABLE_FILE, position.file_number)
+        if position.file_number:
+            self.count_begun()  # by a process that may have died before its name was on disk
+            self.set_file(position.file_number)
+            self._try_word(_DURABLE, position.commit_number)
+            self._try_word(_DURABLE_FILE, position.file_number)
 
     def file_number(self) -> int:
         return self._words[_FILE]

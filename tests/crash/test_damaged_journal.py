@@ -14,6 +14,7 @@ import streamkeep
 from crash.losses import in_child, killed_after
 from crash.power import another_boot, another_mount
 from inside import checkpoint_now, flush_now
+from stopped import child_of, die_at, status_of
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
 from streamkeep.engine.journal.reader import Reader, file_name
@@ -91,6 +92,16 @@ def damage(path: Path, number: int, *, at: int = 30) -> None:
     data = bytearray(file.read_bytes())
     data[position.offset + at] ^= 4
     file.write_bytes(data)
+
+
+def damage_like(path: Path, original: Path, number: int) -> None:
+    """Flip the same bit of a copy, unless a checkpoint has removed the file."""
+    position, _ = list(records(original))[number - 1]
+    file = file_of(path, position)
+    if file.exists():
+        data = bytearray(file.read_bytes())
+        data[position.offset + 30] ^= 4
+        file.write_bytes(data)
 
 
 def entries(path: Path, name: str = "s", **options: object) -> list[int]:
@@ -171,6 +182,51 @@ def test_a_recovery_from_the_newest_commit_of_lmdb_may_be_killed_anywhere(store:
         assert lost(copy) == 0
         shutil.rmtree(copy)
     assert step > 8
+
+
+@pytest.mark.parametrize("number", [1, 5, 15])
+def test_damage_after_a_recovery_was_killed_loses_nothing_without_a_word(
+    store: Path, number: int
+) -> None:
+    """The recovery has put what LMDB had back, and only the journal has it until a checkpoint."""
+    step = refused = 0
+    killed = True
+    while killed:
+        step += 1
+        copy = store.with_name("copy")
+        shutil.copytree(store, copy)
+        killed = killed_after(step, lambda: entries(store.with_name("copy")))
+        damage_like(copy, store, number)
+        told = "SK024" in str(errors(copy))
+        try:
+            assert entries(copy) == list(range(ALL))
+            assert not told
+        except RecoveryNeededError:
+            assert told
+            refused += 1
+        shutil.rmtree(copy)
+    assert step > 12
+    assert refused > 1
+
+
+@pytest.mark.parametrize("loss", [another_boot, another_mount])
+def test_what_a_recovery_has_replayed_after_a_power_loss_is_not_lost_without_a_word(
+    store: Path, loss: Callable[[], object]
+) -> None:
+    """Its checkpoint is not made yet: the process that recovered the store was killed before."""
+    copy = store.with_name("copy")
+    shutil.copytree(store, copy)
+
+    def recover() -> None:
+        die_at("checkpoint:pinned", 1)
+        streamkeep.open(copy)
+
+    with loss():  # type: ignore[attr-defined]
+        child = child_of(recover)
+        assert status_of(child) == -signal.SIGKILL
+        damage_like(copy, store, 15)
+        assert entries(copy) == list(range(ALL))
+        assert lost(copy) == 0
 
 
 # --- damage after it ------------------------------------------------------------------------------

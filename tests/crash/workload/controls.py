@@ -216,6 +216,13 @@ CONTROLS: Final = {
         "    return state._replace(data=None).best()\n",
         ("damages",),
     ),
+    # Until a checkpoint is made, nothing else says what the journal must still have.
+    "a recovery that does not say which commits it has replayed": Control(
+        "engine/crash_recovery/recover.py",
+        "    _replace_control_file(journal, LogPosition(0, 0, 0, way.end))\n",
+        "    journal.remove(CONTROL_FILE)\n",
+        ("damages",),
+    ),
 }
 
 

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -27,6 +27,7 @@ from crash.workload import oracle
 from crash.workload.actors import Actor, Style
 from crash.workload.faults import Faults
 from crash.workload.worker import Work, fork, run
+from failpoint_names import NAMES
 from patience import PATIENCE_S
 from stopped import die_at
 from streamkeep import recovery
@@ -330,7 +331,7 @@ class Run:
         """
         if name.startswith("recover"):
             self._die_at_work("commit:journaled", 60)
-            while not self._dies_in_recovery(name):  # there was nothing to recover
+            while not self.dies_in_recovery(name, self.path, another_boot(77)):  # there was nothing to recover
                 self.verify()
                 self._die_at_work("commit:journaled", 60)
         else:
@@ -362,11 +363,13 @@ class Run:
         self.end_by_kills()
         self.children = []
 
-    def _dies_in_recovery(self, name: str) -> bool:
+    def dies_in_recovery(self, name: str, path: Path, boot: AbstractContextManager[None]) -> bool:
+        """Open a store in a process that kills itself at a failpoint; return whether it did."""
+
         def recover() -> None:
             die_at(name, 1)
-            with small_journal(), another_boot(77):
-                streamkeep.open(self.path).close()
+            with small_journal(), boot:
+                streamkeep.open(path).close()
 
         errors = self.folder / "recover.err"
         status = os.waitstatus_to_exitcode(os.waitpid(fork(recover, errors), 0)[1])
@@ -680,6 +683,8 @@ def damages(run: Run) -> None:
     copy = run.folder / "damaged"
     for _ in range(3):
         shutil.copytree(run.path, copy)
+        if run.random.random() < 0.5:
+            run.dies_in_recovery(run.random.choice(_OF_A_RECOVERY), copy, nullcontext())
         damage(copy / "journal", run.random)
         try:
             run.compare(copy, damaged=True)
@@ -690,6 +695,12 @@ def damages(run: Run) -> None:
             run.compare(copy, oracle.Promise(float("-inf")), force_recovery=forced)
         shutil.rmtree(copy)
     run.verify()
+
+
+# The failpoints that it passes, before and after all is in `data.mdb` again.
+_OF_A_RECOVERY: Final = tuple(
+    name for name in NAMES if name.startswith(("recover:", "checkpoint:"))
+)
 
 
 def damage(journal: Path, random_: random.Random) -> None:
