@@ -145,10 +145,9 @@ def prepare(
         if slot is not None and control is not None and control.cut_off:
             checkpoint_file.rewrite()  # an error of that sync was perhaps told to who died in it
         journal = _clear_journal(store)
+        journal.remove(CONTROL_FILE)  # first: the disk may be full
         if slot is not None and is_writable_at(journal, slot, position_of(slot)):
             _replace_control_file(journal, position_of(slot))
-        else:
-            journal.remove(CONTROL_FILE)
         return
     journal = _clear_journal(store)
     _set_checkpoint(store, checkpoint_file, way.slot, new=way is state.data)

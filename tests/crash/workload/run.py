@@ -331,8 +331,8 @@ class Run:
         """
         if name.startswith("recover"):
             self._die_at_work("commit:journaled", 60)
-            while not self.dies_in_recovery(name, self.path, another_boot(77)):  # there was nothing to recover
-                self.verify()
+            while not self.dies_in_recovery(name, self.path, another_boot(77)):
+                self.verify()  # there was nothing to recover
                 self._die_at_work("commit:journaled", 60)
         else:
             self._die_at_work(name, 60 if name.startswith(("commit", "journal:sync")) else 3)
