@@ -1,4 +1,4 @@
-"""IDs and entries: text, packed bytes, bit patterns, order, and arithmetic modulo 2^64."""
+"""IDs, entries and errors: text, packed bytes, bit patterns, order, and pickling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.engine.commands.xadd import AUTO, AUTO_SEQ, EXPLICIT, parse_new_id
-from streamkeep.format.core import id_codec
+from streamkeep.format.core import errors, id_codec
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, Entry, RepeatedFields, StreamId, fields_of
 from streamkeep.format.core.errors import InvalidIdError
 
@@ -140,3 +140,20 @@ def test_an_entry_has_all_pairs_and_keeps_them_when_it_is_pickled() -> None:
     assert again == entry == (b"1-0", {b"a": b"2"})
     assert again.pairs == entry.pairs == [(b"a", b"1"), (b"a", b"2")]
     assert Entry(b"1-0", {b"a": b"1"}).pairs == [(b"a", b"1")]
+
+
+# --- errors: pickling, and the line of a Redis server ---------------------------------------------
+
+
+def test_corruption_errors_survive_pickling() -> None:
+    error = errors.MissingSegmentError("segment", "gone", offset=3)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is errors.MissingSegmentError
+    assert (again.where, again.problem, again.offset) == ("segment", "gone", 3)
+    assert str(again) == "segment: gone at byte 3"
+
+
+def test_errors_know_the_line_of_a_redis_server() -> None:
+    assert errors.NoSuchKeyError("no such key").redis_error == "ERR no such key"
+    text = "NOGROUP No such consumer group 'g' for key name 'k'"
+    assert errors.NoSuchGroupError(text).redis_error == text

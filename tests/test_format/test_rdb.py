@@ -1,25 +1,25 @@
-"""RDB files: streams come back, other types are passed over and named, damage is refused."""
+"""RDB files and RESP: streams come back, the rest is passed over and named, damage is refused."""
 
 from __future__ import annotations
 
 import io
+import shlex
+import struct
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model.profile import configured
 from redis_parts import comparable, stream_parts
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.redis.lzf import decompress
 from streamkeep.format.redis.rdb import OtherObject, RdbEnd, RdbWriter, StreamObject, read_rdb
-from streamkeep.format.redis.stream_dump import (
-    NEWEST,
-    TARGETS,
-)
-from streamkeep.format.redis.stream_parts import (
-    Node,
-    Part,
-)
+from streamkeep.format.redis.rdb_values import Source, crc64, put_length
+from streamkeep.format.redis.resp import encode_command, read_commands, split_line
+from streamkeep.format.redis.stream_dump import NEWEST, TARGETS
+from streamkeep.format.redis.stream_parts import Node, Part
 from test_format.made_dumps import REDIS_8_6, pieces, sealed, string, with_messages
 
 # --- files --------------------------------------------------------------------------------------
@@ -156,3 +156,167 @@ def test_every_flipped_bit_of_a_file_is_reported(parts: list[Part], data: st.Dat
             for record in read_rdb(io.BytesIO(damaged).read, "test"):
                 if isinstance(record, StreamObject):
                     list(record.parts)
+
+
+# --- lengths and strings of RDB files, in every encoding ------------------------------------------
+
+# --- primitives ---------------------------------------------------------------------------------
+
+
+@given(st.integers(0, (1 << 64) - 1))
+@example(63)
+@example(64)
+@example(16383)
+@example(16384)
+@example(1 << 32)
+def test_lengths_come_back(number: int) -> None:
+    out = bytearray()
+    put_length(out, number)
+    assert Source.of(bytes(out), "test").length() == number
+
+
+def test_strings_are_read_in_every_encoding() -> None:
+    for data, text in [
+        (b"\xc0\x85", b"-123"),
+        (b"\xc1\x00\x80", b"-32768"),
+        (b"\xc2\xff\xff\xff\x7f", b"2147483647"),
+        (b"\xc3\x05\x0a\x01ab\xc0\x01", b"abababab" + b"ab"),
+        (b"\x40\x05hello", b"hello"),
+        (b"\x80\x00\x00\x00\x01a", b"a"),
+    ]:
+        if data[0] == 0xC3:
+            data = b"\xc3\x06\x0a\x01ab\xe0\x00\x01"[:2] + b"\x0b" + b"\x01ab\xe0\x00\x01"
+            text = b"abababababa"
+        source = Source.of(data, "test")
+        assert source.string() == text
+        assert source.ends()
+        skipping = Source.of(data, "test")
+        skipping.skip_string()
+        assert skipping.ends()
+
+
+@given(st.binary(max_size=300), st.integers(1, 50), st.lists(st.integers(0, 90), min_size=1))
+def test_a_source_in_pieces_gives_the_same_bytes_and_checksum(
+    data: bytes, size: int, takes: list[int]
+) -> None:
+    source = Source(pieces(data, size), "test")
+    taken = b""
+    for take in [*takes, len(data)]:
+        taken += source.take(min(take, len(data) - len(taken)))
+        assert source.checksum() == crc64(taken)
+        assert source.offset == len(taken)
+    assert taken == data
+
+
+def test_a_length_that_promises_too_much_takes_no_memory() -> None:
+    source = Source.of(b"\x81" + b"\x00\x00\x00\x00\x7f\xff\xff\xff" + b"x" * 10, "test")
+    with pytest.raises(CorruptionError, match="truncated: expected 2147483647 bytes, found 10"):
+        source.string()
+    with pytest.raises(CorruptionError, match="a string of 2147483649 bytes"):
+        Source.of(b"\x81" + struct.pack(">Q", (1 << 31) + 1), "test").string()
+
+
+def test_crc_of_redis() -> None:
+    assert crc64(b"123456789") == 0xE9C6D914C4B8D9CA
+    assert crc64(b"56789", crc64(b"1234")) == 0xE9C6D914C4B8D9CA
+
+
+# --- LZF, which Redis compresses long strings with ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "size", "text"),
+    [
+        (b"\x00a", 1, b"a"),
+        (b"\x00a\x20\x00", 4, b"aaaa"),
+        (b"\x00a\xe0\xff\x00", 265, b"a" * 265),
+        (b"\x02abc\x60\x02", 8, b"abcabcab"),
+    ],
+)
+def test_lzf(data: bytes, size: int, text: bytes) -> None:
+    assert decompress(data, size, "test") == text
+
+
+@given(st.binary(max_size=40), st.integers(0, 4000))
+@example(b"\x05ab", 6)
+@example(b"\x20", 3)
+@example(b"\xe0\x01", 12)
+@example(b"\x20\x05", 3)
+def test_lzf_never_gives_more_than_was_promised(data: bytes, size: int) -> None:
+    with suppress(CorruptionError):
+        assert len(decompress(data, size, "test")) == size
+
+
+# --- commands in RESP and as plain lines ----------------------------------------------------------
+
+words = st.lists(st.binary(max_size=20), min_size=1, max_size=5)
+
+
+def commands_of(data: bytes) -> list[tuple[int, list[bytes]]]:
+    return list(read_commands(io.BytesIO(data).read, "here"))
+
+
+@given(st.lists(words, max_size=5))
+def test_commands_come_back_with_their_offsets(wanted: list[list[bytes]]) -> None:
+    encoded = [encode_command(*one) for one in wanted]
+    offsets = [len(b"".join(encoded[:at])) for at in range(len(encoded))]
+    assert commands_of(b"".join(encoded)) == list(zip(offsets, wanted, strict=True))
+
+
+@given(words, st.data())
+def test_a_command_that_is_cut_off_is_reported(one: list[bytes], draw: st.DataObject) -> None:
+    whole = encode_command(*one)
+    cut = draw.draw(st.integers(1, len(whole) - 1))
+    with pytest.raises(CorruptionError, match="here"):
+        commands_of(whole[:cut])
+
+
+def test_text_and_numbers_are_encoded() -> None:
+    assert encode_command("XLEN", b"\xff", 12) == b"*3\r\n$4\r\nXLEN\r\n$1\r\n\xff\r\n$2\r\n12\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"*x\r\n", "expected a number up to 1048576"),
+        (b"*1048577\r\n", "expected a number up to 1048576"),
+        (b"*1\r\n+OK\r\n", r"found b'\+OK', expected a string"),
+        (b"*1\r\n$536870913\r\n", "expected a number up to 536870912"),
+        (b"*1\r\n$1\r\nab\r\n", "longer or shorter than its length says"),
+    ],
+)
+def test_what_is_not_resp_is_reported(data: bytes, problem: str) -> None:
+    with pytest.raises(CorruptionError, match=problem):
+        commands_of(data)
+
+
+def test_plain_lines_are_commands_and_empty_ones_are_not() -> None:
+    assert commands_of(b'\r\nXADD s * note "two words"\n\nPING\r\n') == [
+        (2, [b"XADD", b"s", b"*", b"note", b"two words"]),
+        (29, [b"PING"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (rb'"a\n\x41\"\\"', [b'a\nA"\\']),
+        (rb"'it\'s' '\n'", [b"it's", rb"\n"]),
+        (b'"" x', [b"", b"x"]),
+        (rb'"\xg1"', [b"xg1"]),
+    ],
+)
+def test_quotes_are_those_of_redis_cli(line: bytes, expected: list[bytes]) -> None:
+    assert split_line(line, "here", 0) == expected
+
+
+@pytest.mark.parametrize("line", [b'"open', b"'open", b'"a"b', rb'"a\"'])
+def test_quotes_that_are_not_closed_are_reported(line: bytes) -> None:
+    with pytest.raises(CorruptionError, match=r"here: .*quote is not closed.* at byte 9"):
+        split_line(line, "here", 9)
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=4), max_size=4))
+def test_words_without_quotes_are_split_as_a_shell_does(wanted: list[str]) -> None:
+    line = " ".join(map(shlex.quote, wanted))
+    assert split_line(line.encode(), "here", 0) == [one.encode() for one in wanted]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,23 +19,32 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model.profile import configured
-from patience import peak_of
+from patience import PATIENCE_S, peak_of
 from segments import TOP, UUID, Pairs, entries_of, nodes_of, opened, some, write
 from streamkeep.format.core.checksum import digest64
-from streamkeep.format.core.errors import FormatVersionError
+from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.node import check, node, ranges, tombstones
-from streamkeep.format.node.builder import NodeBuilder
-from streamkeep.format.node.envelope import decode_envelope, encode_envelope, set_trimmed
+from streamkeep.format.node.builder import NodeBuilder, encode_nodes
+from streamkeep.format.node.dictionary import choose_dictionary
+from streamkeep.format.node.envelope import (
+    PAGE_LISTPACK,
+    decode_envelope,
+    encode_envelope,
+    set_trimmed,
+)
 from streamkeep.format.rows.records import is_safe_path
 from streamkeep.format.segment.index import (
     INDEX_HEADER,
     INDEX_ROW,
     TRAILER,
     Index,
+    max_content,
     number_of,
     seek_table,
 )
+from streamkeep.format.segment.remains import remains
 from streamkeep.format.segment.segment import segment_path
+from streamkeep.format.segment.writer import SegmentWriter
 from test_format.made_segments import NUMBER, forge, ids, problems, row_of, trained
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "v1"
@@ -288,3 +300,259 @@ def test_segments_of_version_1_are_read(name: str) -> None:
     assert found == expected["entries"]
     assert f"{segment.checksum:016x}" == expected["checksums"][name]
     assert (segment.dictionary() != b"") == (name == "dictionary")
+
+
+# --- the index of a segment: read in parts, lies, and trailers that lie ---------------------------
+
+
+def test_the_index_of_a_long_segment_is_read_in_parts() -> None:
+    segment = opened(write(nodes_of(some(3000), 100), block_bytes=1))
+    assert segment.trailer.index_size > 32 << 10
+    assert entries_of(segment) == some(3000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"entries": 5},
+        {"nodes": 2, "entries": 3},
+        {"first_ms": 2},
+        {"last_ms": 1, "last_seq": 0},
+        {"last_ms": 90},
+        {"offset": 1},
+        {"raw_size": 999},
+        {"size": 10},
+        {"nodes": 0},
+        {"first_ms": 95},
+    ],
+)
+def test_an_index_that_lies_with_right_checksums_is_reported(change: dict[str, int]) -> None:
+    raw = b"".join(nodes_of([(1, 0, [b"f", b"v"]), (9, 0, [b"f", b"w"]), (9, 1, [b"f", b"x"])]))
+    block = zstandard.ZstdCompressor(write_checksum=True).compress(raw)
+    good = row_of(block, len(raw), entries=3, last_seq=1)
+    assert problems(forge([block], [good])) == []
+    assert problems(forge([block], [good._replace(**change)]))
+
+
+def test_trailers_that_lie_with_right_checksums_are_reported() -> None:
+    raw = b"".join(nodes_of([(1, 0, [b"f", b"v"])]))
+    block = zstandard.ZstdCompressor().compress(raw)
+    row = row_of(block, len(raw), last_ms=1)
+    assert problems(forge([block], [row])) == []
+    for name in ("entries", "nodes", "raw_size", "first_ms", "last_seq", "index_size"):
+        assert problems(forge([block], [row], {name: 77}))
+    for name in ("blocks_size", "dictionary_size", "index_checksum"):
+        assert problems(forge([block], [row], {name: 3}))
+    twice = [row, row._replace(offset=len(block))]
+    assert problems(forge([block, block], twice))
+
+
+# --- writing segments: what is refused, and what adds nothing -------------------------------------
+
+
+def test_a_node_of_which_nothing_is_left_adds_nothing() -> None:
+    (data,) = nodes_of([(1, 0, [b"f", b"v"])])
+    found = decode_envelope(data, "")
+    empty = tombstones.mark(found.listpack, 1, 0, [(1, 0)], 0).data
+    blank = encode_envelope(NUMBER, 1, 0, 1, 2, b"", empty, b"")
+    writer = SegmentWriter(
+        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, file_number=0
+    )
+    assert writer.add(blank, "node") == b""
+    assert (writer.first_id, writer.last_id, writer.entries) == (None, None, 0)
+    with pytest.raises(ValueError, match="at least one entry"):
+        writer.finish()
+
+
+def test_nodes_that_do_not_belong_are_refused_and_the_writer_goes_on() -> None:
+    first, second, *_ = nodes_of(some(40))
+    writer = SegmentWriter(
+        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, file_number=0
+    )
+    data = writer.add(first, "node")
+    for bad in (first, first[:-1], encode_envelope(8, 9999, 0, 1, 2, b"", b"", b"")):
+        with pytest.raises(CorruptionError):
+            writer.add(bad, "node")
+    data += writer.add(second, "node")
+    segment = opened(data + writer.finish())
+    assert list(segment.check()) == []
+    assert segment.trailer.nodes == 2
+
+
+def test_a_dictionary_goes_with_the_segment() -> None:
+    envelopes = nodes_of(some(3000), 400)
+    dictionary = trained(4096, envelopes)
+    plain = write(envelopes, block_bytes=800)
+    data = write(envelopes, block_bytes=800, dictionary=dictionary)
+    segment = opened(data)
+    assert segment.dictionary() == dictionary
+    assert list(segment.check()) == []
+    assert entries_of(segment) == some(3000)
+    assert len(data) < len(plain)
+
+
+# --- frames of zstd: the file for zstd's own tools, and frames that lie about their content -------
+
+
+def test_zstd_of_the_system_reads_a_segment(tmp_path: Path) -> None:
+    tool = shutil.which("zstd")
+    if tool is None:
+        pytest.skip("no zstd command")
+    envelopes = nodes_of(some(500))
+    path = tmp_path / "one.zst"
+    path.write_bytes(write(envelopes))
+    done = subprocess.run([tool, "-dc", path], capture_output=True, check=True, timeout=PATIENCE_S)
+    assert done.stdout == b"".join(envelopes)
+    dictionary = trained(4096, nodes_of(some(3000), 400))
+    path.write_bytes(write(envelopes, dictionary=dictionary))
+    (tmp_path / "dictionary").write_bytes(dictionary)
+    command = [tool, "-dc", "-D", str(tmp_path / "dictionary"), str(path)]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_S)
+    assert done.stdout == b"".join(envelopes)
+
+
+def test_the_file_is_a_zstd_stream_with_a_seek_table_of_all_its_frames() -> None:
+    envelopes = nodes_of(some(200))
+    data = write(envelopes)
+    reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True)
+    assert reader.read() == b"".join(envelopes)
+    count = int.from_bytes(data[-9:-5], "little")
+    rows = data[-9 - 8 * count : -9]
+    sizes = [int.from_bytes(rows[i : i + 4], "little") for i in range(0, len(rows), 8)]
+    assert sum(sizes) + 8 + 8 * count + 9 == len(data)
+
+
+@pytest.mark.parametrize(
+    ("size", "level"),
+    [
+        *((size, level) for size in (0, 1, 1000, 128 << 10, (128 << 10) + 1) for level in (-1, 3)),
+        *((1_000_000, 1), (1000, 19), ((128 << 10) + 1, 19)),
+    ],
+)
+def test_what_a_frame_may_hold_is_known_from_its_blocks(size: int, level: int) -> None:
+    text = b"".join(b"%d" % number for number in range(size // 4))
+    noise = random.Random(1).randbytes(size)
+    compress = zstandard.ZstdCompressor(level=level, write_checksum=True).compress
+    for raw in (bytes(size), text, noise):
+        assert max_content(compress(raw)) >= len(raw)
+    assert max_content(compress(noise)) == size  # its blocks are as they were
+
+
+# --- what is found of a damaged segment is what was in it, whatever the damage --------------------
+
+ENVELOPES = nodes_of(some(400))
+
+
+def reader(data: bytes) -> Callable[[int, int], bytes]:
+    return lambda offset, size: data[offset : offset + size]
+
+
+def keys(data: bytes) -> list[tuple[int, int]]:
+    return [(one.ms, one.seq) for one in remains(reader(data), len(data))]
+
+
+@pytest.fixture(scope="module", params=["plain", "dictionary"])
+def segment(request: pytest.FixtureRequest) -> bytes:
+    if request.param == "plain":
+        return write(ENVELOPES)
+    samples: list[bytes | bytearray | memoryview] = [one for one in ENVELOPES for _ in range(20)]
+    dictionary = zstandard.train_dictionary(2000, samples).as_bytes()
+    return write(ENVELOPES, dictionary=dictionary)
+
+
+def test_a_whole_file_gives_all_nodes(segment: bytes) -> None:
+    index = opened(segment).index
+    whole = [
+        (one.ms, one.seq)
+        for number in range(len(index.blocks))
+        for one in opened(segment).block(number)
+    ]
+    assert keys(segment) == whole
+
+
+def test_a_file_that_was_cut_gives_the_nodes_before_the_cut(segment: bytes) -> None:
+    whole, blocks = keys(segment), opened(segment).index.blocks
+    trailer = opened(segment).trailer
+    for cut in random.Random(1).sample(range(len(segment)), 40):
+        found = keys(segment[:cut])
+        assert found == whole[: len(found)]
+        if not trailer.dictionary_size or cut >= trailer.blocks_size + trailer.dictionary_size:
+            before = sum(one.nodes for one in blocks if one.offset + one.size <= cut)
+            assert len(found) >= before
+
+
+def test_damage_costs_the_nodes_of_its_block(segment: bytes) -> None:
+    whole, blocks = keys(segment), opened(segment).index.blocks
+    rng = random.Random(2)
+    for _ in range(60):
+        at = rng.randrange(opened(segment).trailer.blocks_size)
+        damaged = bytearray(segment)
+        damaged[at] ^= 1 << rng.randrange(8)
+        found = keys(bytes(damaged))
+        assert set(found) <= set(whole)
+        (hit,) = [one.nodes for one in blocks if one.offset <= at < one.offset + one.size]
+        assert len(found) >= len(whole) - hit
+
+
+def test_noise_and_nothing_give_nothing() -> None:
+    rng = random.Random(3)
+    assert keys(b"") == []
+    for size in (3, 4, 30, 5000):
+        assert keys(rng.randbytes(size)) == []
+        assert keys(b"\x28\xb5\x2f\xfd" + rng.randbytes(size)) == []
+
+
+# --- dictionaries of segments: taken where they pay, left where not, without what was deleted -----
+
+LEVEL, BLOCK = 3, 256 << 10
+
+
+def nodes_of_bodies(bodies: list[bytes]) -> list[bytes]:
+    entries = [(1 + number, 0, [b"body", body]) for number, body in enumerate(bodies)]
+    return [
+        encode_envelope(1, ms, seq, 1, 2, b"", data, b"")
+        for ms, seq, data in encode_nodes(entries, PAGE_LISTPACK)
+    ]
+
+
+def choose(nodes: list[bytes], raw_bytes: int) -> bytes | None:
+    return choose_dictionary(nodes, raw_bytes, level=LEVEL, block_bytes=BLOCK)
+
+
+def requests(count: int, seed: int) -> list[bytes]:
+    """Lines of a web log: long texts out of a few hundred each, in every combination."""
+    rng = random.Random(seed)
+    agents = [rng.randbytes(60).hex().encode() for _ in range(400)]
+    paths = [rng.randbytes(20).hex().encode() for _ in range(800)]
+    return [b"%s %s" % (rng.choice(paths), rng.choice(agents)) for _ in range(count)]
+
+
+def test_a_dictionary_is_chosen_where_blocks_repeat_each_other() -> None:
+    nodes = nodes_of_bodies(requests(20_000, 1))
+    assert choose(nodes, 64 << 20) is not None
+    assert choose(nodes, 1 << 20) is None  # it would be a good part of so small a segment
+
+
+def test_no_dictionary_is_chosen_where_it_does_not_pay() -> None:
+    rng = random.Random(1)
+    assert choose(nodes_of_bodies([rng.randbytes(100) for _ in range(3_000)]), 64 << 20) is None
+    assert choose(nodes_of_bodies([b"%d" % n for n in range(20_000)]), 64 << 20) is None
+    assert choose(nodes_of_bodies([b"x"] * 100), 64 << 20) is None
+    assert choose([], 64 << 20) is None
+
+
+def test_what_was_deleted_is_in_no_dictionary() -> None:
+    secret = b"the secret of the deleted entries"
+    bodies = [b"%s %s" % (secret, body) for body in requests(5_000, 1)]
+    nodes = []
+    for number, body in enumerate(requests(5_000, 1)):
+        builder = NodeBuilder(1 + number, 0, [b"body"])
+        builder.append(1 + number, 0, [b"body", bodies[number]])
+        builder.append(1 + number, 1, [b"body", body])
+        builder.append(1 + number, 2, [b"body", body[:80]])
+        gone = [(1 + number, 0), (1 + number, 2)]
+        data = tombstones.mark(builder.listpack(), 1 + number, 0, gone, 0).data
+        nodes.append(encode_envelope(1, 1 + number, 0, 1, 2, b"", data, set_trimmed(b"", [2])))
+    dictionary = choose(nodes, 64 << 20)
+    assert dictionary is not None
+    assert secret not in dictionary
