@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,15 +17,6 @@ from patience import PATIENCE_S
 from stopped import child_of, status_of
 from streamkeep.engine.store.command import Write
 from streamkeep.format.core.errors import StoreClosedError
-
-
-@pytest.fixture(autouse=True)
-def _few_objects() -> Iterator[None]:
-    """Have children collect only what the test has made, which takes a hundredth of the time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def run_to_its_end(code: Callable[[], object]) -> int:
