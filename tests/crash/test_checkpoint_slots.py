@@ -1,20 +1,24 @@
-"""Which of two checkpoints counts, and what a damaged one costs."""
+"""Which of two checkpoints counts; files of the journal that are spare, or outlived their end."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
 import streamkeep
-from crash.losses import in_child
-from crash.power import another_boot
-from inside import checkpoint_file_of, checkpoint_now, flush_each_commit
+from crash.losses import in_child, small_journal
+from crash.power import another_boot, copy_store
+from inside import checkpoint_file_of, checkpoint_now, flush_each_commit, journal_of
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile, meta_of
 from streamkeep.engine.journal import control_file
+from streamkeep.engine.journal.journal import NEW_RECYCLED, Journal
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, journal_files, read_header
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError, StoreError
@@ -137,3 +141,103 @@ def test_without_descriptors_nothing_is_known_to_have_failed(
     control = control_file.read_control_file(Folder(tmp_path / "store" / "journal"))
     assert control is not None
     assert not control.poisoned
+
+
+# --- A file of the journal that outlived the end of the one before it is never followed again -----
+
+
+def recycled(tmp_path: Path) -> tuple[int, int, int]:
+    """Make a store of which a power loss spared the last file of the journal, and nothing between.
+
+    Returns its newest commit, the number of that file, and the commit it begins with.
+    """
+    with streamkeep.open(tmp_path / "one", sync="none") as store:
+        store.xadd("s", {"f": "v"})
+        last = store.durability().last_commit
+    shutil.copytree(tmp_path / "one", tmp_path / "lost")
+    with streamkeep.open(tmp_path / "one", sync="none") as store:
+        while len(journal_files(Folder(store.path / JOURNAL_FOLDER))) == 1:
+            store.xadd("s", {"f": "x" * 2500})
+        journal = Folder(store.path / JOURNAL_FOLDER)
+        number, name = max(journal_files(journal).items())
+        header = read_header(journal, name)
+        assert header is not None
+        stale = journal.read(name)
+    path = tmp_path / "lost" / JOURNAL_FOLDER / name
+    assert not path.exists()
+    path.write_bytes(stale)
+    assert header.first_commit - last in range(2, 10)
+    return last, number, header.first_commit
+
+
+@pytest.mark.parametrize("boot", [another_boot, nullcontext])
+def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
+    tmp_path: Path, boot: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """Their numbers are given again in another epoch, so no reader mistakes the new for the old."""
+    with small_journal():
+        last, number, first = recycled(tmp_path)
+        with streamkeep.open(tmp_path / "one") as store:
+            epoch = store.durability().epoch
+        with boot(), streamkeep.open(tmp_path / "lost") as store:
+            assert store.durability().epoch == epoch + 1
+            recovered = store.durability().last_recovery
+            assert recovered is not None
+            assert (recovered.checkpoint_commit, recovered.replayed) == (last, 0)
+            assert number not in journal_files(Folder(store.path / JOURNAL_FOLDER))
+            assert store.xlen("s") == 1
+            while store.durability().last_commit < first - 1:
+                store.xadd("s", {"other": "commit"})
+            expected = store.xlen("s")
+        with another_boot(9), streamkeep.open(tmp_path / "lost") as store:
+            assert store.xlen("s") == expected
+        assert [str(finding) for finding in recovery.check(tmp_path / "lost")] == []
+
+
+# --- spare files of the journal are made beside writers, in several processes at a time -----------
+
+
+def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with small_journal(), streamkeep.open(path) as store:
+        journal = journal_of(store)
+        folder = Folder(path / JOURNAL_FOLDER)
+        other = Journal(folder, journal.control, journal.store_uuid, journal.epoch)
+        other.file_size = journal.file_size
+        while journal.log.offset < journal.file_size // 4:
+            store.xadd("s", {"pad": "x" * 300})
+        other.log.go_to(*journal.log.position)
+        other.syncs.wait_for(0)  # so that it fills what it makes
+        fill = files.fill
+        slow = [True]
+
+        def fill_late(handle: int) -> None:
+            """Wait until the store has made one as well, and uses it."""
+            if slow.pop() if slow else False:
+                journal.prepare_recycled()
+                before = journal.log.number
+                while journal.log.number == before:
+                    store.xadd("s", {"pad": "y" * 300})
+                for _ in range(5):
+                    store.xadd("s", {"pad": "z" * 300})
+            fill(handle)
+
+        monkeypatch.setattr(files, "fill", fill_late)
+        other.prepare_recycled()
+        assert not slow
+        expected = store.xlen("s")
+        copy_store(path, tmp_path / "copy")
+        other.close()
+    with another_boot(), streamkeep.open(tmp_path / "copy") as copy:
+        assert copy.xlen("s") == expected
+
+
+def test_what_a_killed_process_was_making_is_removed(tmp_path: Path) -> None:
+    with streamkeep.open(tmp_path / "store") as store:
+        store.xadd("s", {"f": "v"})
+    left = tmp_path / "store" / JOURNAL_FOLDER / f"{NEW_RECYCLED}.0123456789abcdef"
+    left.write_bytes(bytes(100))
+    with streamkeep.open(tmp_path / "store"):
+        assert not left.exists()

@@ -1,4 +1,4 @@
-"""After a power loss at any moment a store opens whole, with everything that was promised."""
+"""After a power loss at any moment a store opens whole, or its creation begins again."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
 import streamkeep
-from crash.losses import small_journal, state_of, watching
+from crash.losses import killed_after, small_journal, state_of, watching
 from crash.power import another_boot, copy_store, watched
 from inside import environment_of, flush_each_commit, journal_of
 from stopped import child_of, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import RecoveryNeededError
+from tiers import slow_but
 
 
 def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
@@ -193,3 +197,72 @@ def die(store: Store[bytes]) -> None:
     registry.environments.pop(one.identity, None)
     one.close_files()
     store._closed = True
+
+
+# --- creation -------------------------------------------------------------------------------------
+
+PAGE = 4096
+
+
+def images(data: bytes) -> Iterator[bytes]:
+    """Yield what a power loss may leave of a data file that was never synced."""
+    for size in sorted({0, 1, 100, PAGE - 1, PAGE + 152, *range(0, len(data) + 1, PAGE)}):
+        if size <= len(data):
+            yield data[:size]
+            yield bytes(size)
+            yield data[:size].ljust(len(data), b"\0")
+    for at in range(0, len(data), PAGE):
+        yield data[:at] + bytes(PAGE) + data[at + PAGE :]
+        yield bytes(at) + data[at : at + PAGE] + bytes(len(data) - at - PAGE)
+
+
+def unfinished(folder: Path) -> Iterator[Path]:
+    """Yield what a process leaves that is killed at each step of a creation, up to its point."""
+    for step in range(1, 99):
+        path = folder / f"step-{step}"
+        assert killed_after(step, lambda path=path: streamkeep.open(path).close())  # type: ignore[misc]
+        lock = CheckpointFile(Folder(path), readonly=True)
+        slot = lock.newest()
+        lock.close()
+        if slot is not None:
+            return
+        yield path
+
+
+@pytest.mark.parametrize("boot", slow_but([another_boot, nullcontext], another_boot))
+def test_a_creation_that_was_cut_off_begins_again(
+    tmp_path: Path, boot: Callable[[], AbstractContextManager[None]]
+) -> None:
+    seen: set[tuple[bool, bytes]] = set()
+    for path in unfinished(tmp_path):
+        data = path / DATA_FILE
+        there = data.read_bytes() if data.exists() else b""
+        for image in images(there):
+            for locked in (True, False):  # LMDB's lock file is never synced
+                if (locked, image) in seen:
+                    continue
+                seen.add((locked, image))
+                assert_begins_again(path, tmp_path / "copy", image, locked, boot)
+    assert len(seen) > 30
+
+
+def assert_begins_again(
+    source: Path,
+    path: Path,
+    image: bytes,
+    locked: bool,
+    boot: Callable[[], AbstractContextManager[None]],
+) -> None:
+    shutil.copytree(source, path)
+    (path / DATA_FILE).write_bytes(image)
+    if not locked:
+        (path / "lock.mdb").unlink(missing_ok=True)
+    with boot():
+        with pytest.raises(RecoveryNeededError, match="creation was cut off"):
+            streamkeep.open(path, readonly=True)
+        with streamkeep.open(path) as store:
+            assert store.xadd("s", {"f": "v"}, id="1-1") == b"1-1"
+        with streamkeep.open(path, readonly=True) as store:
+            assert store.xlen("s") == 1
+        assert [str(one) for one in recovery.check(path)] == []
+    shutil.rmtree(path)

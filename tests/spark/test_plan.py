@@ -1,17 +1,24 @@
-"""Partitions of about equal work, in order, nothing left out."""
+"""Partitions of about equal work; pieces of streams for a lake; columns from a sample."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import StructType
 
 from model.profile import configured
+from streamkeep.engine.api.store import Store
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.segment.manifest import ADOPTED, ARCHIVED, SegmentRecord
+from streamkeep.format.segment.remote import Manifest, RemoteSegment, RemoteStream
+from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.distribution.packing import (
     CORES,
     MAX_PARTITION_BYTES,
@@ -21,10 +28,21 @@ from streamkeep.pipeline.distribution.packing import (
     partition_bytes,
     spread,
 )
-from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.options import OptionError, parse_read
+from streamkeep.pipeline.source.inference import type_of_texts
 from streamkeep.pipeline.source.plan import packed
 from streamkeep.pipeline.source.slices import Slice, join
 from streamkeep.pipeline.spark_session.start import cores_of
+from streamkeep.pipeline.store_fleet.pieces import (
+    Member,
+    Positions,
+    StreamPosition,
+    new_pieces,
+    pack_groups,
+    stream_pieces,
+    unpack_group,
+    without_erased,
+)
 
 size_of = attrgetter("size_bytes")
 
@@ -131,3 +149,159 @@ def test_the_cores_of_a_cluster_come_from_its_settings(
     assert partition_bytes(64 << 30) == 128 << 20
     gib = 1 << 30
     assert partition_bytes(gib) == partition_bytes(gib, cores=cores or os.cpu_count() or 1)
+
+
+# --- what of a store is new for a lake: pieces of streams, each entry in one, and positions -------
+
+
+def segment(
+    first: int, last: int, *, sealed: bool = False, origin: int = ARCHIVED, sequence: int = 1
+) -> RemoteSegment:
+    record = SegmentRecord(
+        1, first, 0, last, 0, last - first + 1, 1, 9, 90, 7, sequence, 0, 0, 1, origin, "p", b"k"
+    )
+    return RemoteSegment(record, sealed)
+
+
+MEMBER = Member("u", "n", {}, uri="file:///x", version=3)
+
+
+def ranges(segments: list[RemoteSegment]) -> list[tuple[int, int, bool]]:
+    return [
+        (piece.start.ms, piece.end.ms, piece.sealed)
+        for piece in stream_pieces(MEMBER, b"k", segments)
+    ]
+
+
+def test_archived_segments_come_before_sealed_ones() -> None:
+    found = list(
+        stream_pieces(MEMBER, b"k", [segment(1, 9, sealed=True), segment(4, 6), segment(8, 20)])
+    )
+    assert [(piece.start, piece.end, piece.sealed) for piece in found] == [
+        (StreamId(1, 0), StreamId(4, 0).previous(), True),
+        (StreamId(4, 0), StreamId(6, 0), False),
+        (StreamId(6, 1), StreamId(8, 0).previous(), True),
+        (StreamId(8, 0), StreamId(20, 0), False),
+    ]
+
+
+def test_of_overlapping_sealed_segments_each_entry_comes_once() -> None:
+    found = list(
+        stream_pieces(MEMBER, b"k", [segment(1, 5, sealed=True), segment(1, 9, sealed=True)])
+    )
+    assert [(piece.start.ms, piece.end.ms) for piece in found] == [(1, 9)]
+    assert ranges([segment(1, 5, sealed=True), segment(3, 9, sealed=True)])[-1][1] == 9
+
+
+def manifest(complete: int, *segments: RemoteSegment) -> Manifest:
+    stream = RemoteStream(1, b"k", True, StreamId(99, 0), 9, 9, StreamId(complete, 0))
+    return Manifest({1: stream}, segments)
+
+
+def test_entries_above_a_gap_wait_until_the_gap_is_filled() -> None:
+    pieces, positions = new_pieces(MEMBER, manifest(5, segment(1, 5), segment(8, 9)), Positions())
+    assert [(piece.start.ms, piece.end.ms) for piece in pieces] == [(1, 5)]
+    assert positions.end_of(1) == StreamId(5, 0)
+    pieces, _ = new_pieces(MEMBER, manifest(9, segment(1, 5), segment(6, 9)), positions)
+    assert [(piece.start, piece.end.ms) for piece in pieces] == [(StreamId(6, 0), 9)]
+
+
+def test_a_segment_that_was_adopted_below_the_position_is_not_missed() -> None:
+    _, positions = new_pieces(MEMBER, manifest(9, segment(5, 9)), Positions())
+    late = segment(1, 3, origin=ADOPTED, sequence=2)
+    pieces, after = new_pieces(MEMBER, manifest(9, late, segment(5, 9)), positions)
+    assert [(piece.start.ms, piece.end.ms, piece.late) for piece in pieces] == [(1, 3, True)]
+    assert new_pieces(MEMBER, manifest(9, late, segment(5, 9)), after)[0] == []
+
+
+def test_positions_and_groups_survive_their_transport() -> None:
+    streams = {7: StreamPosition(b"\xff", StreamId((1 << 64) - 1, 5), 3, 1, 6, 9)}
+    positions = Positions(streams, "n", {"a": "b"}, 5)
+    assert positions.absent == 2
+    assert Positions.from_json(json.loads(json.dumps(positions.as_json()))) == positions
+    pieces = list(stream_pieces(MEMBER, b"k", [segment(1, 2), segment(3, 4)]))
+    assert [one for _, packed in pack_groups(pieces) for one in unpack_group(packed)] == pieces
+
+
+def test_pieces_name_the_erased_ids_of_their_range() -> None:
+    pieces = list(stream_pieces(MEMBER, b"k", [segment(1, 4), segment(5, 9), segment(10, 12)]))
+    gone = tuple(StreamId(ms, 0) for ms in (0, 4, 5, 9, 13))
+    found = list(without_erased(pieces, {1: gone, 2: (StreamId(11, 0),)}))
+    assert [[one.ms for one in piece.erased] for piece in found] == [[4], [5, 9], []]
+    assert list(without_erased(pieces, {})) == pieces
+
+
+# --- columns that are inferred from a sample of entries -------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["1", "-20", "0"], "bigint"),
+        (["1", "2.5"], "double"),
+        (["1e3", ".5"], "double"),
+        (["9223372036854775808"], "double"),
+        (["007", "1"], "string"),
+        (["true", "FALSE"], "boolean"),
+        (["2024-06-10"], "date"),
+        (["2024-06-10", "2024-06-10T07:33:20Z"], "timestamp"),
+        (["", ""], "string"),
+        (["1", ""], "bigint"),
+        (["1", "x"], "string"),
+        ([".", "-"], "string"),
+        ([b"\xff", "x"], "binary"),
+        (['{"a": 1}', '{"b": [1, 2.5]}'], "struct<a:bigint,b:array<double>>"),
+        (['{"a": null}', '{"a": {"b": true}}'], "struct<a:struct<b:boolean>>"),
+        (['{"a": null}', "{}"], "string"),
+        (['{"a": 1}', '{"a": "x"}'], "struct<a:string>"),
+        (["[]", '["x"]'], "array<string>"),
+        (["{broken"], "string"),
+        (["[" * 100_000], "string"),
+        (['{"a": 1}', "1"], "string"),
+    ],
+)
+def test_the_narrowest_type_of_all_values(values: list[str | bytes], expected: str) -> None:
+    raw = [one if isinstance(one, bytes) else one.encode() for one in values]
+    assert type_of_texts(raw).simpleString() == expected
+
+
+def columns_of(source: StreamkeepSource) -> str:
+    return source.schema().simpleString()
+
+
+def test_fields_become_columns(open_store: Callable[..., Store[bytes]]) -> None:
+    store = open_store("s.store")
+    store.xadd_many(
+        "orders",
+        [
+            {"sku": f"s{n}", "price": str(n / 2), "id": "7", "at": json.dumps({"x": n, "y": "z"})}
+            for n in range(100)
+        ],
+    )
+    store.xadd("orders", {"SKU": "twice", b"\xff": "x", "late": "1"})
+    options = {"path": str(store.path), "subscribe": "orders", "inferSchema": "true"}
+    source = StreamkeepSource(options)
+    assert columns_of(source) == (
+        "struct<stream:string,id:string,ms:bigint,seq:bigint,ts:timestamp,sku:string,price:double,"
+        "field.id:bigint,at:struct<x:bigint,y:string>,late:bigint>"
+    )
+    wanted = StructType([one for one in source.schema() if one.name in ("sku", "at", "field.id")])
+    reader = source.reader(wanted)
+    rows = [
+        row
+        for part in reader.partitions()
+        for batch in reader.read(part)
+        for row in batch.to_pylist()
+    ]
+    assert rows[99] == {"sku": "s99", "field.id": 7, "at": {"x": 99, "y": "z"}}
+    assert rows[100]["at"] is None
+    few = StreamkeepSource({**options, "sampleEntries": "2", "fieldsAs": "map"})
+    assert "fields:map<string,string>" in columns_of(few)
+    assert "late:bigint" in columns_of(few)
+
+
+def test_what_cannot_be_inferred_says_so() -> None:
+    with pytest.raises(OptionError, match="inferSchema"):
+        StreamkeepSource({"path": "x", "subscribe": "s", "sampleEntries": "5"})
+    with pytest.raises(OptionError, match=r"\.schema"):
+        StreamkeepSource({"fleet": "x", "inferSchema": "true"})

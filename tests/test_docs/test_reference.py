@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 import streamkeep
 from conftest import ROOT, module_at
@@ -64,3 +67,21 @@ def test_a_room_that_its_folder_does_not_name_is_reported(tmp_path: Path) -> Non
     assert list(generator().missing_names(tmp_path)) == [
         "src/streamkeep/engine/__init__.py: the room `new` is not named"
     ]
+
+
+# --- messages and help texts may only name what a user of the installed package has ---------------
+
+FOLDERS = ("engine", "recovery", "tools", "src/streamkeep")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_text_sends_people_to_a_file_that_the_package_does_not_hold(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.strip()[:60]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "docs/" in path.read_text()
+        for part in ast.parse(path.read_text()).body[1:]  # the first is the module's docstring
+        for node in ast.walk(part)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "docs/" in node.value
+    ]
+    assert found == []

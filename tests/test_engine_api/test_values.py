@@ -1,9 +1,12 @@
-"""Values that no call can use: each raises an error that names it, and changes nothing."""
+"""Values and times that no call can use, or that bound a range: errors name them."""
 
 from __future__ import annotations
 
+import datetime as dt
+import inspect
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,12 @@ from typing import Any
 import pytest
 
 import streamkeep
-from streamkeep import ArgumentError, Store
+from cli_runner import lines, run
+from conftest import ROOT
+from streamkeep import ArgumentError, Store, jobs, recovery, transfer
+from streamkeep.engine.system.clock import ManualClock, clock_replaced
 from streamkeep.engine.system.files import path_of
+from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.format.core.values import as_given, whole
 
 LONE = "a\ud800"
@@ -161,3 +168,131 @@ def test_durations_are_seconds_texts_or_timedeltas(store: Store) -> None:
     assert (found.max_age_ms, found.archive_max_age_ms) == (None, 604_800_000)
     with pytest.raises(ArgumentError, match="max_age must be seconds, a timedelta, or a text"):
         store.set_retention("k", max_age="week")
+
+
+# --- times bound ranges wherever IDs do, and errors name the parameter and the value --------------
+
+DAY = 86_400_000
+NOON = 1_761_048_000_000  # 2025-10-21T12:00:00Z
+IDS = [NOON - DAY, NOON, NOON + 1, NOON + DAY]
+TODAY = dt.date(2025, 10, 21)
+AT_NOON = dt.datetime(2025, 10, 21, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def filled(open_store: Callable[..., Store]) -> Store:
+    store = open_store(clock=ManualClock(NOON + DAY))
+    store.xadd_many("s", [{"n": "1"}] * 4, [f"{ms}-0" for ms in IDS])
+    return store
+
+
+def ms_of(entries: Any) -> list[int]:
+    return [int(entry.id.split(b"-")[0]) for entry in entries]
+
+
+CALLS: dict[str, Callable[[Any, Any], list[int]]] = {
+    "xrange": lambda one, at: ms_of(one.xrange("s", at)),
+    "xrevrange": lambda one, at: ms_of(one.xrevrange("s", min=at))[::-1],
+    "scan": lambda one, at: [entry.stream_id.ms for entry in one.scan("s", at)],
+    "history": lambda one, at: ms_of(one.xrange("s", at, history=True)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_times_begin_a_range(filled: Store, name: str) -> None:
+    call = CALLS[name]
+    for start in (AT_NOON, "2025-10-21T12:00", "-24h", "-1d", b"2025-10-21T14:00+02:00"):
+        assert call(filled, start) == IDS[1:]
+    assert call(filled, TODAY) == IDS[1:]
+    assert call(filled, "(2025-10-21T12:00Z") == IDS[2:]
+    with filled.snapshot() as snapshot, filled.transaction() as txn:
+        assert call(snapshot, AT_NOON) == call(txn, "-1d") == IDS[1:]
+
+
+def test_times_end_a_range(filled: Store) -> None:
+    assert ms_of(filled.xrange("s", "-", AT_NOON)) == IDS[:2]
+    assert ms_of(filled.xrange("s", TODAY, "(2025-10-22")) == IDS[1:3]
+    assert ms_of(filled.xrevrange("s", "-24h")) == IDS[1::-1]
+
+
+def test_times_are_where_readers_begin(filled: Store) -> None:
+    assert ms_of(filled.follow("s", AT_NOON, block=None)) == IDS[1:]
+    ((_, entries),) = filled.xread({"s": "-1d"})
+    assert ms_of(entries) == IDS[1:]
+    filled.xgroup_create("s", "g", "2025-10-22")
+    ((_, entries),) = filled.xreadgroup("g", "c", {"s": ">"})
+    assert ms_of(entries) == IDS[3:]
+    assert len(filled.xpending_range("s", "g", TODAY, "+", 10)) == 1
+    assert not filled.xpending_range("s", "g", "-", TODAY, 10)
+
+
+def test_times_say_what_stays(filled: Store) -> None:
+    assert filled.xtrim("s", minid="-24h", approximate=False) == 1
+    assert filled.trim_range("s", AT_NOON, AT_NOON) == 1
+    filled.xadd("s", {"n": "2"}, minid=dt.date(2025, 10, 22), approximate=False)
+    assert ms_of(filled.xrange("s"))[0] == IDS[3]
+    assert filled.archived_segments("s", start=TODAY, end="-1h") == []
+    assert filled.drop_segments("s", before=TODAY) == []
+
+
+def test_errors_name_parameter_and_value(filled: Store) -> None:
+    naive = dt.datetime(2025, 10, 21)
+    with pytest.raises(ArgumentError, match=r"min is datetime\.datetime\(2025, 10.*has no zone"):
+        filled.xrange("s", naive)
+    with pytest.raises(ArgumentError, match="end is '2025-02-30'"):
+        filled.scan("s", "-", "2025-02-30")
+    with pytest.raises(ArgumentError, match="minid is '-2x'"):
+        filled.xtrim("s", minid="-2x")
+    with pytest.raises(ArgumentError, match=r"the ID of 's' is datetime"):
+        filled.xread({"s": naive})
+    with pytest.raises(InvalidIdError) as caught:
+        filled.xrange("s", max="yesterday")
+    assert "max is 'yesterday'; it may also be a time such as" in caught.value.__notes__[-1]
+
+
+def test_ages_are_arguments_of_the_command_line(filled: Store) -> None:
+    path = filled.path
+    with clock_replaced(ManualClock(NOON + DAY)):
+        found = [line.split()[0] for line in lines("range", path, "s", "-1d", "(-0.5d")]
+        assert found == [f"{ms}-0" for ms in IDS[1:3]]
+        assert "not a duration such as" in run("range", path, "s", "-2x", status=2).stderr
+
+
+# --- user types -----------------------------------------------------------------------------------
+
+PROGRAMS = "\n".join(
+    (ROOT / "tests" / name).read_text() for name in ("user_program.py", "user_queue.py")
+)
+API = ROOT / "docs" / "reference" / "api"
+# For tools: what is in a file of a store.
+TOOLS = re.compile(r"inspect_\w+|parse_time")
+# Only for adapters, which a page of the API does not show.
+KINDS: list[type] = [streamkeep.Store, jobs.Queue, jobs.Job, jobs.Task, jobs.Worker]
+
+
+def hidden(kind: type) -> str:
+    """Return an expression for the names of a class that its page leaves out."""
+    page = (API / "queue.md").read_text()
+    found = re.search(rf"::: streamkeep\.jobs\.{kind.__name__}\n((?: .*\n)*)", page)
+    filters = re.findall(r'"!\^\((.*?)\)\$"', found[1]) if found else []
+    return "|".join(["_.*", *filters])
+
+
+def names(kind: type) -> Iterator[str]:
+    left_out = re.compile(hidden(kind))
+    for name, value in inspect.getmembers(kind):
+        if not left_out.fullmatch(name) and (callable(value) or isinstance(value, property)):
+            yield name
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_public_method_is_in_a_program(kind: type) -> None:
+    found = [*names(kind)]
+    assert len(found) > 1
+    assert [name for name in found if not re.search(rf"\.{name}\b", PROGRAMS)] == []
+
+
+@pytest.mark.parametrize("module", [recovery, transfer], ids=lambda module: module.__name__)
+def test_every_public_function_is_in_a_program(module: object) -> None:
+    found = [name for name in module.__all__ if not name[0].isupper() and not TOOLS.fullmatch(name)]  # type: ignore[attr-defined]
+    assert [name for name in found if not re.search(rf"\.{name}\b", PROGRAMS)] == []

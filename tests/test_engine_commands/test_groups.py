@@ -7,8 +7,11 @@ from typing import Any, Final
 
 import lmdb
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands.glob import MOST_BYTES, Glob
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import CommandError, StoreError
@@ -225,3 +228,113 @@ def test_an_error_line_has_the_bytes_of_names(store: Store) -> None:
     line = b"NOGROUP No such key 'k' or consumer group '\xff'"
     assert refused.value.redis_line == line
     assert refused.value.redis_error == line.decode("utf-8", "replace")
+
+
+# --- MAXSIZE of XREADGROUP over several streams, as Redis 8.10.2 was seen to answer ---------------
+
+# Each entry below has 31 bytes in Redis's protocol, the head of a stream 11, the end of its list 4.
+
+Position = dict[str, str]
+
+
+@pytest.fixture
+def filled(store: Store[Any]) -> Store[Any]:
+    """Three streams of five entries, with a group each."""
+    for name in "abe":
+        for number in range(1, 6):
+            store.xadd(name, {"f": "v"}, id=f"{number}-1")
+        store.xgroup_create(name, "g", 0)
+    return store
+
+
+def read(store: Store[Any], streams: Position, size: int, count: int | None = None) -> Any:
+    """Return how many entries of each stream came."""
+    found = store.xreadgroup("g", "c", streams, max_size=size, count=count)
+    return {name.decode(): len(entries) for name, entries in found}
+
+
+def consumers(store: Store[Any], name: str) -> int:
+    return len(store.xinfo_consumers(name, "g"))
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, 1), (57, 1), (58, 2), (88, 2), (89, 3)])
+def test_an_empty_history_leaves_room_for_an_entry(
+    filled: Store[Any], size: int, expected: int
+) -> None:
+    assert read(filled, {"a": "0", "b": ">"}, size) == {"a": 0, "b": expected}
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, 1), (72, 1), (73, 2), (103, 2), (104, 3)])
+def test_two_empty_histories_leave_room_for_an_entry(
+    filled: Store[Any], size: int, expected: int
+) -> None:
+    assert read(filled, {"a": "0", "e": "0", "b": ">"}, size) == {"a": 0, "e": 0, "b": expected}
+
+
+@pytest.mark.parametrize("position", [">", "0"])
+def test_no_consumer_comes_to_be_where_the_size_was_used_up_before(
+    filled: Store[Any], position: str
+) -> None:
+    assert read(filled, {"a": ">", "b": position}, 77, 2) == {"a": 2}
+    assert (consumers(filled, "a"), consumers(filled, "b")) == (1, 0)
+    filled.xgroup_setid("a", "g", 0)
+    assert read(filled, {"a": ">", "b": position}, 78, 2) == {"a": 2, "b": 0}
+    assert consumers(filled, "b") == 1
+
+
+def test_a_stream_whose_head_uses_up_the_size_is_there_without_entries(
+    filled: Store[Any],
+) -> None:
+    assert read(filled, {"a": ">", "b": ">"}, 78, 2) == {"a": 2, "b": 0}
+    filled.xgroup_setid("a", "g", 0)
+    assert read(filled, {"a": ">", "b": ">"}, 89, 2) == {"a": 2, "b": 1}
+
+
+def test_a_message_that_is_recorded_counts_as_added(store: Store[Any]) -> None:
+    added = store.xadd("s", {"f": "v"})  # now: of an old entry, a message has expired
+    for _ in range(2):
+        assert store.xidmprecord("s", "p", "i", added) == b"OK"
+        info = store.xinfo_stream("s")
+        assert (info["iids-tracked"], info["iids-added"], info["iids-duplicates"]) == (1, 1, 0)
+
+
+# --- patterns of names, beside a matcher that tries every way -------------------------------------
+
+
+@pytest.mark.parametrize("element", [b"a", b"?a", b"[ab]"])
+def test_many_stars_take_no_longer(store: Store, element: bytes) -> None:
+    """A matcher that tries every way takes years for this."""
+    store.xadd(b"a" * 3000, {"f": "v"})
+    pattern = (b"*" + element) * 300 + b"*b"
+    assert store.keys(pattern) == []
+    assert list(store.scan_iter(match=pattern)) == []
+    assert store.keys((b"*" + element) * 300) == [b"a" * 3000]
+
+
+def test_a_pattern_is_bounded(store: Store) -> None:
+    store.xadd(b"a" * MOST_BYTES, {"f": "v"})
+    assert store.keys(b"a" * MOST_BYTES) == [b"a" * MOST_BYTES]
+    with pytest.raises(CommandError, match="a pattern has 4097 bytes, of 4096 at most"):
+        store.keys(b"a" * (MOST_BYTES + 1))
+
+
+@given(st.text(alphabet="ab*?[]^-\\", max_size=8), st.text(alphabet="ab-^]", max_size=4))
+def test_any_text_is_a_pattern(pattern: str, name: str) -> None:
+    Glob(pattern.encode()).matches(name.encode())
+
+
+def test_globs() -> None:
+    for pattern, yes, no in (
+        ("*", ["", "a\nb"], []),
+        ("h?llo", ["hello"], ["hllo"]),
+        ("h[ae]llo", ["hallo"], ["hillo"]),
+        ("h[^e]llo", ["hallo"], ["hello"]),
+        ("h[a-c]llo", ["hbllo"], ["hdllo"]),
+        ("h[c-a]llo", ["hbllo"], ["hdllo"]),
+        (r"h\*llo", ["h*llo"], ["hello"]),
+        (r"h[\]]", ["h]"], ["h"]),
+        ("a.c", ["a.c"], ["abc"]),
+    ):
+        matcher = Glob(pattern.encode())
+        assert all(matcher.matches(text.encode()) for text in yes), pattern
+        assert not any(matcher.matches(text.encode()) for text in no), pattern

@@ -1,16 +1,20 @@
-"""The journal is read in windows, whatever the size of its records."""
+"""The journal is read in windows; the locks of those that hold its files."""
 
 from __future__ import annotations
 
 import errno
+import os
 import random
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from inside import checkpoint_file_of, checkpoint_now, checkpointer_of
 from streamkeep import Store, StoreError
 from streamkeep.engine.checkpoint.checkpoint_file import position_of
+from streamkeep.engine.journal import slots
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.system.safe_files import Folder
 
@@ -90,3 +94,26 @@ def test_a_record_that_claims_more_than_the_file_holds_ends_it(
     (copy / path.name).write_bytes(data)
     assert Reader(Folder(store.path / JOURNAL_FOLDER), slot, position).next() is not None
     assert Reader(Folder(copy), slot, position).next() is None
+
+
+# --- the locks of those that hold journal files ---------------------------------------------------
+
+
+def test_a_lock_ends_with_its_close_whenever_another_thread_forks(tmp_path: Path) -> None:
+    with Store(tmp_path / "store"):
+        folder = Folder(tmp_path / "store" / JOURNAL_FOLDER)
+        lock = slots.hold_slot(folder, "target")
+        assert lock is not None
+        slots._locks.discard(lock)  # as it is in the middle of `close`
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+        try:
+            assert slots.is_held(folder, "target")
+            lock.close()
+            assert not slots.is_held(folder, "target")
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            folder.close()

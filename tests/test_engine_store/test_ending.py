@@ -1,16 +1,21 @@
-"""Programs that end without closing their store: the next opening recovers nothing."""
+"""Programs that end without closing their store, and interrupts at any step of that."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import FrameType
+from typing import Final
 
 import pytest
 
 import streamkeep
 from patience import PATIENCE_S
 from streamkeep import recovery
+from streamkeep.engine.api import store
+from streamkeep.engine.store import environment, opening, registry
 
 ADDS = """
 import multiprocessing, sys, threading
@@ -93,3 +98,119 @@ def test_a_program_that_has_removed_its_store_ends_without_a_word(tmp_path: Path
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- an interrupt at any step of opening and closing leaves the store to the other threads --------
+
+# Functions whose every step is tried.
+_STEPS: Final = {
+    (store.__file__, "__init__"),
+    (opening.__file__, "open_environment"),
+    (environment.__file__, "release"),
+    (environment.__file__, "_last_steps"),
+    (environment.__file__, "_take"),
+}
+_FILES: Final = {registry.__file__, threading.__file__}
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt in this thread at a step, counted from the first.
+
+    Python looks for signals where a function begins and after each call, and so does this. One
+    between the return of `Store.__init__` and the caller's own statement is not tried: a store that
+    nobody can name stays open until the process ends.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        code = frame.f_code
+        if (
+            event != "c_call"
+            and (event, code.co_name) != ("return", "__init__")
+            and (code.co_filename in _FILES or (code.co_filename, code.co_name) in _STEPS)
+        ):
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+def is_open(path: Path) -> bool:
+    """Return whether this process has a store open; other tests may have left theirs."""
+    return registry.identity_of(path) in registry.registry.environments
+
+
+def opened_and_closed(path: Path, interrupt: Interrupt) -> bool:
+    """Open and close a store, closing it again after an interrupt; say whether there was one."""
+    one: store.Store[bytes] | None = None
+    sys.setprofile(interrupt)
+    try:
+        one = streamkeep.open(path, sync="none")
+        one.close()
+    except KeyboardInterrupt:
+        if one is not None:
+            one.close()
+    finally:
+        sys.setprofile(None)
+    return interrupt.left <= 0  # what it ended may have dealt with it
+
+
+@pytest.mark.usefixtures("plain_locks")
+def test_an_interrupt_at_any_step_leaves_the_store_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    lengths: list[int] = []
+
+    def use() -> None:
+        with streamkeep.open(path, sync="none") as one:
+            one.xadd("s", {"f": "v"})
+            lengths.append(one.xlen("s"))
+
+    use()
+    step = 1
+    while opened_and_closed(path, Interrupt(step)):
+        other = threading.Thread(target=use, daemon=True)
+        other.start()
+        other.join(PATIENCE_S)
+        assert lengths == list(range(1, step + 2)), step
+        assert not is_open(path), f"step {step} left the store open"
+        step += 1
+    assert step > 20
+
+
+@pytest.mark.usefixtures("plain_locks")
+def test_an_interrupt_while_an_open_store_is_opened_again_counts_no_user(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    step = 0
+    interrupted = True
+    while interrupted:
+        step += 1
+        with streamkeep.open(path, sync="none"):
+            interrupted = opened_and_closed(path, Interrupt(step))
+        assert not is_open(path), f"step {step} left the store open"
+    assert step > 10
+
+
+@pytest.mark.parametrize("archives", [False, True])
+def test_two_threads_that_close_a_store_leave_the_other_ones_open(
+    tmp_path: Path, archives: bool
+) -> None:
+    path = tmp_path / "store"
+    with streamkeep.open(path, sync="none") as other:
+        for number in range(20):
+            one = streamkeep.open(path, sync="none", archive_every=60 if archives else None)
+            ready = threading.Barrier(2)
+
+            def close(one: store.Store[bytes] = one, ready: threading.Barrier = ready) -> None:
+                ready.wait(PATIENCE_S)
+                one.close()
+
+            threads = [threading.Thread(target=close) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(PATIENCE_S)
+            other.xadd("s", {"f": "v"})
+            assert other.xlen("s") == number + 1
+    assert not is_open(path)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import streamkeep
+from conftest import assert_sound
 from inside import checkpoint_now
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 from stopped import child_of, die, status_of
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.store import environment, opening
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.checkpoint import checkpointer
+from streamkeep.engine.store import environment, old_readers, opening
 from test_engine_store.test_life import run
+from tiers import daily_or_all, slow_but
 
 pytestmark = pytest.mark.both_modes
 
@@ -220,3 +228,101 @@ def test_entries_up_to_a_gibibyte(open_store: Open) -> None:
     assert len(store.xrange("s")[0].fields[b"f"]) == (1 << 30) - 1
     store.xadd("s", {"f": "v"}, id="1-2")
     assert store.xdel("s", "1-1") == 1
+
+
+# --- A process that may open no further file: each call succeeds, or raises StoreError ------------
+
+PROGRAM = """
+import os, resource, sys
+import streamkeep
+
+path = sys.argv[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+calls = {
+    "open another": lambda store: streamkeep.open(path + "-new").close(),
+    "append": lambda store: store.xadd("s", {"n": "1"}),
+    "fill journal files": lambda store: [store.xadd("s", {"n": "z" * 900_000}) for _ in range(20)],
+    "block": lambda store: store.xread({"s": "$"}, block=5),
+    "trim": lambda store: store.xtrim("s", maxlen=store.xlen("s") - 3, approximate=False),
+    "archive": lambda store: store.archive(),
+    "history": lambda store: list(store.xrange("s", count=20, history=True)),
+    "snapshot": lambda store: store.snapshot().close(),
+    "durability": lambda store: store.durability(),
+}
+with streamkeep.open(path) as store:
+    store.set_retention("s", archive=True)
+    store.xadd_many("s", [{"n": str(n)} for n in range(2000)])
+    store.xtrim("s", maxlen=1000)
+    store.archive()
+for name, call in calls.items():
+    for left in range(0, 8, int(sys.argv[2])):
+        with streamkeep.open(path) as store:
+            store.using(sync="none").xadd("s", {"n": "0"})  # with the file of the next record
+            held = []
+            try:
+                while True:
+                    held.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                pass
+            for handle in held[:left]:
+                os.close(handle)
+            there = store.xlen("s")
+            try:
+                call(store)
+            except streamkeep.StoreError as error:
+                print(f"{name}: {error}")
+                made = store.xlen("s") > there
+                assert made == ("is committed" in str(error)) or name != "append", error
+            finally:
+                for handle in held[left:]:
+                    os.close(handle)
+"""
+
+
+def test_without_descriptors_each_call_succeeds_or_raises_a_store_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "store")]
+    command.append(str(daily_or_all(2, 1)))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("archive", "durability"):
+        assert f"{name}: this process or the system has as many files open as it may" in done.stdout
+    assert "append: the change is committed and cannot be synced" in done.stdout
+
+
+# --- A snapshot that keeps pages from being used again is named in the log ------------------------
+
+TEXT = "the file has grown by"
+
+
+@pytest.mark.parametrize("sync", slow_but(["commit", "none"], "commit"))
+def test_a_snapshot_that_has_the_file_grow_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sync: Sync
+) -> None:
+    monkeypatch.setattr(old_readers, "GROWN_BYTES", 1 << 20)
+    monkeypatch.setattr(old_readers, "CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr(checkpointer, "CHORES_EVERY_S", 0.02)
+    monkeypatch.setattr(checkpointer, "CHECKPOINT_EVERY_S", 0.1)
+    with streamkeep.open(tmp_path / "store", sync=sync) as store:
+
+        def write() -> None:
+            store.xadd("s", {"n": b"x" * 50_000})
+            store.xtrim("s", maxlen=1, approximate=False)
+
+        write()
+        with store.snapshot():
+            deadline = time.monotonic() + PATIENCE_S
+            while TEXT not in caplog.text:
+                assert time.monotonic() < deadline, "it does not warn"
+                write()
+            for _ in range(100):
+                write()
+        assert caplog.text.count(TEXT) == 1
+        assert f"process {os.getpid()}, this one, (thread " in caplog.text
+        monkeypatch.setattr(old_readers, "WARN_EVERY_S", 0.0)
+        caplog.clear()
+        before = store.used_bytes
+        for _ in range(200):
+            write()
+            time.sleep(0.002)
+        assert TEXT not in caplog.text or store.used_bytes > before + (1 << 20)
+    assert_sound(tmp_path / "store")

@@ -1,12 +1,16 @@
-"""Dead letters: listed, put again, dropped; jobs that run now, and jobs that are removed."""
+"""Dead letters: listed, put again, dropped; jobs of each state, as they are listed."""
 
 from __future__ import annotations
+
+import os
+import socket
 
 import pytest
 
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import Queue
+from streamkeep.jobs import Attempt, JobLostError, NoSuchJobError, Queue, take
+from streamkeep.jobs.listing import Minute, call_text
 
 
 def bury(queue: Queue, payload: str, reason: str = "no paper", **options: str) -> str:
@@ -132,3 +136,154 @@ def test_an_entry_with_options_that_mean_nothing_holds_up_no_other(
     assert queue.requeue(letter.id) == 1
     stats = queue.stats()
     assert (stats.waiting, stats.running, stats.failed) == (1, 0, 0)
+
+
+# --- what a queue says of its jobs, its workers, and the last minutes -----------------------------
+
+
+def test_jobs_of_each_state_are_listed_with_times_and_workers(
+    queue: Queue, clock: ManualClock
+) -> None:
+    @queue.task(retries=1)
+    def half(number: int) -> int:
+        clock.ms += 250
+        return 10 // number
+
+    begin = clock.ms
+    whole, failing, cancelled = half.delay(5), half.delay(0), half.delay(1)
+    half.options(key="k").delay(1)
+    held = half.options(key="k").delay(2)
+    queue.cancel(cancelled.id)
+    later = half.options(delay="1h").delay(3)
+    assert [one.id for one in queue.jobs()][:2] == [whole.id, failing.id]
+    assert queue.jobs()[-1].id == held.id
+    assert [one.id for one in queue.jobs("delayed")] == [later.id]
+    assert queue.run_until_idle() == 4
+    assert [(one.id, one.retries, one.attempts) for one in queue.jobs("delayed")] == [
+        (failing.id, True, 1),
+        (later.id, False, 0),
+    ]
+    (first,) = [one for one in queue.jobs("done") if one.id == whole.id]
+    assert (first.queued_ms, first.ended_ms - first.begun_ms, first.attempts) == (begin, 250, 1)
+    assert first.worker == queue.consumer.decode()
+    assert call_text(first.fields, 100) == "half(5)"
+    clock.ms += 60_000
+    assert queue.run_until_idle() == 1
+    (dead,) = queue.jobs("failed")
+    (letter,) = queue.dead_letters()
+    assert (dead.id, dead.attempts) == (failing.id, 2)
+    assert letter.fields[b"worker"] == queue.consumer
+    assert int(letter.fields[b"begun"]) == dead.begun_ms == dead.ended_ms - 250
+    assert [one.id for one in queue.jobs("cancelled")] == [cancelled.id]
+    assert [(one.done, one.failed_attempts) for one in queue.minutes()] == [(3, 1), (0, 1)]
+    queue.requeue(letter)
+    (again,) = queue.jobs()
+    assert b"worker" not in again.fields
+    with pytest.raises(ArgumentError, match="one of waiting, running"):
+        queue.jobs("dead")  # type: ignore[arg-type]
+
+
+def test_a_running_job_is_found_behind_many_that_wait_for_a_retry(queue: Queue) -> None:
+    for _ in range(10):
+        queue.put(0).queue.get(0).retry(after="1h")
+    job = queue.put(1)
+    queue.get(0)
+    (one,) = queue.jobs("running", 1)
+    assert (one.id, one.worker, one.attempts) == (job.id, queue.consumer.decode(), 1)
+    (worker,) = queue.workers()
+    assert (worker.host, worker.process, worker.jobs) == (socket.gethostname(), os.getpid(), 1)
+    assert worker.since_ms > 1_700_000_000_000
+
+
+def test_the_former_runs_of_a_job_are_kept_with_times_and_workers(
+    queue: Queue, clock: ManualClock
+) -> None:
+    @queue.task(retries=12, max_runtime="1s", backoff="1m")
+    def flaky(number: int) -> None:
+        clock.ms += 250
+        raise OSError(f"no line {clock.ms}" + "!" * 1000)
+
+    job = flaky.delay(7)
+    begin = clock.ms
+    assert queue.run_until_idle() == 1
+    first = Attempt(begin, begin + 250, queue.consumer.decode(), "")
+    for found in (queue.job(job.id).history(), queue.jobs("delayed")[0].history):
+        (run,) = found
+        assert run.error.startswith(f"builtins.OSError: no line {begin + 250}!!!")
+        assert (run._replace(error=""), len(run.error)) == (first, 200)
+    clock.ms += 60_000
+    taken = queue.get(0)
+    assert queue.jobs("running")[0].history == queue.job(job.id).history()
+    clock.ms += 4000  # its worker does not end it, so that another one does
+    assert queue.get_many(9) == []
+    second = queue.job(job.id).history()[1]
+    assert second._replace(error="") == (clock.ms - 4000, clock.ms, queue.consumer.decode(), "")
+    assert "it ran longer than 1000 ms" in second.error
+    with pytest.raises(JobLostError):
+        taken.done()
+    for _ in range(11):
+        clock.ms += 60_000
+        assert queue.run_until_idle() == 1
+    (letter,) = queue.dead_letters()
+    assert len(letter.history) == 10 < letter.attempts == 13
+    assert letter.history[-1].ended_ms == letter.failed_ms - 60_250
+    assert letter.history == queue.job(job.id).history() == queue.jobs("failed")[0].history
+    assert not queue.store.row_range(f"jobs:{queue.name}", b"x", b"x\xff")
+    queue.requeue(letter)
+    assert not queue.jobs()[0].history
+    again = queue.get(0)
+    again.retry(after=0, reason="not yet")
+    queue.get(0).done("well")
+    ((_, _, _, error),) = queue.job(again.id).history()
+    assert (error, queue.job(again.id).state()) == ("not yet", "done")
+
+
+def test_a_parked_job_has_the_attempts_that_it_had(queue: Queue) -> None:
+    @queue.task(retries=3)
+    def known(number: int) -> None: ...
+
+    job = known.delay(1)
+    queue.get(0).retry(after=0)
+    assert take([queue], queue.consumer, 1, known={queue.name: [b"other"]}, timeout=0) == []
+    (parked,) = queue.jobs("parked")
+    assert (parked.id, parked.attempts, len(parked.history)) == (job.id, 1, 1)
+
+
+def test_a_history_of_another_program_is_none(queue: Queue) -> None:
+    for wrong in (b"\xff", b"7", b"[7]", b'[[1, 2, "w", 3]]', b"[" * 100_000):
+        queue.store.xadd(f"{queue.name}:dead", {"job": "1-1", "history": wrong})
+    assert [one.history for one in queue.dead_letters()] == [[]] * 5
+
+
+def test_minutes_are_kept_for_a_day(queue: Queue, clock: ManualClock) -> None:
+    begin = clock.ms // 60_000 * 60_000
+    for _ in range(4):
+        queue.put(0)
+        queue.get(0).done()
+        clock.ms += 12 * 3600_000
+    assert queue.minutes() == [Minute(begin + at * 12 * 3600_000, 1, 0) for at in (1, 2, 3)]
+    assert queue.minutes(1)[0].done == 1
+
+
+def test_a_job_is_looked_up_by_its_id_in_each_state(queue: Queue, clock: ManualClock) -> None:
+    def states() -> list[str]:
+        return [queue.job(one.id).state() for one in jobs]
+
+    jobs = [queue.put({"n": n}, key="k", delay="1h" if n == 3 else None) for n in range(5)]
+    assert states() == ["waiting", "waiting", "waiting", "delayed", "waiting"]
+    queue.get(0).done("well")
+    assert queue.cancel(jobs[4].id)
+    with pytest.raises(KeyError), queue.get(0):
+        raise KeyError
+    assert states() == ["done", "delayed", "waiting", "delayed", "cancelled"]
+    queue.run_now(jobs[1].id)
+    taken = queue.get(0)
+    assert (taken.id, states()[1]) == (jobs[1].id, "running")
+    taken.fail("no ink")
+    clock.ms += 3_700_000  # the results have expired; the dead letter stays
+    found = queue.job(jobs[1].id)
+    assert (found.state(), found.payload, found.key) == ("failed", {"n": 1}, "k")
+    while queue.get_many(9):  # an idle worker deletes what has ended
+        pass
+    with pytest.raises(NoSuchJobError, match="longer result_ttl"):
+        queue.job(jobs[0].id)

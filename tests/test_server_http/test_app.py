@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from http_client import HEADERS, run
+import streamkeep
+from cli_runner import run as run_command
+from http_client import HEADERS, Client, run
 from patience import PATIENCE_S
 from streamkeep import Store
 from streamkeep.jobs import Queue
+from streamkeep.server import ui
 from streamkeep.server.access import Access
 from streamkeep.server.http.app import App, create_app
-from streamkeep.server.http.routes import ROUTES
+from streamkeep.server.http.routes import ROUTES, document
 
 JSON = b"application/json"
 TYPES = [JSON, JSON, b"application/x-ndjson", b"application/x-www-form-urlencoded", b"\xff"]
@@ -108,3 +113,54 @@ def test_a_short_request_does_not_wait_for_long_ones(store: Store, app: App) -> 
                 assert (await page).status_code == 200
 
     run(scenario)
+
+
+# --- each route that is described takes the parameters that are described -------------------------
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda one: f"{one.method} {one.path}")
+def test_what_is_described_exists(store: Store, client: Client, route: Any) -> None:
+    store.xadd("k", {"n": 1})
+    path = route.path.format(KEY="k", GROUP="g", NAME="q")
+    reply = client.send(route.method, path)
+    assert "nothing at this path" not in reply.text
+    assert reply.status_code != 405
+    if route.method == "GET":  # load balancers ask so
+        assert client.send("HEAD", path).status_code == reply.status_code
+    for name in route.query.split():
+        if name != "after" or path == "/streams":  # of the event stream, which does not end
+            reply = client.send(route.method, f"{path}?{name}=1")
+            assert "unknown parameter" not in reply.text
+
+
+def test_the_document_is_served(client: Client) -> None:
+    assert client.get("/openapi.json") == document()
+
+
+# --- the page and the server name no command that does not run ------------------------------------
+
+# Such as `streamkeep retention set STORE KEY --archive`.
+COMMAND = re.compile(r"\bstreamkeep ([a-z]+(?: (?:[a-z]+\b|--[a-z-]+|[A-Z]+\b))*)")
+
+
+def test_commands_that_the_page_prints_run(tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    with streamkeep.open(store) as opened:
+        opened.xadd("k", {"n": 1})
+    found = set()
+    for path in Path(ui.__file__).parent.rglob("*.*"):
+        if path.suffix in (".js", ".html", ".css"):
+            text = path.read_text()
+            found |= {one[1] for one in COMMAND.finditer(text)}
+            assert text.count('command("streamkeep ') == text.count('command("')
+    assert {"retention set STORE KEY --archive", "fsck STORE", "dump STORE KEY"} <= found
+    values = {"STORE": str(store), "KEY": "k"}
+    for words in found:
+        known = words.split()
+        # What a sentence goes on with is no argument: `streamkeep ui prints its token`.
+        name = (
+            [*known[:1], "--help"]
+            if "STORE" not in known
+            else [values.get(one, one) for one in known]
+        )
+        run_command(*name)

@@ -1,12 +1,15 @@
-"""Tables, sizes and times as commands print them."""
+"""Tables, sizes, times and errors as commands print them, with the names of options."""
 
 from __future__ import annotations
 
+import click
 import pytest
 from rich.cells import cell_len
 
 from streamkeep.format.humanize import size_text, time_text
 from streamkeep.tools.base import output
+from streamkeep.tools.base.arguments import as_options
+from streamkeep.tools.commands.load_cmd import load
 from streamkeep.tools.commands.top_cmd import fitting
 
 
@@ -85,3 +88,23 @@ def test_long_lines_are_cut_to_the_width_of_the_screen() -> None:
     shown = fitting(["x" * 30, "日本" * 10, "a\x1b[31mb"], columns=9, height=9)
     assert shown == ["x" * 9, "日本日本", "a\\x1b[31m"]
     assert max(map(cell_len, shown)) <= 9
+
+
+# --- arguments of the library, as its errors name them, become options of the command line --------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from_line=7 continues after them", "--from-line 7 continues after them"),
+        ("sort=True puts the file in order", "--sort puts the file in order"),
+        ('existing="skip" leaves it', "--existing skip leaves it"),
+        ("id_column=, database= are for rows", "--id, --db are for rows"),
+        ("key=KEY names it", "`streamkeep load STORE KEY FILE` names it"),
+        ("leave key= out", "leave KEY out"),
+        ("field 'a=b' and n=1 stay", "field 'a=b' and n=1 stay"),
+    ],
+)
+def test_arguments_become_options(text: str, expected: str) -> None:
+    with click.Context(load):
+        assert as_options(text) == expected
