@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from streamkeep import ArgumentError, Entry, StreamId, recovery
+from streamkeep import ArgumentError, StreamId, recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import GARBAGE_STEP
 from streamkeep.engine.system.clock import ManualClock
@@ -29,17 +29,6 @@ def rows(store: Store, table: int) -> int:
 
 
 # --- shapes -------------------------------------------------------------------------------------
-
-
-def test_entries_equal_those_of_redis_py(store: Store) -> None:
-    store.xadd("s", {"name": "Sara", "n": 7, "x": 1.5}, id="5-0")
-    (entry,) = store.xrange("s")
-    assert entry == (b"5-0", {b"name": b"Sara", b"n": b"7", b"x": b"1.5"})
-    assert isinstance(entry, Entry)
-    assert (entry.id, entry.fields[b"n"]) == (b"5-0", b"7")
-    assert store.xread({"s": 0}) == [[b"s", [entry]]]
-    assert store.xread({"s": "$"}) == []
-    assert store.xread({"s": "+", "none": 0}) == [[b"s", [entry]]]
 
 
 def test_text_instead_of_bytes(open_store: Open) -> None:
@@ -240,43 +229,6 @@ def test_nodes_fill_a_page(store: Store) -> None:
         (stat,) = snapshot.stats()
     per_node = stat.node_bytes / info["radix-tree-keys"]
     assert 3900 < per_node <= 4020
-
-
-def test_a_node_of_tombstones_is_rewritten_and_an_empty_one_goes(open_store: Open) -> None:
-    store = open_store(node_max_bytes=0, node_max_entries=10)
-    ids = store.xadd_many("s", [{"n": number} for number in range(40)])
-    for one in ids[10:15]:
-        store.xdel("s", one)
-    assert stat_of(store).tombstones == 5
-    store.xdel("s", ids[15])
-    assert stat_of(store).tombstones == 0
-    store.xdel("s", ids[19])
-    assert stat_of(store).tombstones == 1
-    store.xdel("s", ids[16], ids[17])
-    assert stat_of(store).tombstones == 1, "the last slot stays, so that MINID ~ finds it"
-    store.xdel("s", ids[18])
-    assert (stat_of(store).tombstones, stat_of(store).nodes) == (0, 3)
-    for one in ids[30:39]:
-        store.xdel("s", one)
-    assert stat_of(store).tombstones == 9, "the tail is not rewritten"
-
-
-def stat_of(store: Store) -> Any:
-    with store.snapshot() as snapshot:
-        (stat,) = snapshot.stats()
-    return stat
-
-
-def test_the_newest_node_is_appended_to_again_when_it_has_room(open_store: Open) -> None:
-    """Redis appends to the last node there is, be it one that had no room for a bigger entry."""
-    store = open_store(node_max_bytes=200, node_max_entries=0)
-    store.xadd("s", {"f": "x"}, id="1-1")
-    store.xadd("s", {"f": "y" * 190}, id="1-2")
-    assert stat_of(store).nodes == 2
-    store.xdel("s", "1-2")
-    store.xadd("s", {"f": "z"}, id="1-3")
-    assert stat_of(store).nodes == 1
-    assert [entry.id for entry in store.xrange("s")] == [b"1-1", b"1-3"]
 
 
 # --- rows: ordered keys and values beside the streams, in transactions with them ------------------

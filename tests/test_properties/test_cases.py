@@ -159,13 +159,3 @@ def test_a_scan_outside_a_transaction_shows_what_was_there_when_it_began(store: 
     assert store.xtrim("s", maxlen=10, approximate=False) == 990
     assert sum(1 for _ in scan) == 999
     assert store.xlen("s") == 10
-
-
-def test_time_stands_still_in_a_transaction(open_store: Callable[..., Store]) -> None:
-    clock = ManualClock(5)
-    with open_store(clock=clock) as store:
-        with store.transaction() as txn:
-            first = txn.xadd("s", FIELDS)
-            clock.ms = 9
-            assert (first, txn.xadd("s", FIELDS)) == (b"5-0", b"5-1")
-        assert store.xadd("s", FIELDS) == b"9-0"

@@ -130,14 +130,6 @@ def test_a_missing_store_is_status_6_and_is_not_created() -> None:
     assert not Path("s").exists()
 
 
-def test_a_missing_stream_answers_like_an_empty_one_but_is_named() -> None:
-    fill(1)
-    for command in ("range", "tail"):
-        result = run(command, "s", "other", status=6)
-        assert result.stdout == ""
-        assert result.stderr.startswith(f"streamkeep {command}: no stream 'other' in s\n")
-
-
 def test_range_takes_ids_ends_and_counts() -> None:
     fill(5)
     assert lines("range", "s", "k", "2", "3") == ["2-0  n=2", "3-0  n=3"]

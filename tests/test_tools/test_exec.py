@@ -47,21 +47,6 @@ def test_a_command_that_fails_or_reads_creates_no_store() -> None:
     assert not Path("s").exists()
 
 
-def test_an_error_is_the_line_of_redis() -> None:
-    told("XADD", "k", "1-0", "f", "v")
-    for words, line in {
-        ("XLEN",): "ERR wrong number of arguments for 'xlen' command",
-        ("XGROUP", "SETID", "k", "g"): "ERR wrong number of arguments for 'xgroup|setid' command",
-        ("XINFO", "GROUPS", "no"): "ERR no such key",
-        ("XPENDING", "k", "g"): "NOGROUP No such key 'k' or consumer group 'g'",
-        ("XTRIM", "k", "MAXLEN", "1x"): "ERR value is not an integer or out of range",
-        ("XRANGE", "k", "-", "+", "COUNTS", "1"): "ERR syntax error",
-        ("NOSUCH", "a"): "ERR unknown command 'NOSUCH', with args beginning with: 'a' ",
-    }.items():
-        result = run("exec", "s", *words, status=1)
-        assert (result.stdout, result.stderr.rstrip("\n")) == ("", f"(error) {line}".rstrip("\n"))
-
-
 def test_commands_are_read_from_standard_input_and_an_error_does_not_end_them() -> None:
     text = 'XADD k 1-0 "\\x00" \'two words\'\n\nXLEN nix nix\nXADD k 2-0 "open\nXLEN k\n'
     result = run("exec", "s", input=text, status=1)

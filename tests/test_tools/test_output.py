@@ -6,27 +6,11 @@ import click
 import pytest
 from rich.cells import cell_len
 
-from streamkeep.format.humanize import size_text, time_text
+from streamkeep.format.humanize import time_text
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import as_options
 from streamkeep.tools.commands.load_cmd import load
 from streamkeep.tools.commands.top_cmd import fitting
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (1_048_575, "1.0 MiB"),
-        (1_288_490_189, "1.2 GiB"),
-        (1 << 40, "1.0 TiB"),
-        (1 << 60, "1024.0 PiB"),
-    ],
-)
-def test_sizes(size: int, text: str) -> None:
-    assert size_text(size) == text
 
 
 def test_times() -> None:

@@ -19,9 +19,7 @@ from cli_runner import _RUNNER, run, spawn, start
 from conftest import ROOT
 from patience import PATIENCE_S, line_of, wait_until
 from streamkeep.__main__ import main as program
-from streamkeep.format.core.keys import META
 from streamkeep.format.node import listpack
-from streamkeep.format.rows.records import encode_number
 from streamkeep.tools.cli import main
 from tiers import daily_or_all, first_of_each, slow_but
 
@@ -250,18 +248,6 @@ def test_bytes_of_the_shell_are_the_bytes_of_the_store() -> None:
     command = [b"add", b"s", b"\xff", b"\xfe\n", b"\x80", b"--id", b"1-0"]
     subprocess.run([os.fsencode(sys.executable), b"-m", b"streamkeep", *command], check=True)
     assert run("range", "s", b"\xff").stdout == r'1-0  "\xfe\n"="\x80"' + "\n"
-
-
-def test_a_newer_format_is_status_3_and_untouched() -> None:
-    fill(1)
-    with streamkeep.open("s") as store, store.transaction() as transaction:
-        transaction.txn.put_row(META, b"store_format", encode_number(99))
-    before = Path("s/data.mdb").read_bytes()
-    for args in (("range", "s", "k"), ("add", "s", "k", "f", "v"), ("stat", "s")):
-        result = run(*args, status=3)
-        assert "store format 99" in result.stderr
-        assert "upgrade Streamkeep" in result.stderr
-    assert Path("s/data.mdb").read_bytes() == before
 
 
 def test_no_permission_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,14 +160,6 @@ def test_info_stream_cuts_long_values() -> None:
     assert lines("info", "s", "k")[-1].endswith(f"f={'x' * 200}… (4.8 MiB)")
 
 
-def test_a_missing_key_is_the_error_of_redis(stored: str) -> None:
-    for command in ("info", "stat"):
-        assert run(command, stored, "none", status=6).stderr.splitlines() == [
-            f"streamkeep {command}: ERR no such key",
-            "next: streamkeep streams s",
-        ]
-
-
 # --- stat ---------------------------------------------------------------------------------------
 
 
