@@ -162,7 +162,8 @@ def test_an_interrupted_wait_leaves_the_lock_to_others(tmp_path: Path) -> None:
 
             def interrupt() -> None:
                 wait_until(lambda: os.getpid() in lock_of(store).wait.users())
-                signal.raise_signal(signal.SIGINT)
+                # To the thread that waits: one that comes to another thread ends no wait.
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
             interrupting = threading.Thread(target=interrupt)
             interrupting.start()
