@@ -231,6 +231,31 @@ def test_nodes_fill_a_page(store: Store) -> None:
     assert 3900 < per_node <= 4020
 
 
+def test_a_node_of_tombstones_is_rewritten_and_an_empty_one_goes(open_store: Open) -> None:
+    store = open_store(node_max_bytes=0, node_max_entries=10)
+    ids = store.xadd_many("s", [{"n": number} for number in range(40)])
+    for one in ids[10:15]:
+        store.xdel("s", one)
+    assert stat_of(store).tombstones == 5
+    store.xdel("s", ids[15])
+    assert stat_of(store).tombstones == 0
+    store.xdel("s", ids[19])
+    assert stat_of(store).tombstones == 1
+    store.xdel("s", ids[16], ids[17])
+    assert stat_of(store).tombstones == 1, "the last slot stays, so that MINID ~ finds it"
+    store.xdel("s", ids[18])
+    assert (stat_of(store).tombstones, stat_of(store).nodes) == (0, 3)
+    for one in ids[30:39]:
+        store.xdel("s", one)
+    assert stat_of(store).tombstones == 9, "the tail is not rewritten"
+
+
+def stat_of(store: Store) -> Any:
+    with store.snapshot() as snapshot:
+        (stat,) = snapshot.stats()
+    return stat
+
+
 # --- rows: ordered keys and values beside the streams, in transactions with them ------------------
 
 

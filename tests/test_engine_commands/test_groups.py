@@ -221,6 +221,15 @@ def test_whether_a_group_exists_is_asked_without_an_error(store: Store) -> None:
     assert store.xgroup_exists("k", "g")
 
 
+def test_an_error_line_has_the_bytes_of_names(store: Store) -> None:
+    store.xadd("k", {"f": "v"})
+    with pytest.raises(CommandError) as refused:
+        store.xpending("k", b"\xff")
+    line = b"NOGROUP No such key 'k' or consumer group '\xff'"
+    assert refused.value.redis_line == line
+    assert refused.value.redis_error == line.decode("utf-8", "replace")
+
+
 # --- MAXSIZE of XREADGROUP over several streams, as Redis 8.10.2 was seen to answer ---------------
 
 # Each entry below has 31 bytes in Redis's protocol, the head of a stream 11, the end of its list 4.

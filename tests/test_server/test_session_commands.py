@@ -123,6 +123,12 @@ def test_new_streams_remember_messages_as_the_settings_say(peer: Peer) -> None:
     assert b"must be between" in peer.call("CONFIG", "SET", "stream-idmp-maxsize", 0)
 
 
+def test_an_error_has_the_bytes_of_the_names(peer: Peer) -> None:
+    assert peer.call("XPENDING", b"\xff", b"a\r\nb\x00c") == (
+        b"-NOGROUP No such key '\xff' or consumer group 'a  b'\r\n"
+    )
+
+
 def test_maxsize_counts_the_bytes_of_the_protocol(peer: Peer) -> None:
     for number in range(1, 9):
         peer.call("XADD", "a", f"{number}-0", "f", "v" * 10)
