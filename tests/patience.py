@@ -13,9 +13,9 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, AnyStr, Final
+from typing import IO, Any, AnyStr, Final
 
 PATIENCE_S: Final = 600.0
 
@@ -26,6 +26,23 @@ def wait_until(condition: Callable[[], object], what: str = "it did not come") -
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.001)
+
+
+def thread_of(work: Callable[..., object], *args: Any) -> threading.Thread:
+    """Run something in a thread; return that."""
+    thread = threading.Thread(target=work, args=args)
+    thread.start()
+    return thread
+
+
+def run_threads(threads: Iterable[threading.Thread]) -> None:
+    """Start threads, and wait until they have ended."""
+    threads = list(threads)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
 
 
 def line_of(process: subprocess.Popen[AnyStr], pipe: IO[AnyStr] | None = None) -> AnyStr:

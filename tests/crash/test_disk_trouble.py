@@ -21,6 +21,7 @@ from crash.disks import mounts
 from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot, copy_store
 from inside import checkpoint_now, context_of, flush_each_commit, journal_of
+from patience import thread_of
 from stopped import child_of, die, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -573,8 +574,7 @@ def test_a_file_that_grows_meanwhile_is_not_taken_for_refused(tmp_path: Path) ->
                 os.pwrite(file.fileno(), b"x" * 200, offset)
             ended.set()
 
-        writer = threading.Thread(target=write)
-        writer.start()
+        writer = thread_of(write)
         folder = Folder(tmp_path, outside=True)
         while not ended.is_set():
             folder.check_on_disk("file", file.fileno())

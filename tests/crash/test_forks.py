@@ -13,7 +13,7 @@ import pytest
 import streamkeep
 from crash.power import another_boot, copy_store
 from inside import checkpoint_now, environment_of, journal_of
-from patience import PATIENCE_S
+from patience import PATIENCE_S, thread_of
 from stopped import child_of, status_of
 from streamkeep.engine.store.command import Write
 from streamkeep.format.core.errors import StoreClosedError
@@ -88,8 +88,7 @@ def test_a_child_does_not_wait_for_a_leader_of_the_parent(tmp_path: Path) -> Non
             leading.set()
             go_on.wait(PATIENCE_S)
 
-        thread = threading.Thread(target=lambda: environment.group_commit.run(Write(lead, ())))
-        thread.start()
+        thread = thread_of(lambda: environment.group_commit.run(Write(lead, ())))
         leading.wait(PATIENCE_S)
 
         def add() -> None:

@@ -28,7 +28,7 @@ from inside import (
     journal_of,
     wait_table_of,
 )
-from patience import wait_until
+from patience import thread_of, wait_until
 from replayed import Mutator, Replayed, state_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
@@ -245,8 +245,7 @@ def test_erased_entries_are_not_in_the_feed(open_store: Open) -> None:
             got.append(commit)
             time.sleep(0.5)  # so it is still at the one before when the entry is erased
 
-    reader = threading.Thread(target=follow)
-    reader.start()
+    reader = thread_of(follow)
     wait_until(lambda: wait_table_of(store).has_followers())
     store.xadd("a", {"n": "3"}, id="3-1")
     wait_until(lambda: bool(got))
@@ -273,8 +272,7 @@ def test_every_commit_wakes_a_reader(open_store: Open, monkeypatch: pytest.Monke
         wait_until(lambda: wait_table_of(store).has_followers())
         store.xack("a", "g", "1-1")
 
-    done = threading.Thread(target=acknowledge)
-    done.start()
+    done = thread_of(acknowledge)
     assert kinds([next(commits)]) == ["acknowledged"]
     done.join()
     commits.close()  # type: ignore[attr-defined]  # a generator

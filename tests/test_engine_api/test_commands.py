@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import streamkeep
+from patience import thread_of
 from streamkeep import ArgumentError, StreamId, recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import GARBAGE_STEP
@@ -77,8 +78,7 @@ def test_a_transaction_belongs_to_its_thread(store: Store) -> None:
             errors.append(error)
 
     with store.transaction() as txn:
-        thread = threading.Thread(target=use)
-        thread.start()
+        thread = thread_of(use)
         thread.join()
     assert "belongs to the thread" in str(errors[0])
 

@@ -12,7 +12,7 @@ import redis
 
 import streamkeep
 from blocked import tickets
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep.engine.api.store import Store
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "redis.md"
@@ -185,8 +185,7 @@ def adding_to_a_reader(store: Store, entry_id: str, number: int) -> threading.Th
         wait_until(lambda: tickets(store) > 0)
         store.xadd("s", {"f": number}, entry_id)
 
-    thread = threading.Thread(target=add)
-    thread.start()
+    thread = thread_of(add)
     return thread
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inside import environment_of
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep import IdTooSmallError, Snapshot, Store, Transaction, When
 from streamkeep.engine.api.async_store import AsyncStore
 
@@ -93,8 +93,7 @@ def test_a_reader_is_woken_by_its_key(store: Store) -> None:
     def read(snapshot: Snapshot[Any]) -> list[Any]:
         return snapshot.row_range("rows")
 
-    thread = threading.Thread(target=lambda: found.extend(store.read_when(read, [("k", None)])))
-    thread.start()
+    thread = thread_of(lambda: found.extend(store.read_when(read, [("k", None)])))
     wait_until(lambda: store._environment.context.wait_table.tickets() == 1)
     with store.transaction() as txn:
         txn.row_put("rows", b"key", b"value")
@@ -148,8 +147,7 @@ def test_a_thread_finds_the_transaction_that_it_has_open(store: Store) -> None:
     with store.transaction() as txn:
         assert store.open_transaction() is txn
         found: list[object] = []
-        thread = threading.Thread(target=lambda: found.append(store.open_transaction()))
-        thread.start()
+        thread = thread_of(lambda: found.append(store.open_transaction()))
         thread.join()
         assert found == [None]
     assert store.open_transaction() is None

@@ -14,7 +14,7 @@ import streamkeep
 from archived_streams import fill, rows, segments, shown, sum_of
 from crash.losses import in_child
 from inside import environment_of
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import maintenance, publish
 from streamkeep.engine.archive.lock import ArchiveLock
@@ -34,8 +34,7 @@ def test_one_archiver_works_at_a_time(archived: tuple[Store, list[bytes]]) -> No
     with ArchiveLock(environment_of(store)):
         with pytest.raises(StoreLockedError):
             store.archive(wait=False)
-        waiting = threading.Thread(target=store.archive)
-        waiting.start()
+        waiting = thread_of(store.archive)
         waiting.join(0.1)
         assert waiting.is_alive()
         assert rows(store, SEGMENTS) == 0
@@ -57,11 +56,9 @@ def test_close_waits_for_a_thread_that_archives(open_store: Open) -> None:
 
     failpoints.arm("segment:written", stop_inside)
     reports: list[Any] = []
-    archiving = threading.Thread(target=lambda: reports.append(store.archive()))
-    archiving.start()
+    archiving = thread_of(lambda: reports.append(store.archive()))
     assert inside.wait(PATIENCE_S)
-    closing = threading.Thread(target=store.close)
-    closing.start()
+    closing = thread_of(store.close)
     closing.join(0.1)
     assert closing.is_alive()
     go_on.set()
@@ -192,8 +189,7 @@ def test_readers_see_each_entry_once_while_all_goes_on(open_store: Open) -> None
             store.archive()
         done.set()
 
-    writer = threading.Thread(target=write)
-    writer.start()
+    writer = thread_of(write)
     before = 0
     while not done.is_set():
         found = shown(store)

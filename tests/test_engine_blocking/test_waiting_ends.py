@@ -20,7 +20,7 @@ import pytest
 import streamkeep
 from blocked import BLOCKED, Callers, bells, ids, tickets
 from inside import wait_table_of, waiters_of
-from patience import PATIENCE_S, handles_below, wait_until
+from patience import PATIENCE_S, handles_below, thread_of, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 from streamkeep.engine.notify.notifier import Bell, Notifier
@@ -164,8 +164,7 @@ def test_without_a_board_the_store_is_asked_again_and_again(
         many = [(b"%d" % number, b"", 0) for number in range(6_340)]
         assert wait_table_of(store).register(1, many)
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(store.xread({"s": "0"}, block=0)))
-    thread.start()
+    thread = thread_of(lambda: found.append(store.xread({"s": "0"}, block=0)))
     store.xadd("s", {"f": "v"}, id="1-1")
     thread.join(PATIENCE_S)
     assert ids(found[0]) == [b"1-1"]

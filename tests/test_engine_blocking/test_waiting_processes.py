@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +16,7 @@ import pytest
 
 from blocked import Callers, tickets
 from inside import wait_table_of
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 
@@ -89,8 +88,7 @@ print(*(entry.id for entry in entries))
 def test_consumers_of_several_processes_are_served_in_the_order_they_came(store: Store) -> None:
     with child(store, CONSUME_ONE, "a") as first:
         wait_until(lambda: tickets(store) == 1)
-        here = threading.Thread(target=store.xreadgroup, args=("g", "here", NEW, None, 0))
-        here.start()
+        here = thread_of(store.xreadgroup, "g", "here", NEW, None, 0)
         wait_until(lambda: tickets(store) == 2)
         with child(store, CONSUME_ONE, "b") as last:
             wait_until(lambda: tickets(store) == 3)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from inside import checkpoint_now, checkpointer_of, environment_of, journal_of
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, run_threads, thread_of, wait_until
 from stopped import status_of, stop, stopped_child
 from streamkeep import Store, recovery
 from streamkeep.engine.journal.control_file import ControlFile
@@ -74,8 +74,7 @@ def test_what_waits_for_the_disk_when_the_store_is_closed_is_on_disk(
     newest = journal.control.newest()
     # Without one, it is as if the appends had come after it.
     close = store.close if checkpoint else lambda: close_without_checkpoint(store)
-    closing = threading.Thread(target=close)
-    closing.start()
+    closing = thread_of(close)
     appends.end()
     closing.join(PATIENCE_S)
     assert all(isinstance(one, bytes) for one in appends.outcomes), appends.outcomes
@@ -115,8 +114,7 @@ def test_a_sync_that_fails_at_the_end_is_an_error_of_the_callers(
         raise OSError(5, "the disk fails")
 
     monkeypatch.setattr(files, "sync_data", fail)
-    closing = threading.Thread(target=lambda: close_without_checkpoint(store))
-    closing.start()
+    closing = thread_of(lambda: close_without_checkpoint(store))
     appends.end()
     closing.join(PATIENCE_S)
     monkeypatch.undo()
@@ -164,10 +162,7 @@ def test_a_process_that_is_stopped_in_a_sync_stops_no_other(
         threads = [
             threading.Thread(target=store.xadd, args=("s", {"of": "a thread"})) for _ in range(3)
         ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
+        run_threads(threads)
         store.sync()
         checkpoint_now(store)
         durable = journal.control.durable()

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 import streamkeep
-from patience import PATIENCE_S
+from patience import PATIENCE_S, run_threads
 from streamkeep import recovery
 from streamkeep.engine.api import store
 from streamkeep.engine.store import environment, opening, registry
@@ -207,10 +207,7 @@ def test_two_threads_that_close_a_store_leave_the_other_ones_open(
                 one.close()
 
             threads = [threading.Thread(target=close) for _ in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(PATIENCE_S)
+            run_threads(threads)
             other.xadd("s", {"f": "v"})
             assert other.xlen("s") == number + 1
     assert not is_open(path)

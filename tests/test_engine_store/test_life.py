@@ -22,7 +22,7 @@ import pytest
 
 import streamkeep
 from inside import environment_of, journal_of
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
@@ -115,8 +115,7 @@ def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
     other = ControlFile(journal.folder)
     leader = SyncLeader(journal.folder, other)
     assert leader.lead()
-    waiter = threading.Thread(target=journal.syncs.wait_for, args=(commit_number,))
-    waiter.start()
+    waiter = thread_of(journal.syncs.wait_for, commit_number)
     waiter.join(0.1)
     assert waiter.is_alive()
     leader.end()

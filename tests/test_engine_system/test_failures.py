@@ -13,7 +13,7 @@ import pytest
 import streamkeep
 from inside import group_commit_of
 from lock_order import ORDER, LockOrderError
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep.engine.store.command import Write
 from streamkeep.engine.system import files, locks
 from streamkeep.engine.system.failures import copy_of
@@ -88,8 +88,7 @@ def test_callers_of_one_group_commit_raise_errors_of_their_own(
         except BaseException as error:
             errors.append(error)
 
-    first = threading.Thread(target=lambda: group_commit.run(Write(slow, ())))
-    first.start()
+    first = thread_of(lambda: group_commit.run(Write(slow, ())))
     assert begun.wait(PATIENCE_S)
     callers = [threading.Thread(target=add) for _ in range(CALLERS)]
     for thread in callers:
@@ -158,8 +157,7 @@ def test_a_reentrant_lock_may_be_taken_again_and_waited_on() -> None:
 def test_another_thread_may_release_a_lock() -> None:
     write = make_lock("write", "a")
     write.acquire()
-    thread = threading.Thread(target=write.release)
-    thread.start()
+    thread = thread_of(write.release)
     thread.join()
     with write:
         pass

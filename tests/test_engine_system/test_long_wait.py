@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from inside import checkpoint_now, context_of, environment_of
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from stopped import stop, stopped_child
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
@@ -95,8 +95,7 @@ def test_an_opening_names_the_process_that_it_waits_for(
             checkpoint_now(own)
 
     child = stopped_child(in_a_flush)
-    opening = threading.Thread(target=lambda: Store(path).close())
-    opening.start()
+    opening = thread_of(lambda: Store(path).close())
     try:
         wait_until(lambda: f"process {child}, which is stopped" in caplog.text)
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import streamkeep
 from cli_runner import run
 from inside import journal_of, wait_table_of
 from other_users import contents_below
-from patience import handles_below, wait_until
+from patience import handles_below, thread_of, wait_until
 from streamkeep import Store, UntrustedFileError
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
@@ -179,8 +178,7 @@ def test_a_door_that_is_a_link_gets_no_bytes(
     """It is put there while the store is in use, and the board names it."""
     with streamkeep.open(path) as store:
         done: list[object] = []
-        reader = threading.Thread(target=lambda: done.append(store.xread({"s": "$"}, block=0)))
-        reader.start()
+        reader = thread_of(lambda: done.append(store.xread({"s": "$"}, block=0)))
         wait_table = wait_table_of(store)
         wait_until(lambda: wait_table.tickets() == 1)
         (bell,) = (one for one in (path / "waiters").iterdir() if one.name != "board")

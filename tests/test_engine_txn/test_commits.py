@@ -18,7 +18,7 @@ import pytest
 
 import inside
 import streamkeep
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, killed
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -69,8 +69,7 @@ def test_a_reader_that_comes_in_the_middle_of_a_commit_changes_nothing(
     with filled(path) as store:
 
         def read() -> None:
-            reader = threading.Thread(target=lambda: seen.append(store.xlen("s")))
-            reader.start()
+            reader = thread_of(lambda: seen.append(store.xlen("s")))
             reader.join(0.05)
             readers.append(reader)
 

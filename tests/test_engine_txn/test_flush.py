@@ -16,7 +16,7 @@ import pytest
 import streamkeep
 from erased import SECRET, grep
 from inside import checkpoint_now, checkpointer_of, context_of, environment_of, journal_of
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, copy_of_killed, killed
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -166,8 +166,7 @@ def test_a_flush_waits_for_no_reader_and_no_reader_for_it(tmp_path: Path) -> Non
         store.xadd("s", {"n": 0})
         with store.snapshot() as snapshot:
             failpoints.arm("flush:ending", wait)
-            writing = threading.Thread(target=store.xadd, args=("s", {"n": 1}))
-            writing.start()
+            writing = thread_of(store.xadd, "s", {"n": 1})
             assert begun.wait(PATIENCE_S)
             assert numbers(store) == expected(2)  # the commit is made
             failpoints.arm("flush:ended", lambda: None)
@@ -325,8 +324,7 @@ def test_memory_is_cleared_after_an_erasure_for_which_a_writer_waited(tmp_path: 
         store.xadd("s", {"n": "first"})
         child = child_of(work)
         os.read(ready[0], 1)
-        writer = threading.Thread(target=lambda: [store.xadd("s", {"n": 1}) for _ in range(20)])
-        writer.start()
+        writer = thread_of(lambda: [store.xadd("s", {"n": 1}) for _ in range(20)])
         wait_until(lambda: os.getpid() in context_of(store).wait.users())
         failpoints.watch(lambda name: clear.append(is_clear(store) or name != "flush:ending"))
         os.write(go[1], b"y")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from inside import context_of
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, stop, stopped_child
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -98,8 +98,7 @@ def test_a_process_that_is_stopped_without_the_lock_is_not_blamed(tmp_path: Path
                 os.read(begun[0], 1)
                 wait = context_of(store).wait
                 wait.limit_s = 0.05
-                writer = threading.Thread(target=store.xadd, args=("s", {"of": "this process"}))
-                writer.start()
+                writer = thread_of(store.xadd, "s", {"of": "this process"})
                 wait_until(wait.is_long)
                 writer.join(0.3)
                 assert writer.is_alive()  # it waits on
@@ -165,8 +164,7 @@ def test_an_interrupted_wait_leaves_the_lock_to_others(tmp_path: Path) -> None:
                 # To the thread that waits: one that comes to another thread ends no wait.
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-            interrupting = threading.Thread(target=interrupt)
-            interrupting.start()
+            interrupting = thread_of(interrupt)
             with pytest.raises(KeyboardInterrupt):
                 store.xadd("s", {"of": "this process"})
             interrupting.join()
@@ -250,8 +248,7 @@ def test_any_thread_may_end_a_transaction(tmp_path: Path) -> None:
     with Store(tmp_path / "store", sync="none") as store:
         with store.transaction() as txn:
             txn.xadd("s", {"n": 1})
-            ending = threading.Thread(target=txn.abort)
-            ending.start()
+            ending = thread_of(txn.abort)
             ending.join(PATIENCE_S)
         store.xadd("s", {"n": 2})
         assert store.xlen("s") == 1

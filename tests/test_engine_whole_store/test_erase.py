@@ -20,7 +20,7 @@ from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
 from erased import SECRET, entry, grep, harmless
 from inside import checkpoint_now, environment_of, journal_of
-from patience import PATIENCE_S, line_of
+from patience import PATIENCE_S, line_of, thread_of
 from stopped import child_of, killed
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import Hold
@@ -247,8 +247,7 @@ def test_writers_go_on_while_entries_are_erased(filled: Store) -> None:
         while not stop.is_set():
             added.append(filled.xadd("busy", harmless(len(added))))
 
-    thread = threading.Thread(target=write)
-    thread.start()
+    thread = thread_of(write)
     try:
         for n in range(5):
             secret = filled.xadd("k", entry(n, size=50))

@@ -16,7 +16,7 @@ import streamkeep
 from conftest import assert_sound
 from erased import SECRET, entry, grep, harmless
 from inside import environment_of, run_read
-from patience import PATIENCE_S, line_of
+from patience import PATIENCE_S, line_of, thread_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.system import failpoints
@@ -120,8 +120,7 @@ def test_reading_history_goes_on_while_entries_are_erased(trimmed: Store) -> Non
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=read)
-    thread.start()
+    thread = thread_of(read)
     for start in range(0, 40, 8):
         trimmed.erase("k", *SECRETS[start : start + 8])
     stop.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 from unittest import mock
 
@@ -11,7 +10,7 @@ from celery import Celery, canvas
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 from celery.result import AsyncResult, GroupResult
 
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep.integrations.celery import backend
 
 
@@ -21,8 +20,7 @@ def test_a_result_wakes_its_callers(app: Celery) -> None:
     with pytest.raises(CeleryTimeoutError):
         AsyncResult("a", app=app).get(timeout=0.01)
     caller: list[Any] = []
-    thread = threading.Thread(target=lambda: caller.append(AsyncResult("a", app=app).get()))
-    thread.start()
+    thread = thread_of(lambda: caller.append(AsyncResult("a", app=app).get()))
     results.store_result("a", None, "STARTED")
     results.store_result("a", {"is": 7}, "SUCCESS")
     thread.join()
@@ -49,8 +47,7 @@ def test_a_caller_of_more_results_than_it_has_bells_for_gets_all(
     def follow() -> None:
         found.extend(name for name, _ in app.backend.get_many(ids, timeout=PATIENCE_S))
 
-    thread = threading.Thread(target=follow)
-    thread.start()
+    thread = thread_of(follow)
     for number, one in enumerate(ids, 1):
         app.backend.store_result(one, None, "SUCCESS")
         wait_until(lambda: len(found) == number)  # noqa: B023

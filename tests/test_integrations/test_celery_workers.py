@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from celery import Celery, canvas
 from kombu import Connection
 
 import streamkeep
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import take
@@ -180,8 +179,7 @@ def test_a_worker_runs_what_celery_offers(
         receiver = app.events.Receiver(
             listener, handlers={"*": lambda event: events.append(event["type"])}
         )
-        listening = threading.Thread(target=lambda: receiver.capture(limit=None, timeout=None))
-        listening.start()
+        listening = thread_of(lambda: receiver.capture(limit=None, timeout=None))
         while "task-succeeded" not in events:  # it sees those from when it began to listen
             add(1, 1).delay().get(timeout=PATIENCE_S)
         receiver.should_stop = True

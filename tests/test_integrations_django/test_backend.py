@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -17,7 +16,7 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.test import override_settings
 
-from patience import wait_until
+from patience import thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.integrations.django import interface
 from streamkeep.jobs import QueueFullError
@@ -316,8 +315,7 @@ def test_a_signal_stops_it_after_the_tasks_that_run(backend: Any, mode: str) -> 
         wait_until(lambda: backend.get_result(result.id).status != "READY")
         os.kill(os.getpid(), signal.SIGTERM)
 
-    stopper = threading.Thread(target=stop)
-    stopper.start()
+    stopper = thread_of(stop)
     try:
         call_command("streamkeep_worker", f"--{mode}", "-c", "2")
     finally:

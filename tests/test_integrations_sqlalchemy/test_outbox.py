@@ -19,7 +19,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import streamkeep
-from patience import wait_until
+from patience import thread_of, wait_until
 from postgresql import postgresql
 from streamkeep import ArgumentError, Store
 from streamkeep.integrations.sqlalchemy import Outbox
@@ -80,8 +80,7 @@ def test_rows_of_a_committed_session_are_forwarded_once(engine: Engine, store: S
 
 def test_a_forwarder_stops_when_it_is_asked(engine: Engine, store: Store) -> None:
     stop = threading.Event()
-    thread = threading.Thread(target=lambda: outbox.forward(engine, store, every="1ms", stop=stop))
-    thread.start()
+    thread = thread_of(lambda: outbox.forward(engine, store, every="1ms", stop=stop))
     with Session(engine) as session, session.begin():
         outbox.append(session, "orders", {"sku": "7"})
     wait_until(lambda: store.exists("orders"))
@@ -106,8 +105,7 @@ def test_a_forwarder_goes_on_after_an_error_of_the_database(
         wait_until(lambda: "is tried again" in caplog.text)
         stop.set()
 
-    thread = threading.Thread(target=stop_after_a_failure)
-    thread.start()
+    thread = thread_of(stop_after_a_failure)
     assert outbox.forward(broken, store, every="1ms", stop=stop) == 0
     thread.join()
     assert "is tried again" in caplog.text

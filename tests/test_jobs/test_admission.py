@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import job_workers
 from fork_server import forking
 from job_workers import Worker
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import JobCancelledError, Queue, QueueDrainingError, QueueFullError
 from test_jobs.conftest import is_awaited
@@ -67,8 +66,7 @@ def test_a_sleeping_worker_wakes_for_what_is_due(tmp_path: Any) -> None:
         queue.put("later", delay=0.05)
         assert queue.get(timeout=PATIENCE_S).payload == "later"
         found: list[Any] = []
-        thread = threading.Thread(target=lambda: found.append(queue.get().payload))
-        thread.start()
+        thread = thread_of(lambda: found.append(queue.get().payload))
         wait_until(lambda: is_awaited(queue))
         queue.put("soon", delay=0.01)
         thread.join()
@@ -215,8 +213,7 @@ def test_a_paused_queue_gives_no_jobs(queue: Queue, clock: ManualClock) -> None:
     clock.ms += 1000
     assert (payloads(queue), queue.stats().paused) == ([], True)
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(queue.get().payload))
-    thread.start()
+    thread = thread_of(lambda: found.append(queue.get().payload))
     wait_until(lambda: is_awaited(queue))
     queue.resume()
     thread.join()
@@ -229,8 +226,7 @@ def test_a_draining_queue_takes_no_jobs_and_says_when_it_is_empty(queue: Queue) 
     with pytest.raises(QueueDrainingError, match="resume it"):
         queue.put(2)
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(queue.drain()))
-    thread.start()
+    thread = thread_of(lambda: found.append(queue.drain()))
     wait_until(lambda: is_awaited(queue, queue.core.names.end_bell))
     queue.get(0).done()
     thread.join()

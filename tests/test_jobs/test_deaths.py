@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import job_workers
 from fork_server import forking
 from inside import context_of
 from job_workers import Worker
-from patience import wait_until
+from patience import thread_of, wait_until
 from streamkeep import Store
 from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.liveness.leases import Leases
@@ -228,8 +227,7 @@ def test_a_killed_worker_wakes_one_that_waits(tmp_path: Path) -> None:
         note = tmp_path / "note"
         worker = server.fork(Worker(str(tmp_path / "store"), str(note), "hold"))
         wait_until(note.exists)
-        thread = threading.Thread(target=lambda: found.append(queue.get().attempt))
-        thread.start()
+        thread = thread_of(lambda: found.append(queue.get().attempt))
         wait_until(lambda: is_awaited(queue))
         os.kill(worker, signal.SIGKILL)
         thread.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from patience import wait_until
+from patience import thread_of, wait_until
 from streamkeep import ArgumentError, Store, StoreError
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import (
@@ -219,8 +218,7 @@ def test_a_text_store_serves_a_queue_as_well(open_store: Callable[..., Store]) -
 def test_a_result_wakes_its_caller(queue: Queue) -> None:
     found: list[Any] = []
     put = queue.put("x")
-    thread = threading.Thread(target=lambda: found.append(put.result()))
-    thread.start()
+    thread = thread_of(lambda: found.append(put.result()))
     wait_until(lambda: is_awaited(queue, queue.core.names.result_bell(put.id)))
     queue.get(0).done({"a": [None]})
     thread.join()

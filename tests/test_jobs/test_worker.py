@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.system import failpoints
@@ -36,8 +36,7 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 @contextmanager
 def working(worker: Worker) -> Iterator[Worker]:
     """A worker that runs in a thread, and has ended after the block."""
-    thread = threading.Thread(target=worker.run)
-    thread.start()
+    thread = thread_of(worker.run)
     try:
         yield worker
     finally:
@@ -313,8 +312,7 @@ def stuck_disk() -> Iterator[None]:
 @contextmanager
 def beside(work: Any) -> Iterator[threading.Thread]:
     """A function that runs in a thread, which has ended after the block."""
-    thread = threading.Thread(target=work)
-    thread.start()
+    thread = thread_of(work)
     try:
         yield thread
     finally:

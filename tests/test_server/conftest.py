@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from patience import PATIENCE_S
+from patience import PATIENCE_S, thread_of
 from real_redis.server import RealRedis, running_redis
 from resp_peer import Peer, Running, serving
 from stores import open_at
@@ -52,8 +52,7 @@ def served(
         finally:
             ready.set()
 
-    thread = threading.Thread(target=in_thread)
-    thread.start()
+    thread = thread_of(in_thread)
     assert ready.wait(PATIENCE_S)
     try:
         if failures:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from patience import wait_until
+from patience import run_threads, wait_until
 from resp_peer import Peer, Running, serving
 from stores import open_at
 from streamkeep.engine.blocking.calls import BlockingCall
@@ -106,10 +106,7 @@ def test_in_pipelines_of_many_clients(
         replies[number] = [one.read() for _ in range(60 if number % 2 else 40)]
 
     threads = [threading.Thread(target=pipeline, args=(number,)) for number in range(len(clients))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     for number in range(len(clients)):
         found = replies[number]
         lengths = found[2::3] if number % 2 else found[1::2]

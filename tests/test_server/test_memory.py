@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, run_threads, thread_of, wait_until
 from resp_peer import Peer, Running, decode
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.server.commands import strings
@@ -89,8 +89,7 @@ def test_a_client_that_reads_is_served_in_place_of_those_that_do_not(
     good = connect()
     assert good.call("PING") == b"+PONG\r\n"
     client = bounded.ask(lambda server: server.clients[max(server.clients)])
-    reader = threading.Thread(target=read_large, args=(good, "XRANGE", "large", "-", "+"))
-    reader.start()
+    reader = thread_of(read_large, good, "XRANGE", "large", "-", "+")
     wait_until(lambda: bounded.ask(lambda server: client.waits_for_room))
     while bounded.ask(lambda server: client.waits_for_room):
         look(bounded)  # no more when it reads: how much it reads meanwhile is up to the machine
@@ -110,10 +109,7 @@ def test_clients_that_read_all_get_their_replies(bounded: Running, connect: Conn
         sizes.extend(len(read_large(one, "XRANGE", "large", "-", "+")) for _ in range(2))
 
     threads = [threading.Thread(target=ask, args=(one,)) for one in readers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert len(set(sizes)) == 1
     assert len(sizes) == 40
     assert bounded.ask(lambda server: server.memory.evicted) == 0

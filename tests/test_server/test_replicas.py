@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from patience import line_of, wait_until
+from patience import line_of, thread_of, wait_until
 from real_redis.server import RealRedis, running_redis
 from replica_load import batch, in_processes, shown
 from streamkeep.format.redis.stream_dump import TARGETS
@@ -312,8 +311,7 @@ def test_server_that_was_stopped_while_others_wrote(tmp_path: Path) -> None:
 def test_another_streamkeep_follows(tmp_path: Path) -> None:
     with feeding(tmp_path, target=TARGETS["8.10"]) as fed:
         follower = Follower(f"redis://127.0.0.1:{fed.port}", tmp_path / "copy")
-        thread = threading.Thread(target=follower.run)
-        thread.start()
+        thread = thread_of(follower.run)
         try:
             processes = in_processes(tmp_path / "s", 1, daily_or_all(300, 4000))
             for one in processes:

@@ -13,6 +13,7 @@ import pytest
 
 import streamkeep
 from cli_runner import objects, run
+from patience import thread_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CorruptionError
@@ -140,8 +141,7 @@ def test_a_store_in_use_is_checked_while_others_write(tmp_path: Path) -> None:
                 store.xadd_many("s", [{"n": "1"}] * 50)
                 store.xtrim("s", maxlen=2000)
 
-        writer = threading.Thread(target=write)
-        writer.start()
+        writer = thread_of(write)
         try:
             for _ in range(15):
                 assert list(recovery.check(store)) == []

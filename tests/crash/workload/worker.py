@@ -40,6 +40,7 @@ from crash.workload.oracle import (
     read_notes,
 )
 from inside import environment_of
+from patience import run_threads
 from resp_peer import Line, Peer, decode
 from streamkeep import aio
 from streamkeep.engine.api.views import Sync
@@ -502,10 +503,7 @@ def _clients(work: Work) -> None:
             pass  # the server was killed
 
     threads = [threading.Thread(target=act, args=(one,)) for one in work.actors]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
 
 
 class ServerError(Exception):
