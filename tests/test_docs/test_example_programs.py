@@ -1,4 +1,4 @@
-"""The programs in examples/programs do what their first lines say."""
+"""The programs in examples/: each is run, and does what its page says."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import httpx
 import pytest
 
+import group_steps
 import streamkeep
 from addresses import is_served
 from conftest import ROOT, assert_sound
@@ -219,3 +221,45 @@ def test_every_program_is_run() -> None:
         "losses",
         "migrate",
     }
+
+
+# --- the demo in examples/flights: its workers, its data, and the names of its modules ------------
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def test_a_worker_finishes_the_pending_entries_of_another_one() -> None:
+    with streamkeep.open("s", decode_responses=True) as store:
+        flights = [{"distance": "100", "air_time": "20"}, {"distance": "9"}] * 700
+        ids = store.xadd_many("flights", flights)
+        store.xgroup_create("flights", group_steps.GROUP, id=0)
+        store.xreadgroup(group_steps.GROUP, "ann", {"flights": ">"}, count=300)
+        assert group_steps.pending_of(store, "flights", "ann") == 300
+        group_steps.work("s", "flights", "bob", 0)
+        results = [entry.fields for entry in store.scan(group_steps.RESULTS)]
+        assert sorted(one["of"] for one in results) == sorted(ids)
+        assert [one.get("mph") for one in results].count("300") == 700
+        [group] = store.xinfo_groups("flights")
+        assert (group["pending"], group["lag"]) == (0, 0)
+
+
+def test_a_worker_leaves_alone_what_another_one_claimed() -> None:
+    with streamkeep.open("s", decode_responses=True) as store:
+        store.xadd_many("flights", [{"distance": "9"}] * 3, ids=["1-0", "2-0", "3-0"])
+        store.xgroup_create("flights", group_steps.GROUP, id=0)
+        [[_, entries]] = store.xreadgroup(group_steps.GROUP, "ann", {"flights": ">"})
+        store.xclaim("flights", group_steps.GROUP, "bob", 0, ["2-0"])
+        with store.transaction() as txn:
+            group_steps.finish(txn, "flights", "ann", entries)
+        assert [entry.fields["of"] for entry in store.scan(group_steps.RESULTS)] == ["1-0", "3-0"]
+        assert group_steps.pending_of(store, "flights", "bob") == 1
+        assert store.xpending("flights", group_steps.GROUP)["pending"] == 1
+
+
+def test_no_module_of_an_example_hides_a_package() -> None:
+    """`python examples/flights` puts that folder first on the path of imports."""
+    names = {path.stem for path in EXAMPLES.rglob("*.py")} - {"__main__"}
+    assert names
+    installed = [path for path in sys.path if path.endswith("-packages")]
+    assert not names & sys.stdlib_module_names
+    assert [name for name in names if PathFinder.find_spec(name, installed)] == []

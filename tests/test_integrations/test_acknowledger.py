@@ -1,14 +1,18 @@
-"""Acknowledgements while the store cannot commit, and jobs that cannot be ended at all."""
+"""Acknowledgements while the store cannot commit; the error of a room without its extra."""
 
 from __future__ import annotations
 
-from typing import Any
+import subprocess
+import sys
+from typing import Any, Final
 
 import pytest
 
+from patience import PATIENCE_S
 from streamkeep.format.core.errors import StoreFullError
 from streamkeep.integrations import acknowledger
 from streamkeep.integrations.acknowledger import Acknowledger, unreadable
+from streamkeep.integrations.extras import missing
 from streamkeep.jobs.running import return_job
 
 
@@ -78,3 +82,49 @@ def test_a_job_that_cannot_be_ended_does_not_stop_the_loop_that_took_it(
     return_job(job)
     assert job.calls == 2
     assert caplog.text.count("the disk is full") == 2
+
+
+# --- the error of a room whose extra is not installed ---------------------------------------------
+
+ROOMS: Final = {
+    "asgi": "starlette",
+    "celery": "celery",
+    "django": "django",
+    "dramatiq": "dramatiq",
+    "prometheus": "prometheus_client",
+    "sqlalchemy": "sqlalchemy",
+    "taskiq": "taskiq",
+}
+# Imports everything that each room offers, where none of their peers is installed.
+BARE: Final = """
+import sys
+sys.modules.update(dict.fromkeys(sys.argv[1:]))
+from importlib import import_module
+for room in ("asgi", "celery", "django", "dramatiq", "prometheus", "sqlalchemy", "taskiq"):
+    try:
+        found = import_module(f"streamkeep.integrations.{room}")
+        for name in found.__all__:
+            getattr(found, name)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_the_error_names_the_install() -> None:
+    error = missing("celery", ModuleNotFoundError("No module named 'kombu'", name="kombu"))
+    assert isinstance(error, ImportError)
+    assert error.name == "kombu"
+    assert str(error) == (
+        "streamkeep.integrations.celery needs the extra `celery` (No module named 'kombu'); "
+        "next: pip install 'streamkeep[celery]'"
+    )
+
+
+def test_each_room_names_its_extra_where_its_peer_is_missing() -> None:
+    command = [sys.executable, "-c", BARE, *ROOMS.values(), "kombu"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    told = done.stdout.splitlines()
+    assert [line.split()[0] for line in told] == [f"streamkeep.integrations.{one}" for one in ROOMS]
+    for line, room in zip(told, ROOMS, strict=True):
+        assert f"needs the extra `{room}`" in line
+        assert f"next: pip install 'streamkeep[{room}]'" in line
