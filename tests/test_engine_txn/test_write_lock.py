@@ -162,8 +162,9 @@ def test_an_interrupted_wait_leaves_the_lock_to_others(tmp_path: Path) -> None:
             def interrupt() -> None:
                 wait_until(lambda: os.getpid() in lock_of(store).wait.users())
                 # To the thread that waits: one that comes to another thread ends no wait.
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                signal.pthread_kill(waiter, signal.SIGINT)
 
+            waiter = threading.get_ident()
             interrupting = thread_of(interrupt)
             with pytest.raises(KeyboardInterrupt):
                 store.xadd("s", {"of": "this process"})

@@ -22,6 +22,7 @@ from streamkeep.format.node.node import PAIRS, RESP, SlotCursor, read_header
 from streamkeep.format.node.tombstones import mark
 from streamkeep.format.rows import records
 from test_format import made_nodes
+from test_format.made_journal import flipped
 from test_format.made_nodes import (
     ALL,
     TOP,
@@ -79,9 +80,8 @@ def everything(data: bytes, ms: int, seq: int) -> None:
 
 def test_every_flipped_bit_gives_our_error_or_a_result() -> None:
     for bit in range(len(made_nodes.REDIS_NODE) * 8):
-        bad = bytearray(made_nodes.REDIS_NODE)
-        bad[bit // 8] ^= 1 << bit % 8
-        everything(bytes(bad), *made_nodes.REDIS_KEY)
+        bad = flipped(made_nodes.REDIS_NODE, bit)
+        everything(bad, *made_nodes.REDIS_KEY)
 
 
 def test_every_truncation_gives_our_error() -> None:
@@ -346,10 +346,9 @@ def test_every_flipped_bit_of_an_envelope_is_reported() -> None:
     record = records.StreamRecord(4096, 100).encode()
     value = envelope.encode_envelope(7, 1526919030474, 55, 1, 9, record, LISTPACK * 5, b"\x01")
     for bit in range(len(value) * 8):
-        bad = bytearray(value)
-        bad[bit // 8] ^= 1 << bit % 8
+        bad = flipped(value, bit)
         with pytest.raises(ChecksumError):
-            envelope.decode_envelope(bytes(bad), "here")
+            envelope.decode_envelope(bad, "here")
 
 
 @given(st.binary(max_size=200))

@@ -21,6 +21,7 @@ from streamkeep.format.redis.resp import encode_command, read_commands, split_li
 from streamkeep.format.redis.stream_dump import NEWEST, TARGETS
 from streamkeep.format.redis.stream_parts import Node, Part
 from test_format.made_dumps import REDIS_8_6, pieces, sealed, string, with_messages
+from test_format.made_journal import flipped
 
 # --- files --------------------------------------------------------------------------------------
 
@@ -150,8 +151,7 @@ def test_every_flipped_bit_of_a_file_is_reported(parts: list[Part], data: st.Dat
     whole = writer.begin(1) + b"".join(writer.stream(b"k", parts, nodes)) + writer.end()
     for _ in range(10):
         bit = data.draw(st.integers(0, len(whole) * 8 - 1))
-        damaged = bytearray(whole)
-        damaged[bit // 8] ^= 1 << bit % 8
+        damaged = flipped(whole, bit)
         with pytest.raises(CorruptionError):
             for record in read_rdb(io.BytesIO(damaged).read, "test"):
                 if isinstance(record, StreamObject):

@@ -86,10 +86,9 @@ def test_every_flipped_bit_of_a_row_is_reported() -> None:
     value = checksum.with_checksum(keys.KEYS, db_key, body)
     assert checksum.row_body(keys.KEYS, db_key, value, "here") == body
     for bit in range(len(value) * 8):
-        bad = bytearray(value)
-        bad[bit // 8] ^= 1 << bit % 8
+        bad = flipped(value, bit)
         with pytest.raises(ChecksumError):
-            checksum.row_body(keys.KEYS, db_key, bytes(bad), "here")
+            checksum.row_body(keys.KEYS, db_key, bad, "here")
 
 
 def test_a_row_under_another_key_or_in_another_table_is_reported() -> None:
@@ -377,10 +376,9 @@ def test_a_position_comes_back_and_no_bit_of_it_may_flip(
 ) -> None:
     row = encode_position(file_number, offset, chain, commit_number)
     assert decode_position(row) == (file_number, offset, chain, commit_number)
-    flipped = bytearray(row)
-    flipped[bit // 8] ^= 1 << bit % 8
+    bad = flipped(row, bit)
     with pytest.raises(CorruptionError, match="the checksum of the row does not match"):
-        decode_position(bytes(flipped))
+        decode_position(bad)
 
 
 @pytest.mark.parametrize("size", [0, POSITION.size - 1, POSITION.size + 1])

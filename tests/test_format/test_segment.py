@@ -45,6 +45,7 @@ from streamkeep.format.segment.index import (
 from streamkeep.format.segment.remains import remains
 from streamkeep.format.segment.segment import segment_path
 from streamkeep.format.segment.writer import SegmentWriter
+from test_format.made_journal import flipped
 from test_format.made_segments import NUMBER, forge, ids, problems, row_of, trained
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "v1"
@@ -135,9 +136,8 @@ def test_every_flipped_bit_is_reported(with_dictionary: bool) -> None:
     assert problems(data) == []
     harmless = []
     for bit in range(8 * len(data)):
-        bad = bytearray(data)
-        bad[bit // 8] ^= 1 << bit % 8
-        if not problems(bytes(bad)):
+        bad = flipped(data, bit)
+        if not problems(bad):
             harmless.append(bit)
     assert harmless == []
 

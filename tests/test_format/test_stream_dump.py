@@ -28,6 +28,7 @@ from streamkeep.format.redis.stream_parts import (
     ProducerPart,
 )
 from test_format.made_dumps import REDIS_8_6, sealed, with_messages
+from test_format.made_journal import flipped
 
 
 def payload(parts: list[Part], server: str = stream_dump.NEWEST) -> bytes:
@@ -101,10 +102,9 @@ def test_every_flipped_bit_of_a_payload_is_reported(parts: list[Part], data: st.
     whole = payload(parts)
     for _ in range(20):
         bit = data.draw(st.integers(0, len(whole) * 8 - 1))
-        damaged = bytearray(whole)
-        damaged[bit // 8] ^= 1 << bit % 8
+        damaged = flipped(whole, bit)
         with pytest.raises(CorruptionError):
-            list(stream_dump.read_payload(bytes(damaged), "test"))
+            list(stream_dump.read_payload(damaged, "test"))
 
 
 @given(stream_parts(), st.data())

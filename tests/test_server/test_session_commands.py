@@ -58,6 +58,18 @@ SESSIONS = {
              "DBSIZE", "DEL k k3 k4 no", "UNLINK no", "SCAN 0", "SCAN x", "SCAN 0 COUNT 0",
              "SCAN 0 NO", "RESTORE k 0 x", "RESTORE k -1 x", "RANDOMKEY", "MEMORY USAGE no",
              "DUMP no", "TOUCH no"],
+    "strings": """\
+SET a b NX XX|SET a b PX 0|SET a b PX x|SET a b EX 10 PX 10|SET a b|GET a|SET a b NX|SET a c NX GET
+SET a c XX GET|GET a|GET no|TYPE a|EXISTS a no|OBJECT ENCODING a|TTL a|PTTL no|TTL no|XADD a 1-0 f v
+XLEN a|XREAD STREAMS a 0|XGROUP CREATE a g 0|XINFO STREAM a|XREADGROUP GROUP g c STREAMS a >
+XADD s 1-0 f v|GET s|SET s v NX|EXPIRE s 100 NX XX|EXPIRE s 100 GT|EXPIRE s x|EXPIRE s 100 FOO
+EXPIRE s 9223372036854775807|EXPIRE no 10|EXPIRE s 100|TTL s|EXPIRE s 50 GT|EXPIRE s 200 GT|TTL s
+EXPIRE s 300 LT|EXPIRE s 300 XX|EXPIRE s 100 NX|TTL s|PERSIST s|PERSIST s|TTL s|EXPIRETIME s
+EXPIREAT s 4000000000|EXPIRETIME s|PEXPIRETIME s|RENAME s t|EXPIRETIME t|COPY t u|EXPIRETIME u
+EXPIRE t -1|EXISTS t|DEL t u a|SET a b PXAT 4000000000123|PEXPIRETIME a|SET a c KEEPTTL
+PEXPIRETIME a|SET a d|TTL a|RENAME a b|GET b|RENAMENX b c|RENAMENX no c|SET d v|RENAMENX c d
+COPY c e|GET e|EVALSHA abc 0|SCRIPT EXISTS abc|DBSIZE|DEL c d e|SET a b EXAT 1|GET a|DBSIZE\
+""".replace("\n", "|").split("|"),
     "reset": ["MULTI", "RESET", "EXEC", "QUIT"],
     "command": ["COMMAND GETKEYS XADD k * f v", "COMMAND GETKEYS XREAD STREAMS a b 0 0",
                 "COMMAND GETKEYS NOSUCH a", "COMMAND GETKEYS XADD a", "COMMAND INFO nosuch",
@@ -264,20 +276,6 @@ def test_flushall_needs_permission(running: Running, peer: Peer) -> None:
     assert peer.call("DBSIZE") == b":0\r\n"
 
 
-def test_scan_returns_every_key_once(peer: Peer) -> None:
-    names = {b"%d" % number for number in range(25)}
-    for name in names:
-        peer.call("XADD", name, "*", "f", "v")
-    found: list[bytes] = []
-    cursor = b"0"
-    while True:
-        cursor, batch = peer.ask("SCAN", cursor, "COUNT", 7, "MATCH", "*", "TYPE", "stream")
-        found += batch
-        if cursor == b"0":
-            break
-    assert sorted(found) == sorted(names)
-
-
 def test_shares_of_the_waits_are_bounds_of_the_histogram() -> None:
     times = SyncTimes()
     for _ in range(99):
@@ -288,7 +286,7 @@ def test_shares_of_the_waits_are_bounds_of_the_histogram() -> None:
     assert times.count == 100
 
 
-# --- MULTI and WATCH, beyond what `test_beside_redis` compares ------------------------------------
+# --- MULTI and WATCH, beyond what `test_differential` compares ------------------------------------
 
 REFUSED = b"-ERR Command not allowed inside a transaction\r\n"
 ABORTED = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
