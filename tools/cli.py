@@ -197,7 +197,6 @@ def main() -> None:
     its streams; it may be empty (''). Results go to standard output, everything else to standard
     error. `streamkeep exec STORE COMMAND` runs every command of Redis Streams.
 
-    \b
     Example:
       streamkeep queue put jobs.store '["ann"]' --task send
       streamkeep queue status jobs.store

@@ -7,6 +7,7 @@ into a message on standard error, a `next:` line where something can be done, an
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import re
 import shlex
@@ -30,13 +31,19 @@ from streamkeep.tools.base.parameters import parameters_of
 from streamkeep.tools.base.terminal import unguarded, visible
 
 _NUMBER: Final = re.compile(r"-\.?[0-9]")
+_KEPT: Final = re.compile(r"^( |Exit status:)", re.MULTILINE)
 
 
 class _Shared(click.Command):
-    """A command that takes the common options; its help names them in one line."""
+    """A command that takes the common options; its help names them in one line.
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    Paragraphs of the help with indented lines, such as examples, stay as they are.
+    """
+
+    def __init__(self, *args: Any, help: str | None = None, **settings: Any) -> None:
+        blocks = inspect.cleandoc(help or "").split("\n\n")
+        marked = [f"\b\n{one}" if _KEPT.search(one) else one for one in blocks]  # click's mark
+        super().__init__(*args, help="\n\n".join(marked), **settings)
         self.params.extend(common.OPTIONS)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -39,7 +39,6 @@ def archive() -> None:
     Segments are files below STORE/archive, each with a range of IDs of one stream. Reading with
     --history shows their entries together with live ones.
 
-    \b
     Example:
       streamkeep archive list orders.store
       streamkeep archive verify orders.store
@@ -122,7 +121,6 @@ def run(
     URI, so later runs need no --to. Reads of the history fetch from there what they need. An S3
     bucket needs the extra `s3`, and credentials in the environment.
 
-    \b
     Examples:
       streamkeep archive run orders.store
       streamkeep archive run orders.store --level 9 --block-bytes 1048576
@@ -220,7 +218,6 @@ def list_(store_path: StorePath, *, key: bytes | None = None, chosen: Chosen) ->
     were trimmed and are not in a segment yet: `streamkeep archive run` writes them. Streams that
     were removed keep their segments, and are listed with their number.
 
-    \b
     Examples:
       streamkeep archive list orders.store
       streamkeep archive list orders.store orders --start 2024-06-10 --json
@@ -310,11 +307,9 @@ def verify(
 
     Each damaged block is named; the others can still be read. Nothing is changed.
 
-    \b
     Exit status: 0  all segments are whole
                  4  something is damaged or missing
 
-    \b
     Examples:
       streamkeep archive verify orders.store
       streamkeep archive verify orders.store orders --json
@@ -364,7 +359,6 @@ def adopt(
     archive has are skipped; the file of one that was lost is put back. A segment must not overlap
     the live entries of its stream, or another segment.
 
-    \b
     Examples:
       streamkeep archive export orders.store exported
       streamkeep archive adopt orders.store exported
@@ -424,7 +418,6 @@ def export(
     `archive adopt` adds them to another store; `zstd -d` decompresses those without a dictionary.
     Segments are copied whole, even if they reach beyond --start or --end.
 
-    \b
     Examples:
       streamkeep archive export orders.store exported
       streamkeep archive export orders.store june orders --start 2024-06-01 --end 2024-07-01
@@ -460,7 +453,6 @@ def remove(
     The command names the loss and asks first; --yes answers. A segment that also has entries from
     --before on stays whole. Run `streamkeep archive export` before to keep a copy.
 
-    \b
     Example:
       streamkeep archive remove orders.store orders --before 2024-01-01 --yes
 
@@ -517,7 +509,6 @@ def restore(
     another store. Erased entries do not come back. A restore that was interrupted continues when
     the same command runs again; each entry comes once.
 
-    \b
     Examples:
       streamkeep archive restore orders.store june --source orders --end 2024-07-01
       streamkeep archive restore orders.store orders --into copy.store

@@ -41,7 +41,6 @@ def changes(
     A line of text has the number of the commit, what has happened, the stream, and the rest. With
     --json, a line is a commit, with its position and all its effects; also commits without any.
 
-    \b
     Examples:
       streamkeep changes orders.store
       streamkeep changes orders.copy --json

@@ -27,7 +27,6 @@ _PLACES: Final = {
 def completion() -> None:
     """Complete commands, options, stores, streams and groups by Tab.
 
-    \b
     Example:
       streamkeep completion install bash
     """
@@ -40,7 +39,6 @@ def install(shell: Annotated[str, click.Choice(SHELLS)] | None = None) -> None:
     Without an argument, the shell is that of $SHELL. The file goes where the shell looks for
     completions of this user; a file of that name is replaced.
 
-    \b
     Example:
       streamkeep completion install bash
 

@@ -32,14 +32,12 @@ def diff(
 
     A line begins with - if only STORE has something, + if only OTHER has it, and ! if it differs.
 
-    \b
     Exit status: 0  the same
                  3  one of them cannot be read
                  4  one of them is damaged
                  6  one of them does not exist, or neither has a stream KEY
                  7  different
 
-    \b
     Example:
       streamkeep diff orders.store orders.backup
 

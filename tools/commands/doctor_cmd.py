@@ -33,12 +33,10 @@ def doctor(place: Path = Path()) -> None:
     format, its users, the processes that have it open and the last backup are shown. `wrong` means
     that a store there is not safe, or does not work; each `note` is something to know.
 
-    \b
     Exit status: 0  nothing is wrong
                  6  there is no such folder
                  8  something is wrong: see the lines, and what is `next`
 
-    \b
     Examples:
       streamkeep doctor
       streamkeep doctor orders.store --json

@@ -94,7 +94,6 @@ def dump(
 
     The store does not change. The dump is of one moment, while other processes may write.
 
-    \b
     Formats:
       jsonl    a line per entry, group, pending entry ...; loses nothing
       text     the same for people; pending entries and long values are cut
@@ -114,7 +113,6 @@ def dump(
     --journal and --checkpoint in a file. --bytes annotates every byte; --json gives one object per
     field. Damaged bytes are shown as far as they can be read.
 
-    \b
     Examples:
       streamkeep dump orders.store --output saved.jsonl
       streamkeep dump orders.store orders --format csv --start 2024-06-10

@@ -135,7 +135,6 @@ def add(
     not added again; the ID of the first entry is printed. XCFGSET (`streamkeep exec`) sets how long
     messages are remembered.
 
-    \b
     Examples:
       streamkeep add orders.store orders sku 7 --id '1718004800000-*'
       streamkeep add orders.store orders sku 8 count 2
@@ -202,7 +201,6 @@ def trim(
     If the stream archives (`streamkeep retention set --archive`), trimmed entries go to the
     archive, and --history shows them.
 
-    \b
     Examples:
       streamkeep trim orders.store orders --maxlen 100000
       streamkeep trim orders.store orders --older-than 30d
@@ -313,7 +311,6 @@ def range_(
     A line has the ID and the fields. What is not plain text is quoted with redis-cli's escapes.
     --json loses nothing, and `streamkeep load` reads it back.
 
-    \b
     Examples:
       streamkeep range orders.store orders
       streamkeep range orders.store orders 2024-06-10 '(2024-06-11' --count 10
@@ -348,7 +345,6 @@ def tail(
     With --follow it goes on until Ctrl-C. It sleeps between entries; a process that adds one wakes
     it. The stream may be created later. --json then prints no summary, because there is no end.
 
-    \b
     Example:
       streamkeep tail orders.store orders -n 3
 

@@ -60,7 +60,6 @@ def erase(
     erased: backups, exported files, old versions in a bucket, snapshots of the file system, and
     blocks that the disk has taken out of use.
 
-    \b
     Examples:
       streamkeep erase orders.store orders 1718004800000-0 1718004800000-1 --yes
       streamkeep erase orders.store orders --where user=42 --verify s3://bucket/orders

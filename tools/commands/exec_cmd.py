@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -80,11 +79,9 @@ def exec_(store_path: StorePath, words: tuple[bytes, ...] = ()) -> None:
 
     XADD, XGROUP CREATE with MKSTREAM, and RESTORE create STORE.
 
-    \b
     Exit status: 0  done
                  1  an error of Redis: the line that a Redis server sends, on standard error
 
-    \b
     Examples:
       streamkeep exec orders.store XADD orders '*' sku 7 count 2
       streamkeep exec orders.store xrange orders - + COUNT 1
@@ -121,12 +118,8 @@ def exec_(store_path: StorePath, words: tuple[bytes, ...] = ()) -> None:
             click.get_current_context().exit(Exit.ABORTED)
 
 
-exec_.help = (
-    inspect.cleandoc(exec_.help or "")
-    + "\n\n\b\nCommands:\n"
-    + "\n".join(
-        f"  {name.replace('|', ' ').upper():<21} {text}" for name, text in SUMMARIES.items()
-    )
+exec_.help = f"{exec_.help}\n\n\b\nCommands:\n" + "\n".join(
+    f"  {name.replace('|', ' ').upper():<21} {text}" for name, text in SUMMARIES.items()
 )
 
 

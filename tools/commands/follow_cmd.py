@@ -36,7 +36,6 @@ def follow(
     goes into the archive of STORE. End it whenever you want, also by kill -9: it goes on where it
     was.
 
-    \b
     Examples:
       streamkeep follow redis://localhost orders.store --once
       streamkeep follow redis://localhost orders.store --match 'orders:*' --deletions keep

@@ -97,7 +97,6 @@ def load(
     the message says how many entries that is and how to continue. --batch 1 stores each line as it
     arrives, for a pipe that stays open.
 
-    \b
     Examples:
       streamkeep load restored.store orders.jsonl
       streamkeep load redis.store dump.rdb

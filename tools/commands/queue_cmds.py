@@ -43,7 +43,6 @@ def queue() -> None:
 
     The jobs are those of `streamkeep.jobs`; `streamkeep work` runs their handlers.
 
-    \b
     Examples:
       streamkeep queue status jobs.store
       streamkeep queue jobs jobs.store running
@@ -89,7 +88,6 @@ def status(store_path: StorePath, name: str | None = None) -> None:
     `parked` are those waiting jobs whose task no worker has. A line names the task: it may have
     been renamed, or its program is not deployed.
 
-    \b
     Examples:
       streamkeep queue status jobs.store
       streamkeep queue status jobs.store mail --json
@@ -162,7 +160,6 @@ def show(store_path: StorePath, job_id: str, name: QueueName | None = None) -> N
     The state is waiting, delayed, running, done, failed or cancelled. JOB may also be the ID of a
     dead letter.
 
-    \b
     Example:
       streamkeep queue show jobs.store job-17
 
@@ -227,7 +224,6 @@ def jobs(
     those that have ended, the newest comes first, and each is listed as long as its result is kept.
     `parked` is the part of `waiting` whose task no worker has.
 
-    \b
     Examples:
       streamkeep queue jobs jobs.store
       streamkeep queue jobs jobs.store running --json
@@ -283,7 +279,6 @@ def schedules(
     Each is shown with its last and its next time. It stays until it is removed, also if its task
     was renamed. A worker whose program has the task stores it again when it starts.
 
-    \b
     Examples:
       streamkeep queue schedules jobs.store
       streamkeep queue schedules jobs.store --remove nightly
@@ -331,7 +326,6 @@ def dead(
 ) -> None:
     """List dead letters: jobs that failed for good.
 
-    \b
     Examples:
       streamkeep queue dead jobs.store
       streamkeep queue dead jobs.store --task send --json
@@ -395,7 +389,6 @@ def put(
 
     The queue is made if it is missing.
 
-    \b
     Examples:
       streamkeep queue put jobs.store '{"to": "ann@example.org"}'
       streamkeep queue put jobs.store '["ann@example.org"]' --task send --delay 5m
@@ -430,7 +423,6 @@ def put(
 def cancel(store_path: StorePath, job_id: str, name: QueueName | None = None) -> None:
     """Remove a job that has not started.
 
-    \b
     Example:
       streamkeep queue cancel jobs.store job-17
 
@@ -450,7 +442,6 @@ def retry(store_path: StorePath, job_id: str, name: QueueName | None = None) -> 
 
     A dead letter is put again as a new job, as by `queue requeue`.
 
-    \b
     Example:
       streamkeep queue retry jobs.store job-17
 
@@ -479,7 +470,6 @@ def requeue(
 ) -> None:
     """Put dead letters into the queue again, as new jobs.
 
-    \b
     Examples:
       streamkeep queue requeue jobs.store job-18
       streamkeep queue requeue jobs.store --reason "Connection refused"
@@ -510,7 +500,6 @@ def pause(store_path: StorePath, name: QueueName | None = None) -> None:
 
     Jobs that run continue.
 
-    \b
     Example:
       streamkeep queue pause jobs.store --queue mail
     """
@@ -523,7 +512,6 @@ def pause(store_path: StorePath, name: QueueName | None = None) -> None:
 def resume(store_path: StorePath, name: QueueName | None = None) -> None:
     """End `queue pause` and `queue drain`.
 
-    \b
     Example:
       streamkeep queue resume jobs.store --queue mail
     """
@@ -538,11 +526,9 @@ def drain(store_path: StorePath, name: QueueName | None = None, timeout: Ms | No
 
     `queue resume` ends it.
 
-    \b
     Exit status: 0  the queue is empty
                  8  there are jobs left after --timeout
 
-    \b
     Example:
       streamkeep queue drain jobs.store --queue mail --timeout 10m
 
@@ -565,7 +551,6 @@ def purge(store_path: StorePath, name: QueueName | None = None, yes: Yes = False
 
     Jobs that run and dead letters stay.
 
-    \b
     Example:
       streamkeep queue purge jobs.store --queue mail --yes
     """

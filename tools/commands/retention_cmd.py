@@ -27,7 +27,6 @@ def _seconds(ms: int | None) -> float | None:
 def retention() -> None:
     """Set how much of a stream is kept, and if the rest is archived.
 
-    \b
     Example:
       streamkeep retention set orders.store orders --max-age 30d --archive
       streamkeep retention show orders.store
@@ -73,7 +72,6 @@ def set_(store_path: StorePath, key: bytes, *, create: bool = False, settings: S
     From now on, appends keep the stream within its limits. `streamkeep archive run` removes what is
     already beyond them, also from streams without appends.
 
-    \b
     Examples:
       streamkeep retention set orders.store orders --max-age 30d --archive
       streamkeep retention set orders.store orders --maxlen none --max-bytes 2G --approximate
@@ -96,7 +94,6 @@ def set_(store_path: StorePath, key: bytes, *, create: bool = False, settings: S
 def show(store_path: StorePath, key: bytes | None = None) -> None:
     """Show the retention of KEY, or of all streams that have one.
 
-    \b
     Example:
       streamkeep retention show orders.store
     """

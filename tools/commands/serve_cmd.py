@@ -53,7 +53,6 @@ def serve(
     unless --no-tls is given. On 127.0.0.1, without a password, every user of this machine can read
     and change the store, whatever the mode of its files is; a Unix socket is for this user only.
 
-    \b
     Examples:
       streamkeep serve orders.store --socket orders.sock
       streamkeep serve orders.store --socket /run/orders.sock --sync none

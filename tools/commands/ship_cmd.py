@@ -56,7 +56,6 @@ def ship() -> None:
     proved without a restore, and restored, for as long as --keep says. Any number of processes may
     use STORE meanwhile.
 
-    \b
     Examples:
       streamkeep ship orders.store orders.copy --once
       streamkeep ship orders.store s3://bucket/orders
@@ -144,13 +143,11 @@ def verify(
     must follow the one before, as the store wrote it. Nothing is restored, unless --restore or
     --store is given: those are a drill for the day on which the disk dies.
 
-    \b
     Exit status: 0  proved
                  3  not a copy, or not to be reached
                  4  damaged, or something is missing
                  7  what was restored differs from --store
 
-    \b
     Examples:
       streamkeep ship verify orders.copy
       streamkeep ship verify s3://bucket/orders --all --store orders.store
@@ -269,7 +266,6 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
     `streamkeep ship` then goes on from NEW with the same TARGET, and a store that still ships
     there gets an error.
 
-    \b
     Examples:
       streamkeep ship restore orders.copy restored.store
       streamkeep ship restore s3://bucket/orders before.store --at 2026-11-28T12:00
@@ -312,7 +308,6 @@ def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 
     follows within milliseconds, as `streamkeep follow` does: streams and groups are the same,
     the archive is its own.
 
-    \b
     Examples:
       streamkeep standby orders.copy standby.store --once
       streamkeep standby s3://bucket/orders standby.store
@@ -353,7 +348,6 @@ def promote(store_path: StorePath) -> None:
     here. Commits that were not shipped are only in that store. `streamkeep ship` of STORE then
     goes on with the same copy, where that store is refused from then on.
 
-    \b
     Example:
       streamkeep standby orders.copy standby.store --once
       streamkeep promote standby.store

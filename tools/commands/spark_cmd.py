@@ -40,7 +40,6 @@ def spark() -> None:
     On a cluster: --master names it, --ship-code or --conf spark.archives=... sends the code there,
     and --tail-export names a folder that all hosts can reach, for live entries.
 
-    \b
     Example, from a store to a lake and a report:
       streamkeep spark to-lake orders.store orders.lake
       streamkeep spark audit orders.store --lake orders.lake
@@ -205,14 +204,12 @@ def to_lake(
     it is killed, run it again: no entry is left out, and none comes twice. A store or stream that
     cannot be copied is listed, and all others are copied.
 
-    \b
     Examples:
       streamkeep spark to-lake orders.store orders.lake
       streamkeep spark to-lake orders.store orders.lake --columns 'sku int, note string'
       streamkeep spark to-lake orders.store orders.lake --follow --every 5m
       streamkeep spark to-lake --fleet s3://bucket/fleet s3://bucket/lake
 
-    \b
     Exit status: 0  all streams were copied
                  4  some were not: they are listed
 
@@ -282,7 +279,6 @@ def compact(
 
     The entries stay the same. Readers see either all old files or all new ones.
 
-    \b
     Example:
       streamkeep spark compact orders.lake
 
@@ -319,13 +315,11 @@ def audit(
     Checks checksums, order and counts of entries against the manifest and the log. Use
     `streamkeep fsck` for live entries.
 
-    \b
     Examples:
       streamkeep spark audit orders.store
       streamkeep spark audit orders.store --lake orders.lake
       streamkeep spark audit --fleet s3://bucket/fleet --lake s3://bucket/lake
 
-    \b
     Exit status: 0  nothing is wrong
                  4  something is damaged: it is listed
 
@@ -370,7 +364,6 @@ def restore(
     have higher ones. If it is killed, run it again: it continues, and no entry comes twice. After a
     complete run, it compares every entry and changes nothing.
 
-    \b
     Examples:
       streamkeep spark restore orders.lake restored.store orders
       streamkeep spark restore orders.lake restored.store orders --as june --start 2024-06-01
@@ -422,11 +415,9 @@ def erase(
     Afterwards the entries are in no file of either. Old versions of the lake that held them can no
     longer be read. Everything is read again to prove it.
 
-    \b
     Example:
       streamkeep spark erase orders 1718004800000-0 --store orders.store --lake orders.lake --yes
 
-    \b
     Exit status: 4  an entry is still there: it is listed
 
     Args:
@@ -478,7 +469,6 @@ def report(
     Throughput, time between entries, sizes, the lag of groups and their delays, and fields of your
     choice. Plots are PNG files, and their numbers CSV files.
 
-    \b
     Examples:
       streamkeep spark report orders.store --output report
       streamkeep spark report orders.store --output report --measure price --by sku
@@ -520,7 +510,6 @@ def tail(
     Continues until interrupted. Started again with the same target, it continues where it was, and
     no entry comes twice into a Delta table or a store.
 
-    \b
     Examples:
       streamkeep spark tail orders.store --from-start --once
       streamkeep spark tail orders.store --to delta --path orders.delta --from-start --once

@@ -51,7 +51,6 @@ def stat(
     Entries are packed into macro nodes of about one page. Tombstones are deleted entries that still
     take space in their node. The data file does not shrink: free space is used again.
 
-    \b
     Examples:
       streamkeep stat orders.store
       streamkeep stat orders.store orders --plot orders.svg

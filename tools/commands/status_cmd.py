@@ -64,14 +64,12 @@ def status(
     backup, and when the store was last checked. This command checks nothing itself; `streamkeep
     fsck` does that.
 
-    \b
     Exit status: 0  no problem is known
                  3  not a store, or of a newer version
                  4  damaged, as this command or the last check has found
                  6  there is no such store
                  8  it needs attention: see the state
 
-    \b
     Examples:
       streamkeep status orders.store
       streamkeep status orders.store --max-lag 100000 --json

@@ -43,7 +43,6 @@ def create(
     mode 660, all members can read and write. Readers need the right to write, too, as long as
     others write: LMDB notes them in its lock file.
 
-    \b
     Examples:
       streamkeep create shared.store --mode 660
       streamkeep create private.store --mode 600
@@ -95,12 +94,10 @@ def fsck(
     its newest commit; other processes may go on using it. Notes do not count as damage. The result
     is noted in the file STORE/last_check, for `streamkeep status`.
 
-    \b
     Exit status: 0  clean
                  3  not a store, locked, or written by a newer version
                  4  damaged: see the findings, then `streamkeep repair --help`
 
-    \b
     Examples:
       streamkeep fsck orders.store
       streamkeep fsck orders.store --quick --json
@@ -175,13 +172,11 @@ def repair(
     and rows. Entries that belong nowhere, or may have been deleted, go to NEW/lost+found. The
     command ends with fsck.
 
-    \b
     Exit status: 0  repaired, nothing was lost
                  3  not a store, locked, or written by a newer version
                  4  damage is left: a bug, please report it
                  5  repaired, and something was lost: it is listed
 
-    \b
     Examples:
       streamkeep repair orders.store --output orders.repaired
       streamkeep repair orders.store --dry-run
@@ -305,7 +300,6 @@ def backup(store_path: StorePath, target: Path, no_verify: bool = False) -> None
     TARGET must be missing, empty, or an earlier backup of STORE that has not been written to. Of
     the archive, only segments that the earlier backup lacks are copied.
 
-    \b
     Example:
       streamkeep backup orders.store backup.store
 
@@ -344,7 +338,6 @@ def restore(backup_path: Path, store_path: StorePath) -> None:
     The copy is checked with fsck before it gets the name STORE, which must not exist: close the
     damaged store in all processes and move its folder away. BACKUP does not change.
 
-    \b
     Example:
       streamkeep restore backup.store restored.store
     """
@@ -366,7 +359,6 @@ def compact(store_path: StorePath) -> None:
     open. The disk needs space for the new file next to the old one. A crash at any moment leaves
     the old file or the new one.
 
-    \b
     Example:
       streamkeep compact orders.store
     """

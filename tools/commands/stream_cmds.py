@@ -31,7 +31,6 @@ def streams(
     PATTERN is a glob as in Redis: * is any text, ? one character, [ab] one of these. Quote it, or
     the shell replaces it with file names. The size is that of the entries as they are stored.
 
-    \b
     Examples:
       streamkeep streams orders.store
       streamkeep streams orders.store --sort size
@@ -98,7 +97,6 @@ def info(store_path: StorePath, key: bytes) -> None:
     with idmp, pids and iids concern `streamkeep add --idmp`. The lease of a consumer says whether
     the process that got its newest entries is alive or dead; unknown if it had none.
 
-    \b
     Example:
       streamkeep info orders.store orders
     """
@@ -187,7 +185,6 @@ def pending(
     any option, the entries by ID: the owner of each, how long ago it was delivered, and how often.
     The owner is - if a consumer returned the entry with XNACK.
 
-    \b
     Examples:
       streamkeep pending orders.store orders mail
       streamkeep pending orders.store orders mail --count 20

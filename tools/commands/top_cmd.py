@@ -31,7 +31,6 @@ def top(store_path: StorePath, interval: Ms = 1_000, once: bool = False) -> None
     then those with the most to read. Ends with Ctrl-C. Without a terminal, it prints one
     table, as with --once.
 
-    \b
     Examples:
       streamkeep top jobs.store
       streamkeep top jobs.store --interval 5s
@@ -164,7 +163,6 @@ def metrics(store_path: StorePath, textfile: Path | None = None) -> None:
     once, so that the node exporter never reads a half of it. In an application,
     `streamkeep.metrics.prometheus_text(store)` returns the same text.
 
-    \b
     Examples:
       streamkeep metrics orders.store
       streamkeep metrics orders.store --textfile orders.prom

@@ -38,13 +38,11 @@ def ui(
     needs the token in the printed address. So do the routes of HTTP below it, which
     `/openapi.json` describes. Nothing can be changed without --write.
 
-    \b
     Exit status: 0  stopped by Ctrl-C or SIGTERM
                  3  not a store, of a newer version, or in need of recovery; or the address is
                     in use
                  6  there is no such store
 
-    \b
     Examples:
       streamkeep ui orders.store
       streamkeep ui orders.store --bind 127.0.0.1:0 --write

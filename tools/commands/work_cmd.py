@@ -70,7 +70,6 @@ def work(
     A job that brings a new process above --max-memory has failed. If that process has run other
     jobs before, the job is given back, which counts as no attempt.
 
-    \b
     Examples:
       streamkeep work shop.tasks:queue
       streamkeep work shop.tasks:queue -c 4 --processes --max-memory 500M
