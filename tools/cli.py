@@ -26,21 +26,17 @@ COMMANDS: Final[Families] = (
     ("Run a queue of jobs", {"work": "work_cmd", "queue": "queue_cmds"}),
     (
         "Write, read and remove entries",
-        {**dict.fromkeys(("add", "range", "tail", "trim"), "entry_cmds"), "erase": "erase_cmd"},
+        dict.fromkeys(("add", "range", "tail", "trim", "erase"), "entry_cmds"),
     ),
-    ("Speak Redis", {"exec": "exec_cmd", "serve": "serve_cmd", "follow": "follow_cmd"}),
+    ("Speak Redis", {"exec": "exec_cmd", "serve": "serve_cmd", "follow": "ship_cmd"}),
     (
         "Look at a store and its streams",
         {
             "status": "status_cmd",
-            "streams": "stream_cmds",
-            "info": "stream_cmds",
-            "pending": "stream_cmds",
-            "stat": "stat_cmd",
+            **dict.fromkeys(("streams", "info", "pending", "stat"), "stream_cmds"),
             "changes": "changes_cmd",
-            "top": "top_cmd",
-            "metrics": "top_cmd",
-            "ui": "ui_cmd",
+            **dict.fromkeys(("top", "metrics"), "status_cmd"),
+            "ui": "serve_cmd",
         },
     ),
     ("Keep what was trimmed", {"retention": "retention_cmd", "archive": "archive_cmd"}),
@@ -164,7 +160,7 @@ def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     """Print what a bug report needs."""
     if not value or ctx.resilient_parsing:
         return
-    from streamkeep.tools.base.machine import facts
+    from streamkeep.tools.commands.doctor_cmd import facts
 
     found = facts()
     if common.given(ctx).json:

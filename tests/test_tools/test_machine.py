@@ -17,7 +17,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep.recovery import backup
-from streamkeep.tools.base import machine as doctor
+from streamkeep.tools.commands import doctor_cmd as doctor
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from streamkeep.format.humanize import time_text
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import as_options
 from streamkeep.tools.commands.load_cmd import load
-from streamkeep.tools.commands.top_cmd import fitting
+from streamkeep.tools.commands.status_cmd import fitting
 
 
 def test_times() -> None:

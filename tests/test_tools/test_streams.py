@@ -10,7 +10,7 @@ import pytest
 
 import streamkeep
 from cli_runner import lines, objects, reply, run
-from streamkeep.tools.commands import stat_cmd, stream_cmds
+from streamkeep.tools.commands import stream_cmds
 from tiers import slow_but
 
 HOUR = 3_600_000
@@ -213,7 +213,7 @@ def test_stat_of_an_empty_store_and_stream(stored: str) -> None:
 
 
 def test_stat_counts_much_only_when_asked(stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stat_cmd, "COUNTED_UNASKED", 10)
+    monkeypatch.setattr(stream_cmds, "COUNTED_UNASKED", 10)
     result = run("stat", stored, "orders")
     assert "entries per" not in result.stdout
     assert result.stderr == "next: --chart counts the 50 entries over time\n"

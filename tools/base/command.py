@@ -40,10 +40,11 @@ class _Shared(click.Command):
     Paragraphs of the help with indented lines, such as examples, stay as they are.
     """
 
-    def __init__(self, *args: Any, help: str | None = None, **settings: Any) -> None:
-        blocks = inspect.cleandoc(help or "").split("\n\n")
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        blocks = inspect.cleandoc(settings["help"]).split("\n\n")
         marked = [f"\b\n{one}" if _KEPT.search(one) else one for one in blocks]  # click's mark
-        super().__init__(*args, help="\n\n".join(marked), **settings)
+        settings["help"] = "\n\n".join(marked)
+        super().__init__(*args, **settings)
         self.params.extend(common.OPTIONS)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

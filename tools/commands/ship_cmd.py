@@ -1,21 +1,22 @@
-"""ship ..., standby, promote: a copy of a store elsewhere that follows it, and takes its place."""
+"""ship ..., standby, promote, follow: copies of a store elsewhere, and stores that follow."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StoreError
-from streamkeep.format.humanize import count_text, size_text, time_text
+from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import From, Ms, SizeBytes, StorePath
 from streamkeep.tools.base.command import CommandGroup, command
-from streamkeep.tools.base.common import Exit, Failure
+from streamkeep.tools.base.common import Exit, Failure, given
 from streamkeep.tools.base.opening import on_signals, open_store
 
 if TYPE_CHECKING:
@@ -317,7 +318,6 @@ def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 
         every: How often to look for new commits.
     """
     from streamkeep.recovery.copies.standby import Standby
-    from streamkeep.tools.commands.follow_cmd import follow_server
 
     if source.startswith(("redis://", "rediss://", "unix://")):
         follow_server(source, store_path, once=once)
@@ -355,7 +355,6 @@ def promote(store_path: StorePath) -> None:
     from streamkeep.recovery.copies.standby import is_standby
     from streamkeep.recovery.copies.standby import promote as promote_store
     from streamkeep.replication import following
-    from streamkeep.tools.commands.follow_cmd import detach_from
 
     if not is_standby(store_path):
         with open_store(store_path) as store:
@@ -368,4 +367,114 @@ def promote(store_path: StorePath) -> None:
     output.note(
         f"{store_path}: can be written; it goes on after commit {state.commit_number}, of "
         f"{time_text(state.time_ms)}"
+    )
+
+
+# --- follow ---------------------------------------------------------------------------------------
+
+
+@command(finishes=True)
+def follow(
+    source: str,
+    store_path: StorePath,
+    match: tuple[str, ...] = (),
+    deletions: Literal["apply", "keep"] = "apply",
+    once: bool = False,
+    skip: tuple[str, ...] = (),
+    resync: bool = False,
+    detach: bool = False,
+    backlog: SizeBytes = 4 << 30,
+) -> None:
+    """Keep the streams of a Redis server in STORE, and what it trims.
+
+    SOURCE is redis://[user:password@]host[:port][/db], rediss:// with TLS, or unix:///socket. A
+    password that it does not have is taken from REDISCLI_AUTH, as redis-cli does.
+
+    STORE becomes a replica of it: nothing changes there, and no program notices. What Redis trims
+    goes into the archive of STORE. End it whenever you want, also by kill -9: it goes on where it
+    was.
+
+    Examples:
+      streamkeep follow redis://localhost orders.store --once
+      streamkeep follow redis://localhost orders.store --match 'orders:*' --deletions keep
+
+    Args:
+        match (PATTERN): Follow only keys that fit, as with KEYS. May be repeated.
+        deletions: What is deleted there goes here, too, or is kept in the archive.
+        once: End when STORE has what SOURCE has now.
+        skip (COMMAND): Do not apply this command. May be repeated.
+        resync: Take all streams anew, in place of going on.
+        detach: Follow no more: the streams of STORE are its own from now on.
+        backlog: What may have come and not be applied yet, on the disk of STORE.
+    """
+    if detach:
+        detach_from(source, store_path)
+        return
+    follow_server(
+        source,
+        store_path,
+        once=once,
+        match=match,
+        deletions=deletions,
+        skip=skip,
+        resync=resync,
+        backlog=backlog,
+    )
+
+
+def detach_from(source: str, path: Path) -> None:
+    """Let a store follow a server no more."""
+    from streamkeep.replication import detach, following
+    from streamkeep.replication.address import parse_address
+
+    source = parse_address(source).shown()
+    with open_store(path) as store:
+        row = following(store)
+        if row is None or row.source != source:
+            found = "no server" if row is None else row.source
+            raise Failure(f"{path}: follows {found}, not {source}; nothing was changed")
+        streams = detach(store)
+    output.done(source=source, streams=streams)
+    output.note(f"{path}: what followed {source} is its own now: {count_text(streams, 'stream')}")
+
+
+def follow_server(source: str, store_path: Path, *, once: bool, **options: Any) -> None:
+    """Follow a server, with a progress bar, until a signal comes."""
+    from streamkeep.replication import Follower
+
+    with ExitStack() as bar:
+        shown: list[output.Advance] = []
+
+        def progress(done: int, total: int | None) -> None:
+            if not shown:
+                shown.append(bar.enter_context(output.progress("all keys", "bytes")))
+            shown[0](done, total)
+
+        def told(text: str) -> None:
+            bar.close()
+            shown.clear()
+            output.note(text)
+
+        password = os.environ.get("REDISCLI_AUTH", "")
+        follower = Follower(
+            source,
+            store_path,
+            password=password,
+            sync=given().sync,
+            told=told,
+            progress=progress,
+            **options,
+        )
+        if not once:
+            on_signals(follower.stop.set)
+        report = follower.run(once=once)
+    output.done(**report._asdict())
+    if not report.full:
+        output.note(f"{store_path}: has nothing of {report.source} yet")
+        return
+    skipped = sum(report.skipped.values())
+    out = f"; {count_text(skipped, 'command')} for other keys or types" if skipped else ""
+    output.note(
+        f"{store_path}: has everything up to byte {report.offset:,} of {report.source}: "
+        f"{count_text(report.commands, 'command')}, {entries_text(report.entries)}{out}"
     )
