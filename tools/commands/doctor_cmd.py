@@ -18,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -129,7 +130,13 @@ def examine(place: str | Path) -> Iterator[Check]:
     itself where that is the root of another file system.
 
     """
-    folder = _writable_place(Path(place).absolute())
+    folder = Path(place).absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    above = folder.parent
+    same = above != folder and above.stat().st_dev == folder.stat().st_dev
+    if same and os.access(above, os.W_OK):
+        folder = above
     yield check_page_size(page_size_of(Path(place)))
     yield check_limits()
     yield check_file_system(file_system_of(folder))
@@ -145,26 +152,12 @@ def examine(place: str | Path) -> Iterator[Check]:
         return
     with made as name:
         for check in (check_sharing, check_blocks, check_names, check_syncs):
-            yield _tried(check, Path(name))
-
-
-def _writable_place(place: Path) -> Path:
-    """Return the folder for temporary files, on the file system of the store."""
-    while not place.is_dir():
-        place = place.parent
-    above = place.parent
-    if above != place and above.stat().st_dev == place.stat().st_dev and os.access(above, os.W_OK):
-        return above
-    return place
-
-
-def _tried(check: Callable[[Path], Check], folder: Path) -> Check:
-    try:
-        return check(folder)
-    except OSError as error:
-        name = check.__name__.removeprefix("check_").replace("_", " ")
-        hint = _ROOM if error.errno in _FULL else _LOCAL
-        return Check(name, "wrong", f"{error.strerror or error}", hint)
+            try:
+                yield check(Path(name))
+            except OSError as error:
+                told = check.__name__.removeprefix("check_").replace("_", " ")
+                hint = _ROOM if error.errno in _FULL else _LOCAL
+                yield Check(told, "wrong", f"{error.strerror or error}", hint)
 
 
 # --- the machine --------------------------------------------------------------------------------
@@ -409,66 +402,64 @@ def doctor(place: Path = Path()) -> None:
     if not place.exists() and not place.parent.is_dir():
         text = f"{place}: there is no such folder, and none above it"
         raise Failure(text, hint="correct the path", status=Exit.MISSING)
-    checks: list[Check] = []
-
-    def tell(check: Check) -> None:
-        checks.append(check)
-        if common.as_json():
-            output.json_line("check", **check._asdict())
-            return
-        output.line(f"{check.state:<5}  {check.name}: {check.text}")
-        if check.next:
+    wrong = []
+    checks = chain(_installation(), examine(place), _store(place))
+    for check in checks:
+        if check.state == "wrong":
+            wrong.append(check.name)
+        output.item("check", f"{check.state:<5}  {check.name}: {check.text}", **check._asdict())
+        if check.next and not common.as_json():
             output.line(f"       next: {check.next}")
-
-    tell(_modules())
-    tell(_versions())
-    tell(_java())
-    for check in examine(place):
-        tell(check)
-    if (place / DATA_FILE).exists():
-        for check in _store(place):
-            tell(check)
-    wrong = [check.name for check in checks if check.state == "wrong"]
     output.done(path=str(place), healthy=not wrong, wrong=wrong)
     if wrong:
         click.get_current_context().exit(Exit.ATTENTION)
 
 
-def _modules() -> Check:
+def _installation() -> Iterator[Check]:
     found = facts()
     text = f"streamkeep {found['streamkeep']}, {found['modules']}, Python {found['Python']}"
     if found["modules"] == "compiled":
-        return Check("installation", "ok", text)
-    hint = f"install gcc and Python's headers (python3-dev), then {install_hint(again=True)}"
-    if os.environ.get("STREAMKEEP_PURE") == "1":
-        hint = "unset STREAMKEEP_PURE; if it was set when the package was installed, " + hint
-    return Check("installation", "note", text, hint)
-
-
-def _versions() -> Check:
-    found = facts()
+        yield Check("installation", "ok", text)
+    else:
+        hint = f"install gcc and Python's headers (python3-dev), then {install_hint(again=True)}"
+        if os.environ.get("STREAMKEEP_PURE") == "1":
+            hint = "unset STREAMKEEP_PURE; if it was set when the package was installed, " + hint
+        yield Check("installation", "note", text, hint)
     names = ("LMDB", "Zstandard", "libraries", "system", "C library")
-    return Check("versions", "ok", "; ".join(f"{name} {found[name]}" for name in names))
-
-
-def _java() -> Check:
+    yield Check("versions", "ok", "; ".join(f"{name} {found[name]}" for name in names))
     try:
         import pyspark  # noqa: F401
 
         from streamkeep.pipeline import ensure_java
     except (ImportError, StreamkeepError):
         text = "PySpark is not installed; only the commands of `streamkeep spark` need it"
-        return Check("Spark", "ok", text)
+        yield Check("Spark", "ok", text)
+        return
     try:
-        return Check("Spark", "ok", f"Java at {ensure_java()}")
+        yield Check("Spark", "ok", f"Java at {ensure_java()}")
     except StreamkeepError as error:
-        return Check("Spark", "note", str(error), "install a Java of 17 or newer for Spark")
+        yield Check("Spark", "note", str(error), "install a Java of 17 or newer for Spark")
 
 
 def _store(place: Path) -> Iterator[Check]:
-    """Yield what there is to know of a store; nothing after it cannot be opened."""
-    yield _users(place)
-    yield _open_by(place)
+    """Yield what there is to know of a store, if one is there; its state last."""
+    if not (place / DATA_FILE).exists():
+        return
+    data, folder = (place / DATA_FILE).stat(), place.stat()
+    owner = user_name(data.st_uid)
+    text = f"files of {owner}, group {group_name(folder.st_gid)}, mode {data.st_mode & 0o777:o}"
+    if not os.access(place / DATA_FILE, os.R_OK):
+        hint = f"work as {owner}, or ask {owner} for the right to read"
+        yield Check("users", "wrong", f"{text}: you may not read it", hint)
+    elif not is_listed(place):
+        hint = "work as a member of its group, or as its owner, to read while others write"
+        yield Check("users", "note", f"{text}: you may only read, while no process writes", hint)
+    else:
+        yield Check("users", "ok", f"{text}: you may read and write")
+    found = [f"{one['process']} ({one['name']})" for one in processes_with(place)]
+    if os.geteuid():
+        found.append("those of other users are not visible")
+    yield Check("open by", "ok", ", ".join(found) or "no process")
     try:
         with open_store(place, readonly=True) as store, store.snapshot() as snapshot:
             backup = last_backup(snapshot)
@@ -479,29 +470,9 @@ def _store(place: Path) -> Iterator[Check]:
         return
     yield Check("store", "ok", "opens")
     if backup is None:
-        yield Check(
-            "backup", "note", "the store knows of none", f"streamkeep backup {place} TARGET"
-        )
-        return
-    age = f"{count_text(last - backup.commit_number, 'commit')} ago"
-    yield Check("backup", "ok", f"the last one was made {time_text(backup.time_ms)}, {age}")
-
-
-def _users(place: Path) -> Check:
-    data, folder = (place / DATA_FILE).stat(), place.stat()
-    owner = user_name(data.st_uid)
-    text = f"files of {owner}, group {group_name(folder.st_gid)}, mode {data.st_mode & 0o777:o}"
-    if not os.access(place / DATA_FILE, os.R_OK):
-        hint = f"work as {owner}, or ask {owner} for the right to read"
-        return Check("users", "wrong", f"{text}: you may not read it", hint)
-    if not is_listed(place):
-        hint = "work as a member of its group, or as its owner, to read while others write"
-        return Check("users", "note", f"{text}: you may only read, while no process writes", hint)
-    return Check("users", "ok", f"{text}: you may read and write")
-
-
-def _open_by(place: Path) -> Check:
-    found = [f"{one['process']} ({one['name']})" for one in processes_with(place)]
-    if os.geteuid():
-        found.append("those of other users are not visible")
-    return Check("open by", "ok", ", ".join(found) or "no process")
+        hint = f"streamkeep backup {place} TARGET"
+        yield Check("backup", "note", "the store knows of none", hint)
+    else:
+        age = f"{count_text(last - backup.commit_number, 'commit')} ago"
+        text = f"the last one was made {time_text(backup.time_ms)}, {age}"
+        yield Check("backup", "ok", text)
