@@ -12,45 +12,29 @@ as it is, and `serving` with the limits that a server on its own needs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from starlette.applications import Starlette
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
-from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.server.access import Access
 from streamkeep.server.http import groups, health, queues, streams  # noqa: F401  # routes
 from streamkeep.server.http.events import HEARTBEAT_S, STALL_S
 from streamkeep.server.http.guard import Guard
-from streamkeep.server.http.routes import State, document, served
-from streamkeep.server.http.wire import Problem, json_reply, problem_of, problem_reply
+from streamkeep.server.http.routes import State, document, nothing, serve
+from streamkeep.server.http.wire import Problem, json_reply
 
 MAX_BODY: Final = 1 << 20
 BODY_S: Final = 30.0
 PAGE: Final = "/page/"
-
-
-class _Encoded(Convertor[str]):
-    """One segment of a percent-encoded path, which may be empty."""
-
-    regex = "[^/]*"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
-
-
-register_url_convertor("encoded", _Encoded())
 
 
 class App:
@@ -97,16 +81,24 @@ def create_app(
     access = access or Access()
     state = State(store, write=write, heartbeat_s=heartbeat_s, stall_s=stall_s)
     state.checker = health.Checker(state.store)
-    routes = Starlette(
-        routes=[*served(state), Route("/openapi.json", _description), *_PAGE],
-        exception_handlers={
-            404: _answer,
-            405: _answer,
-            Problem: _problem,
-            StreamkeepError: _problem,
-        },
+    router = Router(
+        [
+            Route("/", _to_page),
+            Mount("/page", _STATIC),
+            Route("/openapi.json", _description),
+        ],
+        redirect_slashes=False,
+        default=partial(serve, state),
     )
-    routes.router.redirect_slashes = False
+
+    async def routes(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await router({**scope, "app": router}, receive, send)  # so that it raises these
+        except HTTPException as error:
+            if error.status_code == 405:
+                raise Problem(405, "no such method here", headers=error.headers) from None
+            raise nothing() from None
+
     guarded: ASGIApp = Guard(
         routes,
         access,
@@ -135,21 +127,3 @@ async def _to_page(request: Request) -> Response:
 
 
 _STATIC: Final = StaticFiles(packages=[("streamkeep.server.ui", "static")], html=True)
-_PAGE: Final = (Route("/", _to_page, methods=["GET"]), Mount("/page", _STATIC))
-
-
-async def _answer(request: Request, error: Exception) -> Response:
-    """Answer a path or method that has no route."""
-    status = getattr(error, "status_code", 404)
-    if status == 405:
-        headers: dict[str, str] = getattr(error, "headers", None) or {}
-        return problem_reply(Problem(405, "no such method here", headers=headers))
-    hint = "GET /openapi.json describes all paths"
-    return problem_reply(Problem(404, "there is nothing at this path", hint=hint))
-
-
-async def _problem(request: Request, error: Exception) -> Response:
-    if isinstance(error, StreamkeepError):
-        error = problem_of(error)
-    assert isinstance(error, Problem)
-    return problem_reply(error)

@@ -10,13 +10,23 @@ from starlette.responses import Response
 
 import streamkeep
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands import keys
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.keys import KEYS
+from streamkeep.jobs import queue_names
 from streamkeep.metrics.figures import LOW_DISK, archive_figures, figures_of, store_figures
 from streamkeep.metrics.prometheus import CONTENT_TYPE, Metric, metrics_of, text_of
 from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.recovery.fsck.findings import CATALOGUE, Progress, Severity
 from streamkeep.recovery.fsck.store import check
-from streamkeep.server.http.overview import now_ms, survey
+from streamkeep.server.http.overview import (
+    keys_of,
+    now_ms,
+    sees_queue,
+    stuck_in_queue,
+    troubles,
+)
 from streamkeep.server.http.routes import Call, Found, route
 
 _SHOWN: Final = (
@@ -24,6 +34,8 @@ _SHOWN: Final = (
     "durable_commit", "checkpoint_commit",
 )  # fmt: skip
 _MOST_FINDINGS: Final = 200
+_MOST_SCANNED: Final = 2000  # streams that one look at the whole store examines
+_MOST_STUCK: Final = 50
 _MANY_COMMITS: Final = 10_000  # of a snapshot that keeps pages
 
 
@@ -75,8 +87,45 @@ def store_facts(call: Call) -> Found:
 @route("GET /store/survey", "scan xinfo|stream", heavy=True)
 def survey_store(call: Call) -> Found:
     """Sums over the streams, and the groups that are stuck."""
+    entries = size = scanned = groups = pending = 0
+    stuck: list[dict[str, Any]] = []
+    complete = True
+    with call.store.snapshot() as snapshot, translated():
+        total = snapshot.txn.rows(KEYS)
+        queues = [name for name in queue_names(call.store) if sees_queue(call.user, name)]
+        jobs = {key for name in queues for key in keys_of(name)}
+        for name, _ in keys.iter_keys(snapshot.txn):
+            if not call.user.sees(name):
+                continue
+            if scanned == _MOST_SCANNED:
+                complete = False
+                break
+            scanned += 1
+            stat = snapshot.stat(name)
+            entries += stat.length
+            size += stat.node_bytes
+            for one in snapshot.xinfo_groups(name):
+                groups += 1
+                pending += one["pending"]
+                if name not in jobs:  # which may run, or wait for a retry, as long as they like
+                    stuck += troubles(snapshot, name, one)
+        for queue in queues[:_MOST_SCANNED]:
+            stuck += stuck_in_queue(snapshot, queue)
+    stuck.sort(key=lambda one: -int(one["since_ms"] or 0))
     return {
-        **survey(call.store, call.user),
+        "streams": total if call.user.sees_all else scanned,
+        "scanned": scanned,
+        "complete": complete,
+        "entries": entries,
+        "archived": sum(
+            one.entries for one in call.store.archived_streams() if call.user.sees(one.key)
+        ),
+        "size_bytes": size,
+        "groups": groups,
+        "pending": pending,
+        "stuck": stuck[:_MOST_STUCK],
+        "queues": len(queues),
+        "time_ms": now_ms(),
         "name": call.store.path.absolute().name,
         "write": _writes(call),
         "disk_free_bytes": store_figures(call.store).disk_free_bytes,

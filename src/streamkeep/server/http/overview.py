@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot
-from streamkeep.engine.archive.segments import iter_retired
-from streamkeep.engine.commands import keys
-from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.commands.xread import has_above
-from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.read_txn import Txn
@@ -25,9 +20,7 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import NoSuchGroupError, NoSuchKeyError
 from streamkeep.format.core.id_codec import parse_id
 from streamkeep.format.core.json_form import JsonBytes, json_bytes, pending_json
-from streamkeep.format.core.keys import KEYS
 from streamkeep.format.node.node import live_ids
-from streamkeep.jobs import queue_names
 from streamkeep.jobs.layout import Names
 from streamkeep.jobs.listing import stats_of, unknown_tasks
 from streamkeep.server.access import User
@@ -43,8 +36,6 @@ from streamkeep.server.access import User
 # spread over the time of their segment.
 
 
-_LEAST_MS: Final = 60_000  # of a window that is not given
-_MOST_RETIRED: Final = 2000  # nodes that wait to be archived, and are looked at
 _EXACT: Final = 64  # nodes that are read
 _EXACT_BYTES: Final = 1 << 20
 _PARTS: Final = 4  # of a bucket
@@ -56,58 +47,6 @@ class Counted(NamedTuple):
 
     entries: list[int]
     exact: bool
-
-
-def figures(
-    store: Store[bytes], key: bytes, start_ms: int | None, end_ms: int | None, buckets: int
-) -> dict[str, Any]:
-    """Return the entries of a stream over time: live, trimmed and to be archived, archived.
-
-    Args:
-        start_ms, end_ms: the window, in Unix ms; None for the oldest entry, and for just after the
-            newest one.
-
-    Raises:
-        NoSuchKeyError: the stream does not exist.
-    """
-    with store.snapshot() as snapshot, translated():
-        stream = existing_stream(snapshot.txn, key)
-        segments = store.archived_segments(key)
-        waiting = list(islice(iter_retired(snapshot.txn, stream.number), _MOST_RETIRED))
-        record = stream.record
-        firsts = [one.first_ms for one in segments] + [node.first_id.ms for node in waiting]
-        lasts = [one.last_ms for one in segments] + [node.last_id.ms for node in waiting]
-        if record.length:
-            firsts.append(record.first_ms)
-            lasts.append(record.last_live_ms)
-        start = min(firsts, default=0) if start_ms is None else start_ms
-        end = max(lasts, default=0) + 1 if end_ms is None else end_ms
-        if start_ms is None:
-            start = max(0, min(start, end - _LEAST_MS))
-        edges = bucket_edges(start, end, buckets)
-        live = count_live(snapshot.txn, stream, edges)
-    archived = [0.0] * (len(edges) - 1)
-    retired = archived.copy()
-    erased = archived.copy()
-    for node in waiting:
-        _spread(retired, edges, node.first_id.ms, node.last_id.ms, node.entries)
-    for one in segments:
-        _spread(erased, edges, one.first_ms, one.last_ms, one.erased)
-        _spread(archived, edges, one.first_ms, one.last_ms, one.entries)
-    return {
-        "key": json_bytes(key),
-        "edges_ms": edges,
-        "live": live.entries,
-        "trimmed": [round(count) for count in retired],
-        "archived": [round(count) for count in archived],
-        "erased": [round(count) for count in erased],
-        "exact": live.exact and not segments and not waiting,
-        "first_live_ms": record.first_ms if record.length else None,
-        "last_live_ms": record.last_live_ms if record.length else None,
-        "archived_entries": sum(one.entries for one in segments),
-        "trimmed_entries": sum(node.entries for node in waiting),
-        "erased_entries": sum(one.erased for one in segments),
-    }
 
 
 def bucket_edges(start: int, end: int, buckets: int) -> list[int]:
@@ -195,7 +134,7 @@ def _nodes_at(points: list[tuple[int, float]], ms: int) -> float:
     return before + (after - before) * (ms - before_ms) / max(1, after_ms - before_ms)
 
 
-def _spread(counts: list[float], edges: list[int], first: int, last: int, entries: int) -> None:
+def spread(counts: list[float], edges: list[int], first: int, last: int, entries: int) -> None:
     """Add the entries of a segment to the buckets, as if they came evenly."""
     length = last - first + 1
     at = max(0, bisect_right(edges, first) - 1)
@@ -209,62 +148,14 @@ def _spread(counts: list[float], edges: list[int], first: int, last: int, entrie
 # --- streams and groups ---------------------------------------------------------------------------
 
 
-SPARK_BUCKETS: Final = 40
 STUCK_MS: Final = 5 * 60_000  # without progress, a group that has work to do is stuck
-_MOST_SCANNED: Final = 2000  # streams that one look at the whole store examines
-_MOST_STUCK: Final = 50
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def list_streams(
-    store: Store[bytes],
-    user: User,
-    *,
-    after: bytes | None,
-    match: bytes | None,
-    count: int,
-    span_ms: int | None,
-) -> dict[str, Any]:
-    """Return streams with keys above `after`, ascending by key.
-
-    Args:
-        match: only keys that contain this text, or match it as a pattern with `*`.
-        span_ms: also count the entries of this many last milliseconds, for a sparkline.
-    """
-    found: list[dict[str, Any]] = []
-    more = False
-    edges = None
-    pattern = Glob(match) if match and b"*" in match else None
-    text = b"" if match is None or pattern is not None else match.lower()
-    if span_ms is not None:
-        end = now_ms()
-        edges = bucket_edges(end - span_ms, end, SPARK_BUCKETS)
-    with store.snapshot() as snapshot, translated():
-        for name, _ in keys.iter_keys(snapshot.txn):
-            if (after is not None and name <= after) or not user.sees(name):
-                continue
-            if pattern is not None and not pattern.matches(name):
-                continue
-            if text not in name.lower():
-                continue
-            if len(found) == count:
-                more = True
-                break
-            found.append(_row(snapshot, name, edges))
-        total = snapshot.txn.rows(KEYS)
-    return {
-        "streams": found,
-        "next": found[-1]["key"] if more else None,
-        "total": total if user.sees_all else None,
-        "time_ms": now_ms(),
-        "edges_ms": edges,
-    }
-
-
-def _row(snapshot: Snapshot[bytes], name: bytes, edges: list[int] | None) -> dict[str, Any]:
+def row(snapshot: Snapshot[bytes], name: bytes, edges: list[int] | None) -> dict[str, Any]:
     stream = existing_stream(snapshot.txn, name)
     record = stream.record
     groups = [group_facts(snapshot, name, one) for one in snapshot.xinfo_groups(name)]
@@ -329,92 +220,7 @@ def id_ms(entry_id: str) -> int:
     return int(entry_id.partition("-")[0])
 
 
-def stream_facts(store: Store[bytes], key: bytes) -> dict[str, Any]:
-    """Return counters, retention, groups and archive of one stream.
-
-    Raises:
-        NoSuchKeyError: the stream does not exist.
-    """
-    with store.snapshot() as snapshot, translated():
-        stream = existing_stream(snapshot.txn, key)
-        record = stream.record
-        facts: dict[str, Any] = {
-            "key": json_bytes(key),
-            "length": record.length,
-            "entries_added": record.entries_added,
-            "nodes": stream.nodes(),
-            "size_bytes": stream.node_bytes(),
-            "tombstones": record.tombstones,
-            "first_id": _id_text(record.first_id()) if record.length else None,
-            "last_id": _id_text(record.last_live_id()) if record.length else None,
-            "last_generated_id": f"{record.last_ms}-{record.last_seq}",
-            "groups": [group_facts(snapshot, key, one) for one in snapshot.xinfo_groups(key)],
-            "retention": snapshot.retention(key)._asdict(),
-            "time_ms": now_ms(),
-        }
-    segments = store.archived_segments(key)
-    facts["archive"] = {
-        "segments": len(segments),
-        "entries": sum(one.entries for one in segments),
-        "size_bytes": sum(one.size_bytes for one in segments),
-        "erased_entries": sum(one.erased for one in segments),
-        "first_id": _id_text(segments[0].first_id) if segments else None,
-        "last_id": _id_text(segments[-1].last_id) if segments else None,
-    }
-    return facts
-
-
-def _id_text(entry_id: tuple[int, int]) -> str:
-    return f"{entry_id[0]}-{entry_id[1]}"
-
-
 # --- what is stuck --------------------------------------------------------------------------------
-
-
-def survey(store: Store[bytes], user: User) -> dict[str, Any]:
-    """Return sums over the streams, and which groups need attention, the worst first."""
-    entries = size = scanned = groups = pending = 0
-    stuck: list[dict[str, Any]] = []
-    complete = True
-    with store.snapshot() as snapshot, translated():
-        total = snapshot.txn.rows(KEYS)
-        queues = [name for name in queue_names(store) if sees_queue(user, name)]
-        jobs = {key for name in queues for key in keys_of(name)}
-        troubles = [
-            one for name in queues[:_MOST_SCANNED] for one in stuck_in_queue(snapshot, name)
-        ]
-        for name, _ in keys.iter_keys(snapshot.txn):
-            if not user.sees(name):
-                continue
-            if scanned == _MOST_SCANNED:
-                complete = False
-                break
-            scanned += 1
-            stat = snapshot.stat(name)
-            entries += stat.length
-            size += stat.node_bytes
-            for one in snapshot.xinfo_groups(name):
-                groups += 1
-                pending += one["pending"]
-                if (
-                    name not in jobs
-                ):  # a job may run, or wait for its retry, for as long as it likes
-                    stuck += _troubles(snapshot, name, one)
-        stuck += troubles
-    stuck.sort(key=lambda one: -int(one["since_ms"] or 0))
-    return {
-        "streams": total if user.sees_all else scanned,
-        "scanned": scanned,
-        "complete": complete,
-        "entries": entries,
-        "archived": sum(one.entries for one in store.archived_streams() if user.sees(one.key)),
-        "size_bytes": size,
-        "groups": groups,
-        "pending": pending,
-        "stuck": stuck[:_MOST_STUCK],
-        "queues": len(queues),
-        "time_ms": now_ms(),
-    }
 
 
 def keys_of(queue: str) -> tuple[bytes, ...]:
@@ -447,7 +253,7 @@ def stuck_in_queue(snapshot: Snapshot[bytes], name: str) -> list[dict[str, Any]]
     return found
 
 
-def _troubles(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> list[dict[str, Any]]:
+def troubles(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what is stuck in one group: pending entries, and entries that no consumer reads."""
     found: list[dict[str, Any]] = []
     place: dict[str, JsonBytes] = {"key": json_bytes(key), "group": json_bytes(info["name"])}

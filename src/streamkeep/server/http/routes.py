@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route as Served
+from starlette.types import Receive, Scope, Send
 
 import streamkeep
 from streamkeep.engine.api.async_store import AsyncStore
@@ -146,8 +146,18 @@ def named(request: Request, name: str) -> bytes:
 Found = dict[str, Any]
 Function = TypeVar("Function", bound=Callable[[Call], Any])
 
-# The last segment of these is an action; below /groups it may also be a parameter.
+# The last segment below these is an action; below /groups it may also be a parameter.
 _ACTIONS: Final = ("/groups/{KEY}/{GROUP}", "/queues/{NAME}")
+
+
+def nothing() -> wire.Problem:
+    hint = "GET /openapi.json describes all paths"
+    return wire.Problem(404, "there is nothing at this path", hint=hint)
+
+
+def pattern_of(path: str) -> re.Pattern[str]:
+    """Return the pattern of a path; a name in it may be empty."""
+    return re.compile(re.sub(r"{(\w+)}", lambda name: f"(?P<{name[1].lower()}>[^/]*)", path))
 
 
 @dataclass(frozen=True)
@@ -180,6 +190,10 @@ class Route:
     heavy: bool = False
     open: bool = False
 
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return pattern_of(self.path)
+
 
 ROUTES: Final[list[Route]] = []
 
@@ -195,27 +209,19 @@ def route(place: str, commands: str = "", **options: Any) -> Callable[[Function]
     return add
 
 
-def served(state: State) -> list[Served]:
-    methods: dict[str, set[str]] = {}
-    for one in ROUTES:
-        methods.setdefault(one.path, set()).add(one.method)
-    paths = [path for path in methods if not path.startswith(_ACTIONS)]
-    paths += ["/groups/{KEY}/{GROUP}", *(f"{path}/{{action}}" for path in _ACTIONS)]
-    found = []
-    for path in paths:
-        template = path.replace("{KEY}", "{key:encoded}").replace("{GROUP}", "{group:encoded}")
-        allowed = methods.get(path, {"GET"})
-        if path.startswith(("/groups", *_ACTIONS)):  # `_find` refuses others, with a reason
-            allowed = {"GET", "PUT", "POST", "DELETE"}
-        template = template.replace("{NAME}", "{name:encoded}")
-        found.append(Served(template, partial(_serve, state, path), methods=sorted(allowed)))
-    return found
-
-
-async def _serve(state: State, path: str, request: Request) -> Response:
-    named = ["group", "action"] if path.startswith("/groups") else []
-    one = _find(path, request)
-    call = Call(request, state, None if one.open else [*one.query.split(), *named])
+async def serve(state: State, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request, whose path is percent-encoded."""
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    given = dict(wire.query_pairs(scope["query_string"]))
+    known: list[str] = []
+    if path.startswith("/groups/"):
+        known = ["group", "action"]
+        if b"group" in given and path.count("/") == 2:
+            action = given.get(b"action", b"").decode("latin-1")
+            path += f"//{action}" if action else "/"
+    one, names = _find(scope["method"], path)
+    request = Request({**scope, "path_params": names}, receive)
+    call = Call(request, state, None if one.open else [*one.query.split(), *known])
     if one.whole:
         call.allow_whole(*one.commands)
     else:
@@ -229,32 +235,30 @@ async def _serve(state: State, path: str, request: Request) -> Response:
             found = await asyncio.to_thread(one.serve, call)
     else:
         found = await asyncio.to_thread(one.serve, call)
-    return wire.json_reply(found, one.status) if isinstance(found, dict) else found
+    reply = wire.json_reply(found, one.status) if isinstance(found, dict) else found
+    await reply(scope, receive, send)
 
 
-def _find(path: str, request: Request) -> Route:
-    """Return the route of a request, whose path may leave group and action to parameters."""
-    action = request.path_params.get("action", "")
-    given = dict(wire.query_pairs(request.scope["query_string"]))
-    if path == "/groups/{KEY}" and b"group" in given:
-        path += "/{GROUP}"
-        action = given.get(b"action", b"").decode("latin-1")
-    base = path.removesuffix("/{action}")
-    path = f"{base}/{action}" if action else base
-    known = {one.method: one for one in ROUTES if one.path == path}
-    if not known:
-        below = [one.path.removeprefix(f"{base}/") for one in ROUTES]
-        actions = sorted({one for one in below if "/" not in one})
-        raise wire.Problem(
-            404, f"no action {action!r}", hint=f"the actions are {', '.join(actions)}"
-        )
-    method = "GET" if request.method == "HEAD" else request.method  # its body is not sent
-    if method not in known:
-        if path == "/groups/{KEY}":
-            raise wire.Problem(405, "name a group: /groups/KEY/GROUP")
-        headers = {"allow": ", ".join(sorted(known))}
-        raise wire.Problem(405, f"use {' or '.join(sorted(known))}", headers=headers)
-    return known[method]
+def _find(method: str, path: str) -> tuple[Route, dict[str, str]]:
+    """Return the route of a request, and what its path names."""
+    found = {one.method: (one, at) for one in ROUTES if (at := one.pattern.fullmatch(path))}
+    if method == "HEAD":
+        method = "GET"  # its body is not sent
+    if method in found:
+        one, at = found[method]
+        return one, at.groupdict()
+    if not found:
+        base, _, action = path.rpartition("/")
+        for above in _ACTIONS:
+            if action and pattern_of(above).fullmatch(base):
+                below = [one.path.removeprefix(f"{above}/") for one in ROUTES]
+                names = ", ".join(sorted({one for one in below if "/" not in one}))
+                raise wire.Problem(404, f"no action {action!r}", hint=f"the actions are {names}")
+        raise nothing()
+    if path.startswith("/groups/") and path.count("/") == 2:
+        raise wire.Problem(405, "name a group: /groups/KEY/GROUP")
+    headers = {"allow": ", ".join(sorted(found))}
+    raise wire.Problem(405, f"use {' or '.join(sorted(found))}", headers=headers)
 
 
 # --- the description of all routes ----------------------------------------------------------------

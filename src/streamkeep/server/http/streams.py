@@ -6,14 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.types import ASGIApp
 
+from streamkeep.engine.archive.segments import iter_retired
+from streamkeep.engine.commands import keys
+from streamkeep.engine.commands.glob import Glob
+from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.tables.existing import existing_stream
+from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.core.keys import KEYS
 from streamkeep.server.http import overview, wire
 from streamkeep.server.http.entries import (
     MOST,
@@ -103,22 +111,46 @@ _APPEND: Final = ("id", "maxlen", "nomkstream", "producer", "as", "headers")
 _MOST_ENTRIES: Final = 10_000  # of one POST
 _PIECE: Final = 1000  # entries that are sent at once, up to the one with which they have STEP_BYTES
 _MS: Final = 1 << 60
+_SPARK_BUCKETS: Final = 40
+_LEAST_MS: Final = 60_000  # of a window that is not given
+_MOST_RETIRED: Final = 2000  # nodes that wait to be archived, and are looked at
 
 
 @route("GET /streams", "scan xinfo|stream", query="after match count figures")
 def streams(call: Call) -> Found:
     """List streams by key."""
+    after, match = call.data("after"), call.data("match")
+    count = call.number("count", 50, 1, 1000)
     span_ms = call.maybe_number("figures", 1000, _MS)
+    found: list[dict[str, Any]] = []
+    more = False
+    edges = None
+    pattern = Glob(match) if match and b"*" in match else None
+    text = b"" if match is None or pattern is not None else match.lower()
     if span_ms is not None:
         call.allow("xrange")
-    return overview.list_streams(
-        call.store,
-        call.user,
-        after=call.data("after"),
-        match=call.data("match"),
-        count=call.number("count", 50, 1, 1000),
-        span_ms=span_ms,
-    )
+        end = overview.now_ms()
+        edges = overview.bucket_edges(end - span_ms, end, _SPARK_BUCKETS)
+    with call.store.snapshot() as snapshot, translated():
+        for name, _ in keys.iter_keys(snapshot.txn):
+            if (after is not None and name <= after) or not call.user.sees(name):
+                continue
+            if pattern is not None and not pattern.matches(name):
+                continue
+            if text not in name.lower():
+                continue
+            if len(found) == count:
+                more = True
+                break
+            found.append(overview.row(snapshot, name, edges))
+        total = snapshot.txn.rows(KEYS)
+    return {
+        "streams": found,
+        "next": found[-1]["key"] if more else None,
+        "total": total if call.user.sees_all else None,
+        "time_ms": overview.now_ms(),
+        "edges_ms": edges,
+    }
 
 
 @route(
@@ -166,7 +198,36 @@ def _shown(page: Page, as_pairs: bool) -> Found:
 @route("GET /streams/{KEY}/info", "xinfo|stream")
 def info(call: Call) -> Found:
     """Counters, retention, groups and archive of a stream."""
-    return overview.stream_facts(call.store, call.key)
+    with call.store.snapshot() as snapshot, translated():
+        stream = existing_stream(snapshot.txn, call.key)
+        record = stream.record
+        facts: dict[str, Any] = {
+            "key": json_bytes(call.key),
+            "length": record.length,
+            "entries_added": record.entries_added,
+            "nodes": stream.nodes(),
+            "size_bytes": stream.node_bytes(),
+            "tombstones": record.tombstones,
+            "first_id": str(StreamId(*record.first_id())) if record.length else None,
+            "last_id": str(StreamId(*record.last_live_id())) if record.length else None,
+            "last_generated_id": f"{record.last_ms}-{record.last_seq}",
+            "groups": [
+                overview.group_facts(snapshot, call.key, one)
+                for one in snapshot.xinfo_groups(call.key)
+            ],
+            "retention": snapshot.retention(call.key)._asdict(),
+            "time_ms": overview.now_ms(),
+        }
+    segments = call.store.archived_segments(call.key)
+    facts["archive"] = {
+        "segments": len(segments),
+        "entries": sum(one.entries for one in segments),
+        "size_bytes": sum(one.size_bytes for one in segments),
+        "erased_entries": sum(one.erased for one in segments),
+        "first_id": str(segments[0].first_id) if segments else None,
+        "last_id": str(segments[-1].last_id) if segments else None,
+    }
+    return facts
 
 
 @route(
@@ -188,8 +249,45 @@ def searched(call: Call) -> Found:
 @route("GET /streams/{KEY}/figures", "xrange", query="start_ms end_ms buckets", heavy=True)
 def timeline(call: Call) -> Found:
     """Entries over time, live and archived; counted or, where they are many, estimated."""
-    start, end = call.maybe_number("start_ms", 0, _MS), call.maybe_number("end_ms", 1, _MS)
-    return overview.figures(call.store, call.key, start, end, call.number("buckets", 60, 1, 240))
+    start_ms, end_ms = call.maybe_number("start_ms", 0, _MS), call.maybe_number("end_ms", 1, _MS)
+    with call.store.snapshot() as snapshot, translated():
+        stream = existing_stream(snapshot.txn, call.key)
+        segments = call.store.archived_segments(call.key)
+        waiting = list(islice(iter_retired(snapshot.txn, stream.number), _MOST_RETIRED))
+        record = stream.record
+        firsts = [one.first_ms for one in segments] + [node.first_id.ms for node in waiting]
+        lasts = [one.last_ms for one in segments] + [node.last_id.ms for node in waiting]
+        if record.length:
+            firsts.append(record.first_ms)
+            lasts.append(record.last_live_ms)
+        start = min(firsts, default=0) if start_ms is None else start_ms
+        end = max(lasts, default=0) + 1 if end_ms is None else end_ms
+        if start_ms is None:
+            start = max(0, min(start, end - _LEAST_MS))
+        edges = overview.bucket_edges(start, end, call.number("buckets", 60, 1, 240))
+        live = overview.count_live(snapshot.txn, stream, edges)
+    archived = [0.0] * (len(edges) - 1)
+    retired = archived.copy()
+    erased = archived.copy()
+    for node in waiting:
+        overview.spread(retired, edges, node.first_id.ms, node.last_id.ms, node.entries)
+    for one in segments:
+        overview.spread(erased, edges, one.first_ms, one.last_ms, one.erased)
+        overview.spread(archived, edges, one.first_ms, one.last_ms, one.entries)
+    return {
+        "key": json_bytes(call.key),
+        "edges_ms": edges,
+        "live": live.entries,
+        "trimmed": [round(count) for count in retired],
+        "archived": [round(count) for count in archived],
+        "erased": [round(count) for count in erased],
+        "exact": live.exact and not segments and not waiting,
+        "first_live_ms": record.first_ms if record.length else None,
+        "last_live_ms": record.last_live_ms if record.length else None,
+        "archived_entries": sum(one.entries for one in segments),
+        "trimmed_entries": sum(node.entries for node in waiting),
+        "erased_entries": sum(one.erased for one in segments),
+    }
 
 
 # --- reading ------------------------------------------------------------------------------------
