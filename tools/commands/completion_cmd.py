@@ -45,13 +45,22 @@ def install(shell: Annotated[str, click.Choice(SHELLS)] | None = None) -> None:
     Args:
         shell ([bash|zsh|fish]):
     """
-    shell = shell or _own_shell()
+    shell = shell or Path(os.environ.get("SHELL", "")).name
+    if shell not in SHELLS:
+        known = ", ".join(SHELLS)
+        raise click.UsageError(f"the shell is not known: $SHELL is {shell!r}; name one of {known}")
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise Failure(f"this version of click does not know {shell}")
+    root = click.get_current_context().find_root().command
+    # `source` of bash first runs a bash to see its version; the script itself needs none.
+    made = kind(root, {}, "streamkeep", COMPLETE_VARIABLE)
     variable, folder, name = _PLACES[shell]
     base = os.environ.get(variable)
     path = (Path(base) if base else Path.home() / folder) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
-        file.write(_script(shell).encode())
+        file.write((made.source_template % made.source_vars()).encode())
     if common.as_json():
         output.summary(shell=shell, file=str(path))
         return
@@ -60,22 +69,3 @@ def install(shell: Annotated[str, click.Choice(SHELLS)] | None = None) -> None:
         output.note(f"next: in ~/.zshrc, before compinit: fpath+=({path.parent})")
     else:
         output.note("next: start a new shell")
-
-
-def _own_shell() -> str:
-    name = Path(os.environ.get("SHELL", "")).name
-    if name not in SHELLS:
-        known = ", ".join(SHELLS)
-        raise click.UsageError(f"the shell is not known: $SHELL is {name!r}; name one of {known}")
-    return name
-
-
-def _script(shell: str) -> str:
-    """Return the script of a shell, which runs `streamkeep` for each completion."""
-    found = get_completion_class(shell)
-    if found is None:
-        raise Failure(f"this version of click does not know {shell}")
-    root = click.get_current_context().find_root().command
-    # `source` of bash first runs a bash to see its version; the script itself needs none.
-    one = found(root, {}, "streamkeep", COMPLETE_VARIABLE)
-    return one.source_template % one.source_vars()

@@ -23,7 +23,7 @@ from streamkeep.tools.base.common import Failure
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.terminal import binary_output
 from streamkeep.tools.commands.archive_cmd import BlockLimit
-from streamkeep.transfer import DumpFormat, DumpReport, Heading, Slot
+from streamkeep.transfer import DumpFormat, Heading, Slot
 from streamkeep.transfer import dump as dump_file
 from streamkeep.transfer.dump_file import DEFAULT_REDIS, dump_group
 from streamkeep.transfer.formats import BINARY_FORMATS, dump_format
@@ -156,15 +156,26 @@ def dump(
         if segment or journal or checkpoint:
             arguments.refuse_options("does not go with a file that is shown", "store_path", "key")
         if segment is not None:
-            items = inspect_segment(segment, as_bytes=as_bytes, max_block_bytes=max_block_bytes)
-            _print(items)
+            _print(inspect_segment(segment, as_bytes=as_bytes, max_block_bytes=max_block_bytes))
         elif journal is not None:
             _print(inspect_journal(journal))
         elif checkpoint is not None:
             _print(inspect_checkpoints(checkpoint))
         else:
             path = arguments.given_store(store_path)
-            _look(path, key, node, group, table, count, as_bytes=as_bytes)
+            if table is None and key is None:
+                raise click.UsageError("--node and --group need KEY")
+            with open_store(path, readonly=True) as store:
+                if table is not None:
+                    _print(inspect_table(store, table, key=key, count=count))
+                elif key is not None and node is not None:
+                    _print(inspect_node(store, key, node, as_bytes=as_bytes))
+                elif key is not None and group is not None and as_bytes:
+                    _print(inspect_group(store, key, group))
+                elif key is not None and group is not None:
+                    form: Literal["jsonl", "text"] = "jsonl" if common.as_json() else "text"
+                    dump_group(store, binary_output(), key, group, format=form)
+                    output.done(damaged=0)
         return
     store_path = arguments.given_store(store_path)
     arguments.refuse_options("is for the blocks of --segment", "max_block_bytes")
@@ -182,6 +193,13 @@ def dump(
             raise click.UsageError(f"{error}, as in --format jsonl") from error
     if target == STDOUT and chosen in BINARY_FORMATS and sys.stdout.isatty():
         raise Failure(f"{chosen} is not for a terminal", hint="--output FILE")
+    types_of = {}
+    for text in types:
+        field, equals, kind = text.rpartition(b"=")
+        if not equals:
+            shown = quoting.shown(text)
+            raise click.UsageError(f"--type {shown} is not FIELD=TYPE, such as n=int64")
+        types_of[field] = kind.decode("utf-8", "replace")
     sink = target if target != STDOUT else binary_output()  # before rich takes over the stream
     with (
         open_store(store_path, readonly=True) as store,
@@ -194,49 +212,35 @@ def dump(
             format=chosen,
             keys=None if key is None else [key],
             count=count,
-            types=dict(map(_field_type, types)) or None,
+            types=types_of or None,
             progress=lambda one: advance(one.done, one.total, one.entries),
             **{**vars(written), "fields": written.fields or None},
         )
     if report.unfinished:
         left_out = count_text(report.unfinished, "stream")
         output.note(f"left out: {left_out} of loads that are running or were killed")
-    _report(report, target)
-
-
-def _field_type(text: bytes) -> tuple[bytes, str]:
-    field, equals, kind = text.rpartition(b"=")
-    if not equals:
-        raise click.UsageError(f"--type {quoting.shown(text)} is not FIELD=TYPE, such as n=int64")
-    return field, kind.decode("utf-8", "replace")
-
-
-def _look(
-    store_path: Path,
-    key: bytes | None,
-    node: bytes | None,
-    group: bytes | None,
-    table: str | None,
-    count: int | None,
-    *,
-    as_bytes: bool,
-) -> None:
-    """Print how a store keeps something."""
-    if table is None and key is None:
-        raise click.UsageError("--node and --group need KEY")
-    with open_store(store_path, readonly=True) as store:
-        if table is not None:
-            _print(inspect_table(store, table, key=key, count=count))
-            return
-        assert key is not None
-        if node is not None:
-            _print(inspect_node(store, key, node, as_bytes=as_bytes))
-        elif group is not None and as_bytes:
-            _print(inspect_group(store, key, group))
-        elif group is not None:
-            form: Literal["jsonl", "text"] = "jsonl" if common.as_json() else "text"
-            dump_group(store, binary_output(), key, group, format=form)
-            output.done(damaged=0)
+    if common.as_json():
+        output.summary(
+            output=target,
+            streams=report.streams,
+            entries=report.entries,
+            size_bytes=report.size_bytes,
+            dropped=report.dropped,
+            duration_ms=round(report.seconds * 1000),
+        )
+        return
+    if target != STDOUT:
+        rate = f"{report.entries / max(report.seconds, 1e-9):,.0f} entries/s"
+        known = report.size_bytes is not None
+        size = f", {size_text(report.size_bytes or 0)}" if known else ""
+        output.note(
+            f"{target}: {count_text(report.streams, 'stream')}, "
+            f"{entries_text(report.entries)}{size} in {output.span_text(report.seconds)} "
+            f"({rate})"
+        )
+    output.note_losses(report.dropped)
+    if report.newer_keeps_more:
+        output.note(f"next: --redis {NEWEST} keeps more")
 
 
 def _print(items: Iterable[Item]) -> None:
@@ -270,28 +274,3 @@ def _print(items: Iterable[Item]) -> None:
                 value=item.value,
             )
     output.done(damaged=damaged)
-
-
-def _report(report: DumpReport, target: str) -> None:
-    if common.as_json():
-        output.summary(
-            output=target,
-            streams=report.streams,
-            entries=report.entries,
-            size_bytes=report.size_bytes,
-            dropped=report.dropped,
-            duration_ms=round(report.seconds * 1000),
-        )
-        return
-    if target != STDOUT:
-        rate = f"{report.entries / max(report.seconds, 1e-9):,.0f} entries/s"
-        known = report.size_bytes is not None
-        size = f", {size_text(report.size_bytes or 0)}" if known else ""
-        output.note(
-            f"{target}: {count_text(report.streams, 'stream')}, "
-            f"{entries_text(report.entries)}{size} in {output.span_text(report.seconds)} "
-            f"({rate})"
-        )
-    output.note_losses(report.dropped)
-    if report.newer_keeps_more:
-        output.note(f"next: --redis {NEWEST} keeps more")

@@ -15,7 +15,7 @@ from streamkeep.format import quoting
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.redis.resp import split_line
-from streamkeep.server.commands.command_table import FREES, READS, Spec, find
+from streamkeep.server.commands.command_table import FREES, READS, find
 from streamkeep.server.commands.replies import NIL_ARRAY, Status, plain
 from streamkeep.server.commands.summaries import SUMMARIES
 from streamkeep.tools.base import common, output
@@ -39,21 +39,18 @@ class _Session(ExitStack):
         self._store: Store | None = None
         self._writes = False
 
-    def store_for(self, one: Spec) -> Store:
-        writes = one.kind != READS
-        if self._store is None or (writes and not self._writes):
-            self.close()
-            self._writes = writes
-            opened = open_store(self._path, readonly=not writes, create=one.creates)
-            self._store = self.enter_context(opened)
-        return self._store
-
     def run(self, words: list[bytes]) -> Any:
         """Run a command; return its reply, or raise CommandError."""
         if words[0].upper() == b"PING":
             return words[1] if len(words) > 1 else Status("PONG")
         spec = find(words)
-        store = self.store_for(spec)
+        writes = spec.kind != READS
+        if self._store is None or (writes and not self._writes):
+            self.close()
+            self._writes = writes
+            opened = open_store(self._path, readonly=not writes, create=spec.creates)
+            self._store = self.enter_context(opened)
+        store = self._store
         if spec.parse is not None:
             waiting = spec.parse(words, int(PAIRS))
             call = waiting.call

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -47,11 +47,7 @@ _WORTH_SAYING: Final = 1 << 20  # bytes that `compact` would free
 LATE_MS: Final = 60_000  # without news, after which a copy elsewhere needs attention
 
 
-class Problem(NamedTuple):
-    """What needs attention: the state that it puts the store in, and in words."""
-
-    state: str
-    text: str
+Problems = list[tuple[str, str]]  # the state that each puts the store in, and in words
 
 
 @command()
@@ -93,14 +89,14 @@ def status(
     from streamkeep.metrics import figures_of
     from streamkeep.metrics.figures import LOW_DISK
 
-    problems: list[Problem] = []
+    problems: Problems = []
     checked = last_check(store_path)
     if checked is not None and checked.damaged():
         counted = count_text(checked.errors, "error")
         if checked.warnings:
             counted += f" and {count_text(checked.warnings, 'warning')}"
         following = f"next: streamkeep fsck {shlex.quote(str(store_path))}"
-        problems.append(Problem("damaged", f"the last check found {counted}; {following}"))
+        problems.append(("damaged", f"the last check found {counted}; {following}"))
     newest: BackupRow | None = None
     facts: dict[str, Any] = {"path": str(store_path), "open_by": processes_with(store_path)}
     try:
@@ -115,20 +111,19 @@ def status(
                 problems += _of_queue(snapshot, queue, store_path)
             newest = last_backup(snapshot)
     except RecoveryNeededError as error:
-        problems.append(Problem("recovering", str(error)))
+        problems.append(("recovering", str(error)))
     except StoreLockedError as error:
-        problems.append(Problem("locked", str(error)))
+        problems.append(("locked", str(error)))
     disk = os.statvfs(store_path)
     free = disk.f_bavail * disk.f_frsize
     if free < LOW_DISK:
-        problems.append(Problem("full", f"the disk has {size_text(free)} left"))
+        problems.append(("full", f"the disk has {size_text(free)} left"))
     facts |= {"data_bytes": (store_path / DATA_FILE).stat().st_size, "disk_free_bytes": free}
     facts |= _backup(backup_path, newest, max_backup_age, facts.get("last_commit"), problems)
     facts["last_check"] = None if checked is None else asdict(checked)
-    state = problems[0].state if problems else "ok"
+    state = problems[0][0] if problems else "ok"
     if common.as_json():
-        texts = [one.text for one in problems]
-        output.summary(state=state, problems=texts, **facts)
+        output.summary(state=state, problems=[text for _, text in problems], **facts)
     else:
         _print(store_path, state, facts, problems)
     if problems:
@@ -139,22 +134,22 @@ def status(
 # --- what there is to say -----------------------------------------------------------------------
 
 
-def _copies(found: StoreFigures, problems: list[Problem]) -> dict[str, Any]:
+def _copies(found: StoreFigures, problems: Problems) -> dict[str, Any]:
     now_ms = time.time() * 1000
     for one in found.copies:
         age_ms = now_ms - one.shipped_ms
         if one.behind and age_ms > LATE_MS:
             text = f"the copy in {one.target} lacks {count_text(one.behind, 'commit')}"
-            problems.append(Problem("copy", f"{text}; next: `streamkeep ship` must be running"))
+            problems.append(("copy", f"{text}; next: `streamkeep ship` must be running"))
         if one.missing_segments:
             missing = count_text(one.missing_segments, "segment")
-            problems.append(Problem("copy", f"the copy in {one.target} lacks {missing}"))
+            problems.append(("copy", f"the copy in {one.target} lacks {missing}"))
     follows, redis = found.follows, found.redis
     if redis is not None and now_ms - redis.time_ms > LATE_MS:
         since = durations.duration_text(now_ms - redis.time_ms)
         text = f"the store has nothing that came from {redis.source} in the last {since}"
         following = "next: `streamkeep follow` must be running, or end with --detach"
-        problems.append(Problem("redis", f"{text}; {following}"))
+        problems.append(("redis", f"{text}; {following}"))
     return {
         "copies": [one._asdict() for one in found.copies],
         "follows": None if follows is None else follows._asdict(),
@@ -162,57 +157,33 @@ def _copies(found: StoreFigures, problems: list[Problem]) -> dict[str, Any]:
     }
 
 
-def _copy_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is known of copies elsewhere, and of what a standby follows."""
-    now_ms = time.time() * 1000
-
-    def ago(time_ms: int) -> str:
-        return f"{durations.duration_text(max(0, now_ms - time_ms))} ago" if time_ms else "never"
-
-    for one in facts["copies"]:
-        behind = f"{count_text(one['behind'], 'commit')} behind, " if one["behind"] else ""
-        text = f"{behind}shipped {ago(one['shipped_ms'])}, proved {ago(one['proved_ms'])}"
-        yield "copy", f"{one['target']}: {text}"
-    follows = facts["follows"]
-    if follows is not None:
-        text = f"commit {follows['commit_number']} was made {ago(follows['time_ms'])}"
-        yield "standby", f"of {follows['source']}: {text}"
-    redis = facts["redis"]
-    if redis is not None:
-        done = f"{count_text(redis['commands'], 'command')}, "
-        done += f"the last one came {ago(redis['time_ms'])}"
-        done += f"; all streams were taken {count_text(redis['full'], 'time')}"
-        anew = "" if redis["replication_id"] else "; all streams are to be taken anew"
-        yield "follows", f"{redis['source']}: {done}{anew}"
-
-
 def _of_queue(
     snapshot: Snapshot[bytes], queue: QueueFigures, store_path: Path
-) -> Iterator[Problem]:
+) -> Iterator[tuple[str, str]]:
     """Yield what needs attention in a queue, by the rules of the page."""
     name = f"queue {queue.name!r}"
     for text in parked_texts(snapshot, queue.name, store_path):
-        yield Problem("parked", text)
+        yield ("parked", text)
     for one in stuck_in_queue(snapshot, queue.name):
         if one["kind"] == "dead":
             at = f"{shlex.quote(str(store_path))} --queue {shlex.quote(queue.name)}"
             letters = count_text(one["letters"], "dead letter")
-            yield Problem("dead", f"{name} has {letters}; next: streamkeep queue dead {at}")
+            yield ("dead", f"{name} has {letters}; next: streamkeep queue dead {at}")
         elif one["kind"] == "idle":
             jobs = count_text(one["waiting"], "job waits", "jobs wait")
             since = durations.duration_text(one["since_ms"])
             text = f"{jobs}, the oldest for {since}, and no worker lives; next: streamkeep work"
-            yield Problem("idle", f"{name}: {text}")
+            yield ("idle", f"{name}: {text}")
 
 
-def _groups(figures: Figures, max_lag: int | None, problems: list[Problem]) -> dict[str, Any]:
+def _groups(figures: Figures, max_lag: int | None, problems: Problems) -> dict[str, Any]:
     """Return sums over the groups, and which has most to read; an unknown lag counts as none."""
     groups = [(one, stream.key) for stream in figures.streams for one in stream.groups]
     highest = max(groups, key=lambda one: one[0].lag or 0, default=None)
     lag = 0 if highest is None else highest[0].lag or 0
     if highest is not None and max_lag is not None and lag > max_lag:
         where = f"group {quoting.named(highest[0].name)} of {quoting.named(highest[1])}"
-        problems.append(Problem("lagging", f"{where} has {entries_text(lag)} to read"))
+        problems.append(("lagging", f"{where} has {entries_text(lag)} to read"))
     lagging = highest if lag else None
     slowest = max(groups, key=lambda one: one[0].oldest_pending_ms, default=None)
     stuck = slowest if slowest is not None and slowest[0].pending else None
@@ -234,7 +205,7 @@ def _backup(
     newest: BackupRow | None,
     max_age: int | None,
     last_commit: int | None,
-    problems: list[Problem],
+    problems: Problems,
 ) -> dict[str, Any]:
     """Return what is known of the backup at `target`, or of the newest that the store knows of."""
     row = newest
@@ -246,11 +217,11 @@ def _backup(
             raise Failure(f"{target}: not a backup", hint=hint, status=Exit.UNREADABLE)
     if row is None:
         if max_age is not None:
-            problems.append(Problem("backup", "the store knows of no backup"))
+            problems.append(("backup", "the store knows of no backup"))
         return {"backup": None}
     age = max(0, round(time.time() * 1000) - row.time_ms)
     if max_age is not None and age > max_age:
-        problems.append(Problem("backup", f"the backup is {durations.duration_text(age)} old"))
+        problems.append(("backup", f"the backup is {durations.duration_text(age)} old"))
     since = None if last_commit is None else last_commit - row.commit_number
     if since and newest is not None and newest.commit_number == row.commit_number:
         since -= 1  # the commit that recorded the backup
@@ -267,45 +238,59 @@ def _backup(
 # --- text ---------------------------------------------------------------------------------------
 
 
-def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem]) -> None:
+def _print(path: Path, state: str, facts: dict[str, Any], problems: Problems) -> None:
+    now_ms, last_commit = time.time() * 1000, facts.get("last_commit")
+
+    def ago(time_ms: int) -> str:
+        return f"{durations.duration_text(max(0, now_ms - time_ms))} ago" if time_ms else "never"
+
     output.line(f"{path}: {'no problem is known' if state == 'ok' else state}")
-    rows = [("problem", one.text) for one in problems]
+    rows = [("problem", text) for _, text in problems]
     free = size_text(facts["disk_free_bytes"])
     less = facts.get("reusable_bytes", 0)
     frees = f" (`compact` would free {size_text(less)})" if less >= _WORTH_SAYING else ""
     rows.append(("sizes", f"data {size_text(facts['data_bytes'])}{frees}, {free} free on the disk"))
-    if "last_commit" in facts:
-        rows += _open_rows(facts)
+    if last_commit is not None:  # it could be opened
+        rows += _rows_of_streams(facts)
     names = [f"{one['process']} ({one['name']})" for one in facts["open_by"]]
     rows.append(("open by", ", ".join(names) or "no other process"))
     backup = facts.get("backup")
     if backup is not None:
-        age = durations.duration_text(max(0, time.time() * 1000 - backup["time_ms"]))
+        age = durations.duration_text(max(0, now_ms - backup["time_ms"]))
         since = backup["commits_since"]
         later = "" if since is None else f", {count_text(since, 'commit')} ago"
         rows.append(("backup", f"{time_text(backup['time_ms'])}, {age} old{later}"))
     else:
         rows.append(("backup", "none known"))
-    rows += _copy_rows(facts) if "copies" in facts else ()
-    rows.append(("checked", _checked_text(path, facts)))
+    for one in facts.get("copies", ()):
+        behind = f"{count_text(one['behind'], 'commit')} behind, " if one["behind"] else ""
+        text = f"{behind}shipped {ago(one['shipped_ms'])}, proved {ago(one['proved_ms'])}"
+        rows.append(("copy", f"{one['target']}: {text}"))
+    if (follows := facts.get("follows")) is not None:
+        text = f"commit {follows['commit_number']} was made {ago(follows['time_ms'])}"
+        rows.append(("standby", f"of {follows['source']}: {text}"))
+    if (redis := facts.get("redis")) is not None:
+        done = f"{count_text(redis['commands'], 'command')}, "
+        done += f"the last one came {ago(redis['time_ms'])}"
+        done += f"; all streams were taken {count_text(redis['full'], 'time')}"
+        anew = "" if redis["replication_id"] else "; all streams are to be taken anew"
+        rows.append(("follows", f"{redis['source']}: {done}{anew}"))
+    checked = facts["last_check"]
+    if checked is None:
+        rows.append(("checked", f"never; next: streamkeep fsck {shlex.quote(str(path))}"))
+    else:
+        result = "damaged" if checked["errors"] + checked["warnings"] else "clean"
+        how = ", quickly" if checked["quick"] else ""
+        since = (last_commit or 0) - checked["commit"]
+        later = f", {count_text(since, 'commit')} before now" if since > 0 else ""
+        age = durations.duration_text(max(0, now_ms - checked["time_ms"]))
+        when = f"{time_text(checked['time_ms'])}, {age} ago"
+        rows.append(("checked", f"{result}{how}, {when}{later}"))
     for name, text in rows:
         output.line(f"  {name:<9}  {text}")
 
 
-def _checked_text(path: Path, facts: dict[str, Any]) -> str:
-    """Say when the store was last checked, and how much has come since."""
-    found = facts["last_check"]
-    if found is None:
-        return f"never; next: streamkeep fsck {shlex.quote(str(path))}"
-    age = durations.duration_text(max(0, time.time() * 1000 - found["time_ms"]))
-    result = "damaged" if found["errors"] + found["warnings"] else "clean"
-    how = ", quickly" if found["quick"] else ""
-    text = f"{result}{how}, {time_text(found['time_ms'])}, {age} ago"
-    since = facts.get("last_commit", 0) - found["commit"]
-    return text + (f", {count_text(since, 'commit')} before now" if since > 0 else "")
-
-
-def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+def _rows_of_streams(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows = durability_rows(facts)
     text = f"{count_text(facts['groups'], 'group')}, {facts['pending']:,} pending"
     rows.append(("groups", f"{count_text(facts['streams'], 'stream')}, {text}"))
@@ -360,7 +345,12 @@ def top(store_path: StorePath, interval: Ms = 1_000, once: bool = False) -> None
         before = figures_of(store)
         if once or common.as_json() or not sys.stdout.isatty():
             time.sleep(seconds)
-            _print_once(before, figures_of(store))
+            now = figures_of(store)
+            if common.as_json():
+                _print_json(before, now)
+            else:
+                for line in lines_of(before, now):
+                    output.line(line)
             return
         from rich.console import Console
         from rich.text import Text
@@ -385,11 +375,7 @@ def fitting(lines: list[str], columns: int, height: int) -> list[str]:
     return [set_cell_size(visible(line), columns).rstrip() for line in lines]
 
 
-def _print_once(before: Figures, now: Figures) -> None:
-    if not common.as_json():
-        for line in lines_of(before, now):
-            output.line(line)
-        return
+def _print_json(before: Figures, now: Figures) -> None:
     rates = _rates(before, now)
     for stream in now.streams:
         output.json_line(
@@ -418,12 +404,6 @@ def _counts(figures: Figures) -> dict[bytes | str, int]:
     return found
 
 
-def _urgency(stream: StreamFigures) -> tuple[int, int]:
-    """Return what puts a stream first: minutes that an entry is pending, entries to read."""
-    pending = max((one.oldest_pending_ms for one in stream.groups), default=0)
-    return pending // 60_000, max((one.lag or 0 for one in stream.groups), default=0)
-
-
 def lines_of(before: Figures, now: Figures) -> list[str]:
     store = now.store
     seconds = max(1, now.time_ms - before.time_ms) / 1000
@@ -446,7 +426,13 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
         headings: tuple[str, ...] = ("QUEUE", *STATES, "done", "oldest", "workers")
         head += [*output.table_lines(headings, rows, left=(0,), width=None), ""]
     rows = []
-    for stream in sorted(now.streams, key=_urgency, reverse=True):
+
+    def urgency(stream: StreamFigures) -> tuple[int, int]:
+        """Return what puts a stream first: minutes that an entry is pending, entries to read."""
+        pending = max((one.oldest_pending_ms for one in stream.groups), default=0)
+        return pending // 60_000, max((one.lag or 0 for one in stream.groups), default=0)
+
+    for stream in sorted(now.streams, key=urgency, reverse=True):
         name, rate = output.cut(quoting.shown(stream.key)), f"{rates[stream.key]:,.0f}/s"
         shown = [_group_cells(group) for group in stream.groups] or [("-",) * 5]
         rows += [(name, f"{stream.length:,}", rate, *cells) for cells in shown]

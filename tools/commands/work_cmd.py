@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -102,8 +102,22 @@ def work(
     found = _queues(target, queues)
     with _log_to_stderr(log_json or as_json()):
         if chosen == "processes":
-            beside = None if ship is None else partial(_shipping, found, ship)
-            _run_processes(found, concurrency, grace, max(0, max_memory), beside)
+            from streamkeep.jobs.worker_processes import Processes
+
+            pool = Processes(
+                found,
+                concurrency=concurrency,
+                grace=grace / 1000,
+                max_memory=max(0, max_memory),
+                beside=None if ship is None else partial(_shipping, found, ship),
+            )
+            on_signals(pool.stop)
+            if not pool.run():
+                raise Failure(
+                    "the processes of the worker ended again and again before they could work",
+                    hint="see the log above; the same with --threads shows the error in one "
+                    "process",
+                )
             return
         from streamkeep.jobs.worker import Worker
 
@@ -135,30 +149,6 @@ def _shipping(queues: list[Queue], target: str | None) -> Iterator[None]:
         raise click.UsageError("--ship needs queues of one store")
     with shipping(queues[0].store, target):
         yield
-
-
-def _run_processes(
-    queues: list[Queue],
-    concurrency: int,
-    grace: int,
-    max_memory: int,
-    beside: Callable[[], AbstractContextManager[None]] | None,
-) -> None:
-    from streamkeep.jobs.worker_processes import Processes
-
-    pool = Processes(
-        queues,
-        concurrency=concurrency,
-        grace=grace / 1000,
-        max_memory=max_memory,
-        beside=beside,
-    )
-    on_signals(pool.stop)
-    if not pool.run():
-        raise Failure(
-            "the processes of the worker ended again and again before they could work",
-            hint="see the log above; the same with --threads shows the error in one process",
-        )
 
 
 # --- the log ------------------------------------------------------------------------------------
