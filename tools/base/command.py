@@ -84,9 +84,9 @@ class StoreCommand(_Shared):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; write its output before any error message."""
         common.given(ctx).began = time.perf_counter()
+        common.given(ctx).finishes = self.finishes
         try:
-            with output.to_the_end(self.finishes):
-                result = super().invoke(ctx)
+            result = super().invoke(ctx)
             output.flush()  # here, where a closed pipe ends quietly, not when Python shuts down
             return result
         except click.exceptions.Exit:

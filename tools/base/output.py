@@ -51,28 +51,13 @@ def note(text: str) -> None:
 
 def _emit(text: str) -> None:
     try:
-        if _reader_gone:
+        if common.given().reader_gone:
             raise BrokenPipeError
         unguarded(sys.stdout).write(text)
     except BrokenPipeError:
-        if not _to_the_end:
+        if not common.given().finishes:
             raise
         give_up()
-
-
-@contextmanager
-def to_the_end(wanted: bool) -> Iterator[None]:
-    """Say whether a command goes on after the reader of its output has gone."""
-    global _to_the_end, _reader_gone
-    former, _to_the_end, _reader_gone = _to_the_end, wanted, False
-    try:
-        yield
-    finally:
-        _to_the_end = former
-
-
-_to_the_end = False
-_reader_gone = False  # a flush has shown it
 
 
 def flush() -> None:
@@ -80,11 +65,10 @@ def flush() -> None:
 
     The status of a command does not depend on that: it ends when it writes more of the result.
     """
-    global _reader_gone
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _reader_gone = True
+        common.given().reader_gone = True
         give_up()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import click
 
 from streamkeep.engine.archive.archiver import ArchiveOptions
-from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.commands.arguments import range_start
 from streamkeep.format import quoting
 from streamkeep.format.core.entry import StreamId
@@ -136,6 +134,12 @@ def run(
         block_bytes: Bytes compressed together: a higher number makes smaller files, and slower
             single reads.
     """
+    named = {}
+    for text in labels:
+        label, equals, value = text.partition("=")
+        if not label or not equals:
+            raise click.UsageError(f"--label {text}: expected NAME=TEXT")
+        named[label] = value
     with open_store(store_path) as store:
         care = store.maintain() if maintain else None
         with output.progress("archiving", "bytes") as advance:
@@ -144,7 +148,7 @@ def run(
                 progress=advance,
                 to=to,
                 name=name,
-                labels=_labels(labels),
+                labels=named,
                 seal=seal,
             )
     there = report.published
@@ -165,42 +169,26 @@ def run(
             missing_segments=[one.path for one in there.missing],
             elapsed_ms=round(1000 * output.seconds()),
         )
-        _refuse_missing(there)
-        return
-    if care is not None and (care.trimmed or care.dropped):
-        trimmed = entries_text(care.trimmed)
-        output.note(f"retention: {trimmed} trimmed, {care.dropped} segments dropped")
-    files = count_text(report.segments, "segment")
-    output.line(f"{entries_text(report.entries)} archived in {files}")
-    if report.segments:
-        ratio = report.size_bytes / report.raw_bytes
-        sizes = f"{size_text(report.size_bytes)} of {size_text(report.raw_bytes)}"
-        output.note(f"{sizes} ({ratio:.0%}) in {output.span_text(output.seconds())}")
-    if there.uri is not None:
-        sent = count_text(there.uploaded, "segment")
-        output.line(f"{sent}, {size_text(there.uploaded_bytes)}, written to {there.uri}")
-        if seal:
-            output.line(f"{entries_text(there.sealed_entries)} sealed there")
-    _refuse_missing(there)
-
-
-def _labels(texts: tuple[str, ...]) -> dict[str, str]:
-    labels = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise click.UsageError(f"--label {text}: expected NAME=TEXT")
-        labels[name] = value
-    return labels
-
-
-def _refuse_missing(report: PublishReport) -> None:
-    """Fail if segments are nowhere."""
-    if report.missing:
-        names = ", ".join(one.path for one in report.missing[:3])
+    else:
+        if care is not None and (care.trimmed or care.dropped):
+            trimmed = entries_text(care.trimmed)
+            output.note(f"retention: {trimmed} trimmed, {care.dropped} segments dropped")
+        files = count_text(report.segments, "segment")
+        output.line(f"{entries_text(report.entries)} archived in {files}")
+        if report.segments:
+            ratio = report.size_bytes / report.raw_bytes
+            sizes = f"{size_text(report.size_bytes)} of {size_text(report.raw_bytes)}"
+            output.note(f"{sizes} ({ratio:.0%}) in {output.span_text(output.seconds())}")
+        if there.uri is not None:
+            sent = count_text(there.uploaded, "segment")
+            output.line(f"{sent}, {size_text(there.uploaded_bytes)}, written to {there.uri}")
+            if seal:
+                output.line(f"{entries_text(there.sealed_entries)} sealed there")
+    if there.missing:
+        names = ", ".join(one.path for one in there.missing[:3])
         raise Failure(
-            f"{count_text(len(report.missing), 'segment')} of the archive, "
-            f"{names}: neither on the disk nor at {report.uri}",
+            f"{count_text(len(there.missing), 'segment')} of the archive, "
+            f"{names}: neither on the disk nor at {there.uri}",
             hint="`streamkeep archive adopt` takes a copy",
             status=Exit.DAMAGED,
         )
@@ -469,7 +457,16 @@ def remove(
         ]
         dropped: list[SegmentRecord] = []
         if doomed:
-            confirm_loss(_losses(doomed), "Remove them?", yes=yes)
+            losses = []
+            for number in dict.fromkeys(record.stream_number for record in doomed):
+                mine = [record for record in doomed if record.stream_number == number]
+                losses.append(
+                    f"{quoting.named(mine[0].key)}: {count_text(len(mine), 'segment')} with "
+                    f"{entries_text(sum(record.entries for record in mine))}, "
+                    f"{time_text(mine[0].first_id.ms)} to {time_text(mine[-1].last_id.ms)}, "
+                    f"{size_text(sum(record.size_bytes for record in mine))}"
+                )
+            confirm_loss(losses, "Remove them?", yes=yes)
             dropped = store.drop_segments(key, stream_number=stream_number, before=before)
         size = sum(record.size_bytes for record in dropped)
         if common.as_json():
@@ -477,20 +474,6 @@ def remove(
                 output.json_line("segment", **segment_json(store, record))
             output.summary(segments=len(dropped), size_bytes=size)
     output.note(f"removed {count_text(len(dropped), 'segment')}, {size_text(size)}")
-
-
-def _losses(doomed: Sequence[SegmentRecord]) -> list[str]:
-    """Return a line for each stream that is about to lose segments."""
-    lines = []
-    for number in dict.fromkeys(record.stream_number for record in doomed):
-        mine = [record for record in doomed if record.stream_number == number]
-        lines.append(
-            f"{quoting.named(mine[0].key)}: {count_text(len(mine), 'segment')} with "
-            f"{entries_text(sum(record.entries for record in mine))}, "
-            f"{time_text(mine[0].first_id.ms)} to {time_text(mine[-1].last_id.ms)}, "
-            f"{size_text(sum(record.size_bytes for record in mine))}"
-        )
-    return lines
 
 
 @archive.command("restore")

@@ -525,49 +525,38 @@ STDIN: Final = b"-"
 def given_ids(ids: Sequence[bytes], key: bytes) -> list[bytes]:
     """Return the IDs that were given as arguments, or for - those on standard input.
 
-    All of them are read and checked before the command changes anything, so that it does
-    everything or nothing.
+    Each line there begins with an ID, or is a JSON object with one. All of them are read and
+    checked before the command changes anything, so that it does everything or nothing.
     """
     if STDIN not in ids:
         return list(ids)
     if len(ids) > 1:
         raise click.UsageError("the ID - means standard input; give no other ID with it")
-    return list(_read_ids(key))
-
-
-def _read_ids(key: bytes) -> Iterator[bytes]:
-    """Yield the ID at the beginning of each line, or in the JSON object that the line is."""
+    found = []
     for number, line in enumerate(sys.stdin.buffer, start=1):
         text = line.strip()
-        if text.startswith(b"{"):
-            found = _json_id(text, key, number)
-        else:
-            found = text.split(maxsplit=1)[0] if text else None
-        if found is None:
-            continue
         try:
-            StreamId.parse(found)
-        except InvalidIdError:
-            raise _bad_line(number, f"{quoting.shown(found)} is not an entry ID") from None
-        yield found
-
-
-def _json_id(text: bytes, key: bytes, number: int) -> bytes | None:
-    """Return the ID of a line of a --json output; None for its summary."""
-    try:
-        found: dict[str, Any] = json.loads(text)
-    except ValueError as error:
-        raise _bad_line(number, f"not JSON: {error}") from None
-    if found.get("type") == "summary":
-        return None
-    of_stream = found.get("key")
-    if of_stream not in (None, json_bytes(key)):
-        raise _bad_line(number, f"an entry of {of_stream!r}, not of {quoting.named(key)}")
-    entry_id = found.get("id")
-    if not isinstance(entry_id, str):
-        raise _bad_line(number, "the object has no member id")
-    return entry_id.encode()
-
-
-def _bad_line(number: int, problem: str) -> Failure:
-    return Failure(f"standard input line {number}: {problem}; nothing was done")
+            if text.startswith(b"{"):
+                members: dict[str, Any] = json.loads(text)
+                if members.get("type") == "summary":
+                    continue
+                if members.get("key") not in (None, json_bytes(key)):
+                    of = f"{members['key']!r}, not of {quoting.named(key)}"
+                    raise ValueError(f"an entry of {of}")
+                if not isinstance(members.get("id"), str):
+                    raise ValueError("the object has no member id")
+                text = members["id"].encode()
+            elif text:
+                text = text.split(maxsplit=1)[0]
+            else:
+                continue
+            StreamId.parse(text)
+        except (ValueError, InvalidIdError) as error:
+            problem = str(error)
+            if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+                problem = f"not JSON: {error}"
+            elif isinstance(error, InvalidIdError):
+                problem = f"{quoting.shown(text)} is not an entry ID"
+            raise Failure(f"standard input line {number}: {problem}; nothing was done") from None
+        found.append(text)
+    return found

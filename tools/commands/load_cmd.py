@@ -113,8 +113,27 @@ def load(
     for option in ("existing", "time_unit", "batch", "from_line"):
         if not arguments.was_given(ctx, option):
             options[option] = None  # `load` refuses it for formats for which it means nothing
-    key, file = _key_and_file(words, format)
-    chosen = format or _format_of(file)
+    if len(words) > 2:
+        raise click.UsageError(f"at most KEY and FILE are expected, found {len(words)} arguments")
+    if not words:
+        raise click.UsageError("Missing argument 'FILE'.")
+    key, file = words[0] if len(words) == 2 else None, os.fsdecode(words[-1])
+    if file != STDIN and not os.path.exists(file):
+        hint = ""
+        if key is None and format in ("jsonl", "csv", "tsv") and not sys.stdin.isatty():
+            key, file = words[0], STDIN  # rows may come without a name of a file
+        elif key is None:
+            hint = "; for rows from standard input give KEY and -, and add --format"
+        if file != STDIN:
+            raise click.UsageError(f"File {file!r} does not exist{hint}.")
+    if file != STDIN and os.path.isdir(file):
+        raise click.UsageError(f"File {file!r} is a directory.")
+    if format is None and file == STDIN:
+        raise click.UsageError("standard input has no name that gives its format: add --format")
+    try:
+        chosen = format or load_format(None, file)
+    except ArgumentError as error:
+        raise click.UsageError(f"{error}: add --format") from error
     name = "standard input" if file == STDIN else file
     source = sys.stdin.buffer if file == STDIN else file
     try:
@@ -147,40 +166,6 @@ def load(
             f"{output.shell_key(report.unfinished[0])}` removes one"
         )
     _report(report, key)
-
-
-# --- the arguments ------------------------------------------------------------------------------
-
-
-def _key_and_file(words: tuple[bytes, ...], kind: LoadFormat | None) -> tuple[bytes | None, str]:
-    """Return KEY, if there is one, and FILE.
-
-    One word is a file, except that rows may come from standard input by naming a format.
-    """
-    if len(words) > 2:
-        raise click.UsageError(f"at most KEY and FILE are expected, found {len(words)} arguments")
-    if not words:
-        raise click.UsageError("Missing argument 'FILE'.")
-    file = os.fsdecode(words[-1])
-    if len(words) == 1 and file != STDIN and not os.path.exists(file):
-        if kind in ("jsonl", "csv", "tsv") and not sys.stdin.isatty():
-            return words[0], STDIN
-        hint = "for rows from standard input give KEY and -, and add --format"
-        raise click.UsageError(f"File {file!r} does not exist; {hint}.")
-    if file != STDIN and not os.path.exists(file):
-        raise click.UsageError(f"File {file!r} does not exist.")
-    if file != STDIN and os.path.isdir(file):
-        raise click.UsageError(f"File {file!r} is a directory.")
-    return (words[0] if len(words) == 2 else None), file
-
-
-def _format_of(file: str) -> LoadFormat:
-    if file == STDIN:
-        raise click.UsageError("standard input has no name that gives its format: add --format")
-    try:
-        return load_format(None, file)
-    except ArgumentError as error:
-        raise click.UsageError(f"{error}: add --format") from error
 
 
 # --- the summary --------------------------------------------------------------------------------

@@ -349,6 +349,13 @@ def dead(
             output.result(f"{text} removed", dropped=dropped)
             return
         letters = found.dead_letters(reason=reason, task=task, count=count)
+
+    def cells(one: Letter) -> tuple[output.Cell, ...]:
+        kind = one.error.rpartition(".")[2]
+        error = f"{kind}: {one.message}" if kind else one.message
+        texts = (output.cut(text.partition("\n")[0], 60) for text in (one.reason, error))
+        return (one.job, one.task, one.attempts, one.deaths, *texts)
+
     output.listing(
         "letter",
         letters,
@@ -357,18 +364,10 @@ def dead(
             "payload": one.fields.get(b"payload", b""),
         },
         ("job", "task", "attempts", "deaths", "reason", "error"),
-        lambda one: (
-            *(one.job, one.task, one.attempts, one.deaths),
-            *(output.cut(text.partition("\n")[0], 60) for text in (one.reason, _error(one))),
-        ),
+        cells,
         left=(0, 1, 4, 5),
     )
     output.total(count_text(len(letters), "dead letter"), letters=len(letters))
-
-
-def _error(letter: Letter) -> str:
-    kind = letter.error.rpartition(".")[2]
-    return f"{kind}: {letter.message}" if kind else letter.message
 
 
 # --- change -------------------------------------------------------------------------------------

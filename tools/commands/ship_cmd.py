@@ -21,7 +21,6 @@ from streamkeep.tools.base.opening import on_signals, open_store
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
-    from streamkeep.recovery.copies.shipper import ShipReport
     from streamkeep.recovery.copies.verify import VerifyReport
 
 _CATCH_UP_S: Final = 5.0  # in which a shipper that runs brings a copy up to date
@@ -113,10 +112,6 @@ def run(
             on_signals(shipper.stop.set)
             output.note(f"{store_path}: shipping to {shipper.target.uri}; Ctrl-C ends it")
         report = shipper.run(once=once)
-    _tell(report)
-
-
-def _tell(report: ShipReport) -> None:
     base = f"a base of {size_text(report.base_bytes)}, " if report.base_bytes else ""
     output.total(
         f"{report.target}: has everything up to commit {report.commit_number}; {base}"
@@ -177,45 +172,6 @@ def verify(
         drilled = None
         if (drill or present is not None) and not report.problems:
             drilled = _drill(report, present)
-    _tell_proof(report, drilled, store)
-
-
-def _drill(report: VerifyReport, present: Snapshot[bytes] | None) -> tuple[int, int]:
-    """Restore a copy, which is checked with fsck, and compare it with its store.
-
-    Returns:
-        the commit that was restored, and the number of differences.
-    """
-    from streamkeep.recovery.copies.restore import restore_copy
-    from streamkeep.recovery.copies.target import Target
-    from streamkeep.tools.commands.diff_cmd import print_json, print_text
-    from streamkeep.transfer.differences import diff_txns
-
-    tell = print_json if common.as_json() else print_text
-    commit = None if present is None else present.txn.newest_commit()
-    owner = str(Target(report.target).known_head().store)
-    if present is not None and present.uuid != owner:
-        raise Failure(f"{report.target}: the copy of another store ({owner})")
-    if commit is not None and commit > report.last_commit:
-        raise Failure(
-            f"{report.target}: it has commits up to {report.last_commit}, and the store had "
-            f"{commit} when this began",
-            hint="`streamkeep ship STORE TARGET --once` brings it up to date",
-        )
-    with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
-        restored = restore_copy(report.target, Path(folder) / "store", commit=commit)
-        if present is None:
-            return restored.commit_number, 0
-        found = 0
-        with open_store(restored.path, readonly=True) as store, store.snapshot() as copied:
-            for one in diff_txns(present.txn, copied.txn):
-                tell(one)
-                found += 1
-        return restored.commit_number, found
-
-
-def _tell_proof(report: VerifyReport, drilled: tuple[int, int] | None, store: Path | None) -> None:
-    """Print what was proved; end with the status for what was found."""
     restored, differences = drilled or (None, 0)
     problems = len(report.problems)
     if common.as_json():
@@ -254,6 +210,40 @@ def _tell_proof(report: VerifyReport, drilled: tuple[int, int] | None, store: Pa
             "was restored",
             status=Exit.DIFFERENT,
         )
+
+
+def _drill(report: VerifyReport, present: Snapshot[bytes] | None) -> tuple[int, int]:
+    """Restore a copy, which is checked with fsck, and compare it with its store.
+
+    Returns:
+        the commit that was restored, and the number of differences.
+    """
+    from streamkeep.recovery.copies.restore import restore_copy
+    from streamkeep.recovery.copies.target import Target
+    from streamkeep.tools.commands.diff_cmd import print_json, print_text
+    from streamkeep.transfer.differences import diff_txns
+
+    tell = print_json if common.as_json() else print_text
+    commit = None if present is None else present.txn.newest_commit()
+    owner = str(Target(report.target).known_head().store)
+    if present is not None and present.uuid != owner:
+        raise Failure(f"{report.target}: the copy of another store ({owner})")
+    if commit is not None and commit > report.last_commit:
+        raise Failure(
+            f"{report.target}: it has commits up to {report.last_commit}, and the store had "
+            f"{commit} when this began",
+            hint="`streamkeep ship STORE TARGET --once` brings it up to date",
+        )
+    with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
+        restored = restore_copy(report.target, Path(folder) / "store", commit=commit)
+        if present is None:
+            return restored.commit_number, 0
+        found = 0
+        with open_store(restored.path, readonly=True) as store, store.snapshot() as copied:
+            for one in diff_txns(present.txn, copied.txn):
+                tell(one)
+                found += 1
+        return restored.commit_number, found
 
 
 @ship.command(finishes=True)

@@ -226,6 +226,7 @@ def _show(store: Path, target: Path | None, repaired: Repaired, dry_run: bool) -
     """Print losses, what was found, and the verdict."""
     report = repaired.report
     lost = report.lost_anything()
+    verdict = "damaged" if repaired.damaged() else "loss" if lost else "clean"
     if common.as_json():
         for _, loss in sorted(report.streams.items()):
             if loss.any():
@@ -240,7 +241,7 @@ def _show(store: Path, target: Path | None, repaired: Repaired, dry_run: bool) -
             path=str(store),
             output=None if target is None or dry_run else str(target),
             dry_run=dry_run,
-            verdict=_verdict(repaired),
+            verdict=verdict,
             lost_entries=None if None in entries else sum(one or 0 for one in entries),
             unverified_entries=sum(loss.unverified for loss in report.streams.values()),
             moved_entries=sum(loss.moved for loss in report.streams.values()),
@@ -263,19 +264,13 @@ def _show(store: Path, target: Path | None, repaired: Repaired, dry_run: bool) -
             _tell(found)
     where = "dry run" if dry_run or target is None else str(target)
     words = {"clean": "nothing was lost", "loss": "something was lost", "damaged": "damage is left"}
-    output.note(f"{where}: {words[_verdict(repaired)]}, in {output.span_text(output.seconds())}")
+    output.note(f"{where}: {words[verdict]}, in {output.span_text(output.seconds())}")
     if repaired.items and not dry_run:
         output.note(
             f"lost+found: {repaired.items:,} items, see {repaired.lost_and_found}/index.jsonl"
         )
     if dry_run and lost:
         output.note(f"next: {_repair_of(store)}")
-
-
-def _verdict(repaired: Repaired) -> str:
-    if repaired.damaged():
-        return "damaged"
-    return "loss" if repaired.report.lost_anything() else "clean"
 
 
 @contextmanager
