@@ -6,9 +6,9 @@ import shutil
 import sys
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -63,7 +63,18 @@ def streams(
     entries = sum(stat.length for stat in found)
     size = sum(stat.node_bytes for stat in found)
     headings = ("key", "entries", "first", "last", "nodes", "size")
-    output.listing("stream", found, stream_json, headings, stream_row, left=(0, 2, 3))
+    output.listing(
+        "stream",
+        found,
+        stream_json,
+        headings,
+        lambda stat: (
+            *(output.cut(quoting.shown(stat.name)), stat.length),
+            *("-" if ms is None else time_text(ms) for ms in (stat.first_ms, stat.last_ms)),
+            *(stat.nodes, size_text(stat.node_bytes)),
+        ),
+        left=(0, 2, 3),
+    )
     output.total(
         f"{count_text(len(found), 'stream')}, {entries_text(entries)}, {size_text(size)}",
         streams=len(found),
@@ -79,17 +90,6 @@ _FIGURES: Final[dict[str, Callable[[StreamStat], int]]] = {
     "nodes": lambda stat: stat.nodes,
     "size": lambda stat: stat.node_bytes,
 }
-
-
-def stream_row(stat: StreamStat) -> tuple[output.Cell, ...]:
-    return (
-        output.cut(quoting.shown(stat.name)),
-        stat.length,
-        "-" if stat.first_ms is None else time_text(stat.first_ms),
-        "-" if stat.last_ms is None else time_text(stat.last_ms),
-        stat.nodes,
-        size_text(stat.node_bytes),
-    )
 
 
 def stream_json(stat: StreamStat) -> dict[str, Any]:
@@ -216,45 +216,34 @@ def pending(
         if (start, end, count, idle, consumer) == (None,) * 5:
             print_summary(snapshot, key, group)
             return
-        rows = pending_rows(snapshot, key, group, start or b"-", end or b"+", consumer, idle)
-        most = LISTED if count is None else count or None
-        found = list(islice(rows, most))
-        more = next(rows, None) is not None
+        most = LISTED if count is None else count or sys.maxsize
+        found: list[dict[str, Any]] = []
+        low, high, batch = start or b"-", end or b"+", _BATCH
+        while len(found) <= most and batch == _BATCH:  # one more, to know whether there is more
+            rows = snapshot.xpending_range(key, group, low, high, _BATCH, consumer, idle)
+            batch = len(rows)
+            found += rows
+            low = b"(" + rows[-1]["message_id"] if rows else low
+        more = len(found) > most
+        del found[most:]
+
+    def cells(row: dict[str, Any]) -> tuple[output.Cell, ...]:
+        """Return a row of the table; the owner is - for none, which only the idle time shows."""
+        idle, owner, since = row["time_since_delivered"], "-", "-"
+        if idle >= 0:
+            owner, since = output.cut(quoting.shown(row["consumer"])), output.span_text(idle / 1000)
+        return row["message_id"].decode(), owner, since, row["times_delivered"]
+
     output.listing(
         "pending",
         found,
         lambda row: {"key": key, **pending_json(row)},
         ("id", "consumer", "idle", "delivered"),
-        pending_cells,
+        cells,
         left=(0, 1),
     )
     further = f"next: --start '({found[-1]['message_id'].decode()}' continues" if more else ""
     output.total(further, key=key, entries=len(found), more=more)
-
-
-def pending_cells(row: dict[str, Any]) -> tuple[output.Cell, ...]:
-    """Return a row of the table; the owner is - for none, which only the idle time shows."""
-    idle, owner, since = row["time_since_delivered"], "-", "-"
-    if idle >= 0:
-        owner, since = output.cut(quoting.shown(row["consumer"])), output.span_text(idle / 1000)
-    return row["message_id"].decode(), owner, since, row["times_delivered"]
-
-
-def pending_rows(
-    snapshot: Snapshot,
-    key: bytes,
-    group: bytes,
-    start: bytes,
-    end: bytes,
-    consumer: bytes | None,
-    idle: int | None,
-) -> Iterator[dict[str, Any]]:
-    """Yield pending entries by ID, as redis-py returns them."""
-    while rows := snapshot.xpending_range(key, group, start, end, _BATCH, consumer, idle):
-        yield from rows
-        if len(rows) < _BATCH:
-            return
-        start = b"(" + rows[-1]["message_id"]
 
 
 def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
@@ -335,7 +324,7 @@ def stat(
                 keys = [one.name for one in stats]
                 counts = count_entries(snapshot, keys, plan, advance)
             if chart is not False:
-                _show_chart(plan, counts)
+                show_chart(plan, counts)
             if plot is not None:
                 plot_entries(
                     plan, counts, quoting.shown(key or b"") if key else str(store_path), plot
@@ -432,23 +421,6 @@ def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> No
         output.line(f"  {name:<{width}}  {text}")
 
 
-def _show_chart(plan: Plan, counts: list[int]) -> None:
-    if common.as_json():
-        for index, count in enumerate(counts):
-            output.json_line(
-                "bucket",
-                start_time_ms=plan.edges[index],
-                end_time_ms=plan.edges[index + 1],
-                entries=count,
-            )
-        return
-    output.line("")
-    output.line(f"entries per {plan.unit}{', UTC' if plan.style else ''}")
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
-    for text in bars(plan, counts, width):
-        output.line(text)
-
-
 # --- entries over time: counted in buckets, drawn in the terminal or as a picture --------------
 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
@@ -474,8 +446,16 @@ def count_entries(
     return counts
 
 
-def bars(plan: Plan, counts: Sequence[int], width: int) -> Iterator[str]:
-    """Yield a bar chart, one line per bucket, that fits `width` columns."""
+def show_chart(plan: Plan, counts: Sequence[int]) -> None:
+    """Print a bar chart, one line per bucket, that fits the terminal; or an object of each."""
+    if common.as_json():
+        for index, count in enumerate(counts):
+            begin, end = plan.edges[index : index + 2]
+            output.json_line("bucket", start_time_ms=begin, end_time_ms=end, entries=count)
+        return
+    output.line("")
+    output.line(f"entries per {plan.unit}{', UTC' if plan.style else ''}")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 80
     labels = [plan.label(index) for index in range(len(counts))]
     numbers = [output.number(count) for count in counts]
     label_width = max(map(len, labels))
@@ -487,7 +467,7 @@ def bars(plan: Plan, counts: Sequence[int], width: int) -> Iterator[str]:
         if count:
             eighths = max(eighths, 1)
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-        yield f"{label:<{label_width}}  {number:>{number_width}}  {bar}".rstrip()
+        output.line(f"{label:<{label_width}}  {number:>{number_width}}  {bar}".rstrip())
 
 
 def plot_entries(plan: Plan, counts: Sequence[int], title: str, path: Path) -> None:
