@@ -15,10 +15,11 @@ Nothing is kept between steps but the last ID: a thousand waiting clients take n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, suppress
+from typing import Any, Final, TypeVar
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from streamkeep.engine.api.async_store import AsyncStore
@@ -27,6 +28,8 @@ from streamkeep.format.core.entry import Entry, StreamId
 from streamkeep.format.core.errors import NoSuchKeyError, StoreClosedError, StreamkeepError
 from streamkeep.format.core.json_form import json_object
 from streamkeep.server.http.entries import Wanted, entry_line, read_page
+
+Result = TypeVar("Result")
 
 HEARTBEAT_S: Final = 15.0
 STALL_S: Final = 60.0  # how long a client may read nothing
@@ -146,7 +149,6 @@ class EventReply:
         self._type = content_type
         self._stall_s = stall_s
         self._holds = holds
-        self._stalled = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [
@@ -155,20 +157,13 @@ class EventReply:
             (b"x-accel-buffering", b"no"),  # proxies must not collect events
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        pump = asyncio.create_task(self._pump(send))
-        listen = asyncio.create_task(gone(receive))
-        try:
-            await asyncio.wait((pump, listen), return_when=asyncio.FIRST_COMPLETED)
-            if pump.done():
-                pump.result()
-                if self._stalled and self._holds:
-                    await listen
-        finally:
-            for task in (pump, listen):
-                task.cancel()
-            await asyncio.gather(pump, listen, return_exceptions=True)
+        with suppress(ClientDisconnect):
+            stalled = await unless_gone(receive, self._pump(send))
+            if stalled and self._holds:
+                await gone(receive)
 
-    async def _pump(self, send: Send) -> None:
+    async def _pump(self, send: Send) -> bool:
+        """Send the chunks; return whether the client has stalled, and the reply is cut off."""
         async with aclosing(self._chunks) as chunks:  # type: ignore[type-var]
             async for chunk in chunks:
                 message = {"type": "http.response.body", "body": chunk, "more_body": True}
@@ -179,9 +174,27 @@ class EventReply:
                     async with asyncio.timeout(self._stall_s):
                         await send(message)
                 except TimeoutError:
-                    self._stalled = True
-                    return  # the server drops the connection
+                    return True  # the server drops the connection
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return False
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """Await a call that may take long; cancel it if the client goes first.
+
+    Raises:
+        ClientDisconnect: the client has gone.
+    """
+    waiting, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone(receive))
+    try:
+        await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            raise ClientDisconnect
+        return waiting.result()
+    finally:
+        for task in (waiting, leaving):
+            task.cancel()
+        await asyncio.gather(waiting, leaving, return_exceptions=True)
 
 
 async def gone(receive: Receive) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from streamkeep.format.core.errors import NoSuchGroupError
 from streamkeep.format.core.json_form import consumer_json, json_bytes, pending_json
 from streamkeep.server.http.entries import entry_json
-from streamkeep.server.http.events import gone
+from streamkeep.server.http.events import unless_gone
 from streamkeep.server.http.overview import group_facts, now_ms
 from streamkeep.server.http.routes import Call, Found, route
-from streamkeep.server.http.wire import Problem, checked_number, id_members, name_member
+from streamkeep.server.http.wire import checked_number, id_members, name_member
 
 _MOST: Final = 1000  # entries or IDs of one request
 _MOST_BLOCK_MS: Final = 300_000
@@ -117,25 +116,13 @@ async def deliver(call: Call) -> Found:
         ),
         max_size=_MAX_BYTES,
     )
-    # A caller that goes while it waits gets none.
-    found: Any = await (delivery if block is None else _unless_gone(call, delivery))
+    found: Any = await (
+        delivery
+        if block is None  # a caller that goes while it waits gets none
+        else unless_gone(call.request.receive, delivery)
+    )
     entries = found[0][1] if found else []
     return {"entries": [entry_json(one) for one in entries]}
-
-
-async def _unless_gone(call: Call, work: Any) -> Any:
-    """Await a call that waits; cancel it when the caller disconnects."""
-    waiting = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(gone(call.request.receive))
-    try:
-        await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            raise Problem(503, "the caller has gone")
-        return waiting.result()
-    finally:
-        for task in (waiting, leaving):
-            task.cancel()
-        await asyncio.gather(waiting, leaving, return_exceptions=True)
 
 
 @route("POST /groups/{KEY}/{GROUP}/ack", "xack", body=_IDS)

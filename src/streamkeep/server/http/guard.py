@@ -126,7 +126,13 @@ class Guard:
             text = "Content-Length and Transfer-Encoding exclude each other"
             raise Problem(400, text, headers={"connection": "close"})
         host = headers.get("host", "")
-        self._check_host(host)
+        name = host_name(host)
+        if self._hosts is not None and name not in self._hosts and not _is_address(name):
+            raise Problem(
+                421,
+                f"this server does not answer to the host {host!r}",
+                hint="add the name with --host-name, if it is yours",
+            )
         if scope["method"] not in _SAFE:
             check_origin(headers, self._origins)
         path = raw_path(scope)
@@ -149,17 +155,6 @@ class Guard:
                 headers={"www-authenticate": 'Bearer realm="streamkeep"'},
             )
         return {**scope, "path": path, USER_AT: user or _NOBODY}
-
-    def _check_host(self, host: str) -> None:
-        if self._hosts is None:
-            return
-        name = host_name(host)
-        if name not in self._hosts and not _is_address(name):
-            raise Problem(
-                421,
-                f"this server does not answer to the host {host!r}",
-                hint="add the name with --host-name, if it is yours",
-            )
 
 
 def _given(header: str) -> tuple[bytes, bytes] | None:
