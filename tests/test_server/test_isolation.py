@@ -66,7 +66,7 @@ COMMANDS = {
     "reply": Spec("freply", -1, READS, run=lambda txn, words, shape: object()),
     "parse": Spec("fparse", -1, READS, parse=fail),
     "wait": Spec("fwait", -1, READS, parse=lambda *_: Waiting(FailingCall(), 0, [b"k"])),
-    "keys": Spec("fkeys", -1, READS, 1, 1, 1, run=fail),
+    "keys": Spec("fkeys", -1, READS, 1, fail),
     "handler": Spec("fhandler", -1, READS),
 }
 

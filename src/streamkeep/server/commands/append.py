@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
-from streamkeep.engine.commands import idempotency, xack, xadd, xdel, xinfo, xtrim
+from streamkeep.engine.commands import idempotency, xadd, xinfo, xtrim
 from streamkeep.engine.commands.idempotency import check_idempotent
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.txn.txn import WriteTxn
@@ -158,15 +158,6 @@ def _xtrim(txn: WriteTxn, words: list[bytes], replays: bool) -> object:
     spec = trim.spec()
     assert spec is not None
     return xtrim.xtrim(txn, words[1], spec)
-
-
-def run_xdel(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    return xdel.xdel(txn, words[1], words[2:])
-
-
-def run_xdelex(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    ids, policy = ids_and_policy(words, 2)
-    return xack.xdelex(txn, words[1], ids, policy)
 
 
 def ids_and_policy(words: list[bytes], at: int) -> tuple[list[bytes], int]:

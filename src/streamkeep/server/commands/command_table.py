@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from streamkeep.engine.commands import xack, xdel, xgroup, xinfo
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands import append, groups, keys, read, strings
+from streamkeep.server.commands.append import ids_and_policy
 from streamkeep.server.commands.words import SHOWN, integer, option, text_of, wrong_count
 
 Run = Callable[[Any, list[bytes], int], object]  # transaction, words, shape of entries
@@ -34,7 +36,8 @@ class Spec:
 
     Attributes:
         kind: READS, WRITES or FREES.
-        first, last, step: where its keys are, as in Redis's COMMAND; `first` 0 for none.
+        first, last: where its keys are, as in Redis's COMMAND; `first` 0 for none, and one key by
+            default.
         parse: makes a call that may wait; such a command has no `run`.
         creates: it may create a store that is missing (`streamkeep exec`).
         container: its second word names a subcommand.
@@ -49,9 +52,9 @@ class Spec:
         arity: int,
         kind: int,
         first: int = 0,
-        last: int = 0,
-        step: int = 0,
         run: Run | None = None,
+        *,
+        last: int = 0,
         parse: Parse | None = None,
         creates: bool = False,
         container: bool = False,
@@ -61,8 +64,7 @@ class Spec:
         self.arity = arity
         self.kind = kind
         self.first = first
-        self.last = last
-        self.step = step
+        self.last = last or max(first, 0)
         self.run = run
         self.parse = parse
         self.creates = creates
@@ -91,7 +93,7 @@ class Spec:
         if self.first == SCRIPT:
             return _script_keys(words)
         last = self.last if self.last > 0 else len(words) + self.last
-        return words[self.first : last + 1 : self.step]
+        return words[self.first : last + 1]
 
 
 _READ_OPTIONS: Final = {  # with the numbers of their words
@@ -124,76 +126,82 @@ def _script_keys(words: list[bytes]) -> list[bytes]:
 
 
 SPECS: Final = (
-    Spec("xadd", -5, WRITES, 1, 1, 1, append.run_xadd, creates=True),
-    Spec("xtrim", -4, FREES, 1, 1, 1, append.run_xtrim),
-    Spec("xdel", -3, FREES, 1, 1, 1, append.run_xdel),
-    Spec("xdelex", -5, FREES, 1, 1, 1, append.run_xdelex),
-    Spec("xlen", 2, READS, 1, 1, 1, read.run_xlen, rights=(0,)),
-    Spec("xrange", -4, READS, 1, 1, 1, read.run_xrange),
-    Spec("xrevrange", -4, READS, 1, 1, 1, read.run_xrevrange),
-    Spec("xread", -4, READS, STREAMS, 0, 0, parse=read.parse_xread),
-    Spec("xreadgroup", -7, WRITES, STREAMS, 0, 0, parse=read.parse_xreadgroup, rights=(READ,)),
-    Spec("xsetid", -3, WRITES, 1, 1, 1, append.run_xsetid),
-    Spec("xcfgset", -2, WRITES, 1, 1, 1, append.run_xcfgset),
-    Spec("xidmprecord", 5, WRITES, 1, 1, 1, append.run_xidmprecord),
+    Spec("xadd", -5, WRITES, 1, append.run_xadd, creates=True),
+    Spec("xtrim", -4, FREES, 1, append.run_xtrim),
+    Spec("xdel", -3, FREES, 1, lambda t, w, _: xdel.xdel(t, w[1], w[2:])),
+    Spec("xdelex", -5, FREES, 1, lambda t, w, _: xack.xdelex(t, w[1], *ids_and_policy(w, 2))),
+    Spec("xlen", 2, READS, 1, read.run_xlen, rights=(0,)),
+    Spec(
+        "xrange", -4, READS, 1, lambda t, w, shape: read.run_range(t, w, w[2], w[3], False, shape)
+    ),
+    Spec(
+        "xrevrange", -4, READS, 1, lambda t, w, shape: read.run_range(t, w, w[3], w[2], True, shape)
+    ),
+    Spec("xread", -4, READS, STREAMS, parse=read.parse_xread),
+    Spec("xreadgroup", -7, WRITES, STREAMS, parse=read.parse_xreadgroup, rights=(READ,)),
+    Spec("xsetid", -3, WRITES, 1, append.run_xsetid),
+    Spec("xcfgset", -2, WRITES, 1, append.run_xcfgset),
+    Spec("xidmprecord", 5, WRITES, 1, append.run_xidmprecord),
     Spec("xgroup", -2, WRITES, container=True),
-    Spec("xgroup|create", -5, WRITES, 2, 2, 1, groups.run_xgroup_create, creates=True),
-    Spec("xgroup|setid", -5, WRITES, 2, 2, 1, groups.run_xgroup_setid),
-    Spec("xgroup|destroy", 4, FREES, 2, 2, 1, groups.run_xgroup_destroy),
-    Spec("xgroup|createconsumer", 5, WRITES, 2, 2, 1, groups.run_xgroup_createconsumer),
-    Spec("xgroup|delconsumer", 5, FREES, 2, 2, 1, groups.run_xgroup_delconsumer),
+    Spec("xgroup|create", -5, WRITES, 2, groups.run_xgroup_create, creates=True),
+    Spec("xgroup|setid", -5, WRITES, 2, groups.run_xgroup_setid),
+    Spec("xgroup|destroy", 4, FREES, 2, lambda t, w, _: int(xgroup.xgroup_destroy(t, w[2], w[3]))),
+    Spec("xgroup|createconsumer", 5, WRITES, 2, groups.run_xgroup_createconsumer),
+    Spec("xgroup|delconsumer", 5, FREES, 2, groups.run_xgroup_delconsumer),
     Spec("xgroup|help", 2, READS, run=groups.run_help),
-    Spec("xack", -4, FREES, 1, 1, 1, groups.run_xack),
-    Spec("xackdel", -6, FREES, 1, 1, 1, groups.run_xackdel),
-    Spec("xnack", -7, WRITES, 1, 1, 1, groups.run_xnack),
-    Spec("xpending", -3, READS, 1, 1, 1, groups.run_xpending),
-    Spec("xclaim", -6, WRITES, 1, 1, 1, groups.run_xclaim, rights=(READ | WRITE,)),
-    Spec("xautoclaim", -6, WRITES, 1, 1, 1, groups.run_xautoclaim, rights=(READ | WRITE,)),
+    Spec("xack", -4, FREES, 1, lambda t, w, _: xack.xack(t, w[1], w[2], w[3:])),
+    Spec(
+        "xackdel", -6, FREES, 1, lambda t, w, _: xack.xackdel(t, w[1], w[2], *ids_and_policy(w, 3))
+    ),
+    Spec("xnack", -7, WRITES, 1, groups.run_xnack),
+    Spec("xpending", -3, READS, 1, groups.run_xpending),
+    Spec("xclaim", -6, WRITES, 1, groups.run_xclaim, rights=(READ | WRITE,)),
+    Spec("xautoclaim", -6, WRITES, 1, groups.run_xautoclaim, rights=(READ | WRITE,)),
     Spec("xinfo", -2, READS, container=True),
-    Spec("xinfo|stream", -3, READS, 2, 2, 1, groups.run_xinfo_stream),
-    Spec("xinfo|groups", 3, READS, 2, 2, 1, groups.run_xinfo_groups),
-    Spec("xinfo|consumers", 4, READS, 2, 2, 1, groups.run_xinfo_consumers),
+    Spec("xinfo|stream", -3, READS, 2, groups.run_xinfo_stream),
+    Spec("xinfo|groups", 3, READS, 2, lambda t, w, _: xinfo.xinfo_groups(t, w[2])),
+    Spec("xinfo|consumers", 4, READS, 2, lambda t, w, _: xinfo.xinfo_consumers(t, w[2], w[3])),
     Spec("xinfo|help", 2, READS, run=groups.run_help),
-    Spec("del", -2, FREES, 1, -1, 1, keys.run_del),
-    Spec("unlink", -2, FREES, 1, -1, 1, keys.run_del),
-    Spec("exists", -2, READS, 1, -1, 1, keys.run_exists, rights=(0,)),
-    Spec("touch", -2, READS, 1, -1, 1, keys.run_exists, rights=(0,)),
-    Spec("type", 2, READS, 1, 1, 1, keys.run_type, rights=(0,)),
-    Spec("rename", 3, FREES, 1, 2, 1, keys.run_rename, rights=(READ | WRITE, WRITE)),
-    Spec("renamenx", 3, WRITES, 1, 2, 1, keys.run_renamenx, rights=(READ | WRITE, WRITE)),
-    Spec("copy", -3, WRITES, 1, 2, 1, keys.run_copy, rights=(READ, WRITE)),
+    Spec("del", -2, FREES, 1, lambda t, w, _: strings.delete_keys(t, w[1:]), last=-1),
+    Spec("unlink", -2, FREES, 1, lambda t, w, _: strings.delete_keys(t, w[1:]), last=-1),
+    Spec("exists", -2, READS, 1, keys.run_exists, last=-1, rights=(0,)),
+    Spec("touch", -2, READS, 1, keys.run_exists, last=-1, rights=(0,)),
+    Spec("type", 2, READS, 1, keys.run_type, rights=(0,)),
+    Spec("rename", 3, FREES, 1, keys.run_rename, last=2, rights=(READ | WRITE, WRITE)),
+    Spec("renamenx", 3, WRITES, 1, keys.run_renamenx, last=2, rights=(READ | WRITE, WRITE)),
+    Spec("copy", -3, WRITES, 1, keys.run_copy, last=2, rights=(READ, WRITE)),
     Spec("keys", 2, READS, run=keys.run_keys),
     Spec("scan", -2, READS, run=keys.run_scan),
     Spec("randomkey", 1, READS, run=keys.run_randomkey),
-    Spec("dbsize", 1, READS, run=keys.run_dbsize),
-    Spec("dump", 2, READS, 1, 1, 1, keys.run_dump),
-    Spec("restore", -4, WRITES, 1, 1, 1, keys.run_restore, creates=True),
+    Spec("dbsize", 1, READS, run=lambda t, w, _: keys.count_keys(t)),
+    Spec("dump", 2, READS, 1, keys.run_dump),
+    Spec("restore", -4, WRITES, 1, keys.run_restore, creates=True),
     Spec("object", -2, READS, container=True),
-    Spec("object|encoding", 3, READS, 2, 2, 1, keys.run_object_encoding, rights=(0,)),
-    Spec("object|refcount", 3, READS, 2, 2, 1, keys.run_object_refcount, rights=(0,)),
-    Spec("object|idletime", 3, READS, 2, 2, 1, keys.run_object_idletime, rights=(0,)),
-    Spec("object|freq", 3, READS, 2, 2, 1, keys.run_object_freq, rights=(0,)),
+    Spec("object|encoding", 3, READS, 2, keys.run_object_encoding, rights=(0,)),
+    Spec("object|refcount", 3, READS, 2, keys.run_object_refcount, rights=(0,)),
+    Spec("object|idletime", 3, READS, 2, keys.run_object_idletime, rights=(0,)),
+    Spec("object|freq", 3, READS, 2, keys.run_object_freq, rights=(0,)),
     Spec("memory", -2, READS, container=True),
-    Spec("memory|usage", -3, READS, 2, 2, 1, keys.run_memory_usage, rights=(0,)),
+    Spec("memory|usage", -3, READS, 2, keys.run_memory_usage, rights=(0,)),
 )
 
 # Commands that only a server has, since it must take care of deadlines.
 SERVER_SPECS: Final = (
     Spec("flushdb", -1, FREES, run=keys.run_flush),
     Spec("flushall", -1, FREES, run=keys.run_flush),
-    Spec("set", -3, WRITES, 1, 1, 1, strings.run_set),
-    Spec("get", 2, READS, 1, 1, 1, strings.run_get),
+    Spec("set", -3, WRITES, 1, strings.run_set),
+    Spec("get", 2, READS, 1, strings.run_get),
     *(
-        Spec(name, -3, WRITES, 1, 1, 1, strings.run_expire)
+        Spec(name, -3, WRITES, 1, strings.run_expire)
         for name in ("expire", "pexpire", "expireat", "pexpireat")
     ),
-    Spec("persist", 2, WRITES, 1, 1, 1, strings.run_persist),
+    Spec("persist", 2, WRITES, 1, strings.run_persist),
     *(
-        Spec(name, 2, READS, 1, 1, 1, strings.run_ttl)
+        Spec(name, 2, READS, 1, strings.run_ttl)
         for name in ("ttl", "pttl", "expiretime", "pexpiretime")
     ),
-    Spec("eval", -3, WRITES, SCRIPT, 0, 0, strings.run_eval, rights=(READ | WRITE,)),
-    Spec("evalsha", -3, WRITES, SCRIPT, 0, 0, strings.run_evalsha, rights=(READ | WRITE,)),
+    Spec("eval", -3, WRITES, SCRIPT, strings.run_eval, rights=(READ | WRITE,)),
+    Spec("evalsha", -3, WRITES, SCRIPT, strings.run_eval, rights=(READ | WRITE,)),
 )
 
 

@@ -13,7 +13,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import id_text, parse_id
 from streamkeep.format.node.node import PAIRS
-from streamkeep.server.commands.append import counted_ids, ids_and_policy
+from streamkeep.server.commands.append import counted_ids
 from streamkeep.server.commands.replies import NIL_ARRAY, OK, Status
 from streamkeep.server.commands.words import (
     integer,
@@ -76,10 +76,6 @@ def _group_options(words: list[bytes], creates: bool) -> tuple[bool, int | None]
     return mkstream, entries_read
 
 
-def run_xgroup_destroy(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    return 1 if xgroup.xgroup_destroy(txn, words[2], words[3]) else 0
-
-
 def run_xgroup_createconsumer(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     return xgroup.xgroup_createconsumer(txn, words[2], words[3], words[4])
 
@@ -93,15 +89,6 @@ def run_help(txn: Txn, words: list[bytes], shape: int) -> object:
 
 
 # --- acknowledge --------------------------------------------------------------------------------
-
-
-def run_xack(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    return xack.xack(txn, words[1], words[2], words[3:])
-
-
-def run_xackdel(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    ids, policy = ids_and_policy(words, 3)
-    return xack.xackdel(txn, words[1], words[2], ids, policy)
 
 
 def run_xnack(txn: WriteTxn, words: list[bytes], shape: int) -> object:
@@ -257,11 +244,3 @@ def run_xinfo_stream(txn: Txn, words: list[bytes], shape: int) -> object:
         if most < 0:
             most = 10
     return xinfo.xinfo_stream_full(txn, words[2], most, int(PAIRS))
-
-
-def run_xinfo_groups(txn: Txn, words: list[bytes], shape: int) -> object:
-    return xinfo.xinfo_groups(txn, words[2])
-
-
-def run_xinfo_consumers(txn: Txn, words: list[bytes], shape: int) -> object:
-    return xinfo.xinfo_consumers(txn, words[2], words[3])

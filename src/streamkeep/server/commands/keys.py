@@ -22,10 +22,6 @@ from streamkeep.server.commands.words import integer, option, options, syntax
 _TOP: Final = (1 << 64) - 1
 
 
-def run_del(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    return strings.delete_keys(txn, words[1:])
-
-
 def run_exists(txn: Txn, words: list[bytes], shape: int) -> object:
     return sum(strings.exists(txn, name) for name in words[1:])
 
@@ -132,10 +128,6 @@ def run_randomkey(txn: Txn, words: list[bytes], shape: int) -> object:
         return texts[place]
     number = random.randint(1, keys.last_number(txn))
     return next(keys.names_from(txn, number))[1]
-
-
-def run_dbsize(txn: Txn, words: list[bytes], shape: int) -> object:
-    return count_keys(txn)
 
 
 def count_keys(txn: Txn) -> int:

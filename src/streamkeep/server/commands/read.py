@@ -26,15 +26,7 @@ def run_xlen(txn: Txn, words: list[bytes], shape: int) -> object:
     return 0 if stream is None else int(stream.record.length)
 
 
-def run_xrange(txn: Txn, words: list[bytes], shape: int) -> object:
-    return _range(txn, words, words[2], words[3], False, shape)
-
-
-def run_xrevrange(txn: Txn, words: list[bytes], shape: int) -> object:
-    return _range(txn, words, words[3], words[2], True, shape)
-
-
-def _range(
+def run_range(
     txn: Txn, words: list[bytes], low: bytes, high: bytes, newest_first: bool, shape: int
 ) -> object:
     start = range_start(low)

@@ -171,7 +171,7 @@ def exists(txn: Txn, name: bytes) -> bool:
 
 # --- SET and GET --------------------------------------------------------------------------------
 
-_UNITS: Final = {b"EX": (1000, False), b"PX": (1, False), b"EXAT": (1000, True), b"PXAT": (1, True)}
+_TIMES: Final = (b"EX", b"PX", b"EXAT", b"PXAT")
 
 
 def run_set(txn: WriteTxn, words: list[bytes], shape: int) -> object:
@@ -193,9 +193,9 @@ def run_set(txn: WriteTxn, words: list[bytes], shape: int) -> object:
             returns = True
         elif word == b"KEEPTTL" and deadline is None:
             keeps = True
-        elif word in _UNITS and at + 1 < len(words) and deadline is None and not keeps:
+        elif word in _TIMES and at + 1 < len(words) and deadline is None and not keeps:
             at += 1
-            deadline = _deadline(txn, words[at], *_UNITS[word], "set")
+            deadline = _deadline(txn, words[at], word, "set")
         else:
             raise syntax()
         at += 1
@@ -219,13 +219,17 @@ def run_set(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     return reply
 
 
-def _deadline(txn: Txn, word: bytes, unit: int, absolute: bool, command: str) -> int:
-    """Return the deadline that an option or a command names, in Unix milliseconds."""
-    number = integer(word)
+def _deadline(txn: Txn, word: bytes, name: bytes, command: str) -> int:
+    """Return the deadline that a word says, in Unix milliseconds.
+
+    Args:
+        name: of the option or command: P for milliseconds, and AT at the end for a time.
+    """
+    number, unit = integer(word), 1 if name[:1] == b"P" else 1000
     problem = CommandError(f"invalid expire time in '{command}' command")
     if command == "set" and number <= 0:
         raise problem
-    deadline = number * unit + (0 if absolute else txn.now_ms())
+    deadline = number * unit + (0 if name.endswith(b"AT") else txn.now_ms())
     if not -MOST_MS <= number * unit <= MOST_MS or deadline > MOST_MS:
         raise problem
     return deadline
@@ -240,13 +244,6 @@ def run_get(txn: Txn, words: list[bytes], shape: int) -> object:
 
 # --- times to live ------------------------------------------------------------------------------
 
-_EXPIRES: Final = {
-    b"EXPIRE": (1000, False),
-    b"PEXPIRE": (1, False),
-    b"EXPIREAT": (1000, True),
-    b"PEXPIREAT": (1, True),
-}
-
 
 def run_expire(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     name = option(words[0])
@@ -259,7 +256,7 @@ def run_expire(txn: WriteTxn, words: list[bytes], shape: int) -> object:
         raise CommandError("NX and XX, GT or LT options at the same time are not compatible")
     if {b"GT", b"LT"} <= flags:
         raise CommandError("GT and LT options at the same time are not compatible")
-    deadline = _deadline(txn, words[2], *_EXPIRES[name], name.decode().lower())
+    deadline = _deadline(txn, words[2], name, name.decode().lower())
     before = deadline_of(txn, words[1])
     if before is None:
         return 0
@@ -303,6 +300,7 @@ def run_ttl(txn: Txn, words: list[bytes], shape: int) -> object:
 
 # --- scripts ------------------------------------------------------------------------------------
 
+_NO_LOCK: Final = "only the scripts by which clients release and extend locks can be run"
 _RELEASE: Final = "release"  # delete if the value is the first argument
 _EXTEND: Final = "extend"  # then add the second to its time, or with a third argument set it
 _REACQUIRE: Final = "reacquire"  # then set its time to the second argument
@@ -329,18 +327,16 @@ def kind_of(script: bytes) -> str | None:
 
 
 def run_eval(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    names, args = _keys_and_args(words)
+    """EVAL and EVALSHA of the script of a lock."""
     kind = kind_of(words[1])
+    if option(words[0]) == b"EVALSHA":
+        kind = KNOWN_DIGESTS.get(words[1].lower())
+        if kind is None:
+            raise CodedError("NOSCRIPT No matching script. Please use EVAL.")
+    names, args = _keys_and_args(words)
     if kind is None:
-        raise CommandError("only the scripts by which clients release and extend locks can be run")
+        raise CommandError(_NO_LOCK)
     return _run_script(txn, kind, names, args)
-
-
-def run_evalsha(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    kind = KNOWN_DIGESTS.get(words[1].lower())
-    if kind is None:
-        raise CodedError("NOSCRIPT No matching script. Please use EVAL.")
-    return _run_script(txn, kind, *_keys_and_args(words))
 
 
 def is_known(digest: bytes) -> bool:
@@ -352,7 +348,7 @@ def load_script(script: bytes) -> bytes:
     """Note a script of a lock, and return its digest (SCRIPT LOAD)."""
     kind = kind_of(script)
     if kind is None:
-        raise CommandError("only the scripts by which clients release and extend locks can be run")
+        raise CommandError(_NO_LOCK)
     if len(KNOWN_DIGESTS) >= _MOST_DIGESTS:  # clients send EVAL for one that is gone
         del KNOWN_DIGESTS[list(KNOWN_DIGESTS)[len(_SCRIPTS)]]
     KNOWN_DIGESTS[digest(script)] = kind

@@ -226,7 +226,7 @@ def _described(spec: command_table.Spec) -> Sent:
         flags,
         first,
         spec.last if first else 0,
-        spec.step,
+        int(first > 0),
         [Status(f"@{one}") for one in sorted(categories)],
         [],
         [],
@@ -279,7 +279,7 @@ ALL_SPECS: Final = (
         for name, arity, _ in _COMMANDS
         if name != "watch"
     ),
-    command_table.Spec("watch", -2, command_table.READS, 1, -1, 1, rights=(0,)),
+    command_table.Spec("watch", -2, command_table.READS, 1, last=-1, rights=(0,)),
 )
 TABLE.update(command_table.by_name(ALL_SPECS))
 HANDLERS.update({name: handler for name, _, handler in _COMMANDS})
