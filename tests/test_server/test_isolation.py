@@ -176,7 +176,7 @@ def test_of_what_a_turn_has_to_do_beside_commands(
     logged: Callable[[], bool],
 ) -> None:
     expiry = running.server.expiry
-    monkeypatch.setattr(expiry, "run_due" if what == "begin" else "renew_if_changed", fail)
+    monkeypatch.setattr(expiry, "run_due" if what == "begin" else "renew", fail)
     running.ask(lambda server: server.schedule())
     assert peer.call("SET", "k", "v") == b"+OK\r\n"
     assert peer.call("GET", "k") == b"$1\r\nv\r\n"

@@ -21,7 +21,6 @@ import resource
 import signal
 import socket
 import ssl
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,7 +96,7 @@ class Options:
     ready: Callable[[Server], None] | None = None
 
 
-def run(path: Path, options: Options, *, sync: Sync, create: bool = True) -> None:
+def run(path: Path, options: Options, *, sync: Sync) -> None:
     """Serve the store at `path` until a signal or SHUTDOWN; in uvloop where it is installed.
 
     Raises:
@@ -108,9 +107,7 @@ def run(path: Path, options: Options, *, sync: Sync, create: bool = True) -> Non
     opened = (
         streamkeep.open(path, readonly=True)
         if options.readonly
-        else streamkeep.open(
-            path, sync=sync, create=create, lease=False, archive_every=options.archive_every
-        )
+        else streamkeep.open(path, sync=sync, lease=False, archive_every=options.archive_every)
     )
     with (
         opened as store,
@@ -308,7 +305,12 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
     """
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_dead_socket(path)
+        if path.is_socket() and not path.is_symlink():  # `bind` refuses any other file
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                try:
+                    probe.connect(str(path))
+                except ConnectionRefusedError:
+                    path.unlink()
         before = os.umask(0o777 & ~mode)  # no moment in which others could connect
         try:
             one.bind(str(path))
@@ -325,19 +327,6 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
             now = path.stat()
             if (now.st_dev, now.st_ino) == (made.st_dev, made.st_ino):
                 path.unlink()
-
-
-def _remove_dead_socket(path: Path) -> None:
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            return  # `bind` refuses it
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
 
 
 def _handed_over() -> Iterator[socket.socket]:

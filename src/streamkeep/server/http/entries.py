@@ -88,7 +88,9 @@ def read_page(
     rest: Wanted | None = wanted
     while rest is not None:
         want = count - len(found) if holds is None else _SEARCHED
-        batch = _read(store, rest, want, left)
+        low = start_bound("min", rest.low, store._now_ms)
+        high = end_bound("max", rest.high, store._now_ms)
+        batch = store._range(low, high, want, rest.newest_first, rest.key, rest.history, left)
         unread = left - sum(map(entry_size, batch))
         for entry in batch:
             examined += 1
@@ -104,14 +106,6 @@ def read_page(
         if len(found) == count or left <= 0 or time.monotonic() > deadline:
             break
     return Page(found, None if rest is None else rest.bound, examined)
-
-
-def _read(store: Store[bytes], wanted: Wanted, count: int, most_bytes: int) -> Found:
-    low = start_bound("min", wanted.low, store._now_ms)
-    high = end_bound("max", wanted.high, store._now_ms)
-    return store._range(
-        low, high, count, wanted.newest_first, wanted.key, wanted.history, most_bytes
-    )
 
 
 def search(

@@ -12,7 +12,7 @@ from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.core.times import id_bound
 from streamkeep.jobs import JobFailedError, Queue, QueueError, queue_names
 from streamkeep.jobs.dead_letters import Letter, letter_of, matches
-from streamkeep.jobs.layout import Fields, ListState
+from streamkeep.jobs.layout import ListState
 from streamkeep.jobs.listing import Listed, call_text, job_in, of_letter, unknown_tasks
 from streamkeep.server.http.entries import SEARCH_S, Page, Wanted, read_page
 from streamkeep.server.http.overview import now_ms, sees_queue
@@ -274,7 +274,13 @@ def _row(queue: Queue, one: Listed, *, whole: bool = False) -> Found:
     del members["fields"], members["place"], members["history"]
     if whole:
         members["history"] = [run._asdict() for run in one.history]
-    return {**members, **_call(one.fields, whole), "entry": entry}
+    task = one.fields.get(b"task")
+    return {
+        **members,
+        "task": None if task is None else json_bytes(task),
+        "call": call_text(one.fields, 1 << 30 if whole else _SHOWN),
+        "entry": entry,
+    }
 
 
 def _letter_row(queue: Queue, letter: Letter, *, whole: bool = False) -> Found:
@@ -288,12 +294,6 @@ def _letter_row(queue: Queue, letter: Letter, *, whole: bool = False) -> Found:
         **({"traceback": letter.traceback} if whole else {}),
         "deaths": letter.deaths,
     }
-
-
-def _call(fields: Fields, whole: bool) -> Found:
-    most = 1 << 30 if whole else _SHOWN
-    task = fields.get(b"task")
-    return {"task": None if task is None else json_bytes(task), "call": call_text(fields, most)}
 
 
 def _cut(text: str) -> str:

@@ -25,6 +25,7 @@ from streamkeep.format.core.keys import KEYS
 from streamkeep.server.http import overview, wire
 from streamkeep.server.http.entries import (
     MOST,
+    PAGE_BYTES,
     Page,
     Wanted,
     entry_json,
@@ -171,8 +172,7 @@ async def read(call: Call) -> Found | ASGIApp:
     state, wanted, as_pairs = call.state, _wanted(call), _as_pairs(call)
     lasts = "application/x-ndjson" in kind
     most = call.maybe_number("count", 1, _MS if lasts else MOST)
-    count = 100 if most is None else most
-    page = await (_piece(state, wanted, most) if lasts else _page(state, wanted, count))
+    page = await _page(state, wanted, most, piece=lasts)
     if not page.entries:
         await state.async_store.xinfo_stream(call.key)  # raises if there is no such stream
     if lasts:
@@ -293,16 +293,13 @@ def timeline(call: Call) -> Found:
 # --- reading ------------------------------------------------------------------------------------
 
 
-async def _page(state: State, wanted: Wanted, count: int) -> Page:
+async def _page(state: State, wanted: Wanted, most: int | None, *, piece: bool) -> Page:
+    """Return a page; or one of the size that is sent at once, of a reply that has no end."""
+    count = (_PIECE if most is None else min(_PIECE, most)) if piece else most or 100
     async with state.reading:
-        return await asyncio.to_thread(read_page, state.store, wanted, count)
-
-
-async def _piece(state: State, wanted: Wanted, most: int | None) -> Page:
-    """Return a page of the size that is sent at once, of a reply that has no end."""
-    count = _PIECE if most is None else min(_PIECE, most)
-    async with state.reading:
-        return await asyncio.to_thread(read_page, state.store, wanted, count, STEP_BYTES)
+        return await asyncio.to_thread(
+            read_page, state.store, wanted, count, STEP_BYTES if piece else PAGE_BYTES
+        )
 
 
 def _as_pairs(call: Call) -> bool:
@@ -325,7 +322,7 @@ async def _lines(
         if rest is None or most == 0:
             return
         wanted = rest
-        page = await _piece(state, wanted, most)
+        page = await _page(state, wanted, most, piece=True)
 
 
 async def _events(call: Call) -> ASGIApp:

@@ -43,28 +43,25 @@ CHANGES: Final = frozenset(
 
 
 class Expiry:
-    """The deadlines of the keys of one server."""
+    """The deadlines of the keys of one server.
+
+    Attributes:
+        by_name: the deadlines of the keys that have one.
+        changed: a command of the last turn may have changed the rows, which must be read again.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._readonly = server.settings.readonly  # then another server deletes them
         self._nobody = _Nobody(server.turns)
-        self._by_name: dict[bytes, int] = {}
+        self.by_name: dict[bytes, int] = {}
         self._by_number: dict[int, int] = {}  # streams only, which may have other names by now
         self._has_strings = False
-        self._changed = True
+        self.changed = True
         self._due = False
         self._timer: asyncio.TimerHandle | None = None
         self.expired = 0
         self.renew()
-
-    @property
-    def is_needed(self) -> bool:
-        return bool(self._by_number) or self._has_strings
-
-    @property
-    def count(self) -> int:
-        return len(self._by_name)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -75,24 +72,19 @@ class Expiry:
     def note(self, name: str) -> None:
         """Note that a command may have changed deadlines or strings."""
         if name in CHANGES:
-            self._changed = self._server.turns.ends = True
+            self.changed = self._server.turns.ends = True
             if name in ("set", "expire", "pexpire", "expireat", "pexpireat", "restore", "exec"):
                 self._server.watch_commands(True)
 
-    def renew_if_changed(self) -> None:
-        """Read the rows again if a command of the last turn may have changed them."""
-        if self._changed:
-            self.renew()
-
     def renew(self) -> None:
         """Read the rows, and set the timer for the next deadline."""
-        self._changed = False
+        self.changed = False
         server = self._server
         try:
             server.environment.read(self._load)
         except StreamkeepError as error:
             server.log(f"deadlines cannot be read: {error}")
-        server.watch_commands(self.is_needed)
+        server.watch_commands(bool(self._by_number) or self._has_strings)
         if self._timer is not None:
             self._timer.cancel()
         wait_s = _PERIOD_S
@@ -107,11 +99,11 @@ class Expiry:
         self._by_number = dict(found)
         chosen = iter_keys(txn) if found else ()
         names = {number: name for name, number in chosen if number in self._by_number}
-        self._by_name = {name: when for name, when in strings if when != FOREVER}
-        self._by_name |= {names[number]: when for number, when in found if number in names}
+        self.by_name = {name: when for name, when in strings if when != FOREVER}
+        self.by_name |= {names[number]: when for number, when in found if number in names}
 
     def _deadlines(self) -> list[int]:
-        return [*self._by_name.values(), *self._by_number.values()]
+        return [*self.by_name.values(), *self._by_number.values()]
 
     def _on_timer(self) -> None:
         now_ms = self._server.environment.context.clock.now_ms()
@@ -129,7 +121,7 @@ class Expiry:
             return
         self._due = False
         now_ms = self._server.environment.context.clock.now_ms()
-        due = {name for name, when in self._by_name.items() if when <= now_ms}
+        due = {name for name, when in self.by_name.items() if when <= now_ms}
         gone: list[int] = []
         for number, when in self._by_number.items():
             if when <= now_ms:
@@ -142,11 +134,9 @@ class Expiry:
 
     def before(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
         """Delete the keys of a command whose deadline has passed."""
-        if self._by_name and spec.first and not self._readonly:
+        if self.by_name and spec.first and not self._readonly:
             now_ms = self._server.environment.context.clock.now_ms()
-            names = [
-                key for key in spec.keys(words) if self._by_name.get(key, now_ms + 1) <= now_ms
-            ]
+            names = [key for key in spec.keys(words) if self.by_name.get(key, now_ms + 1) <= now_ms]
             if names:
                 self._expire(turn, names, [])
 
@@ -157,11 +147,11 @@ class Expiry:
 
     def check_keys(self, txn: Any, keys: list[bytes]) -> None:
         """Raise if one of these keys is a string."""
-        if self._has_strings or self._changed:
+        if self._has_strings or self.changed:
             check_streams(txn, keys)
 
     def _expire(self, turn: Turn, names: list[bytes], gone: list[int]) -> None:
-        self._changed = self._server.turns.ends = True
+        self.changed = self._server.turns.ends = True
         turn.run_step(_Deletion(self._nobody, self, names, gone))
 
 

@@ -309,7 +309,7 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         return [("cluster_enabled", 0)]
     if name == "keyspace":
         count = count_keys(turn.read_txn())
-        expires = f"expires={server.expiry.count},avg_ttl=0,subexpiry=0"
+        expires = f"expires={len(server.expiry.by_name)},avg_ttl=0,subexpiry=0"
         return [("db0", f"keys={count},{expires}")] if count else []
     return []
 

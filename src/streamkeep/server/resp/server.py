@@ -190,7 +190,8 @@ class Server:
     def end(self) -> None:
         """Do what commands of a turn have asked for."""
         try:
-            self.expiry.renew_if_changed()
+            if self.expiry.changed:
+                self.expiry.renew()
             self.blocked.start_fresh()
         except Exception:
             log.exception("%s: what a turn asked for failed", self.store.path)
@@ -331,10 +332,6 @@ class Server:
         self.loop.call_soon(self._to_sync.put, (None, [client], False))
 
     # --- copies elsewhere -------------------------------------------------------------------
-
-    def has_copies(self) -> bool:
-        """Return whether the store is shipped to a target, or feeds a replica."""
-        return bool(self.primary.replicas) or any(True for _ in self.environment.slots())
 
     def copies_with(self, commit_number: int, *, on_disk: bool = False) -> int:
         """Return how many copies of the store elsewhere have a commit, and how many replicas.

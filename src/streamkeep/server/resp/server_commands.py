@@ -34,7 +34,6 @@ WITHOUT_PASSWORD: Final = {"hello", "auth", "quit", "reset"}
 IN_TRANSACTION: Final = {"exec", "discard", "multi", "watch", "quit", "reset"}
 # Of CLIENT REPLY in a transaction, Redis leaves out replies that the array of EXEC announces.
 NOT_IN_TRANSACTION: Final = {"shutdown", "client|reply", "psync", "sync"}
-_FLUSH_MODES: Final = (b"SYNC", b"ASYNC")
 _FLAGS: Final = {"read": "readonly", "write": "write"}  # of COMMAND INFO, by category
 
 
@@ -69,7 +68,8 @@ def _wait(client: Connection, words: list[bytes], turn: Turn) -> object:
     if timeout_ms < 0:
         raise CommandError("timeout is negative")
     server = client.server
-    if wanted > 0 and server.has_copies() and not client.executing:
+    copied = bool(server.primary.replicas) or any(True for _ in server.environment.slots())
+    if wanted > 0 and copied and not client.executing:
         server.wait_for_copies(client, wanted, timeout_ms)
         return 0  # which is replaced
     return server.copies_with(server.offset_of_commits())
@@ -129,17 +129,14 @@ def _config_rewrite(client: Connection, words: list[bytes], turn: Turn) -> objec
     raise CommandError("The server is running without a config file")
 
 
-def _script_flush(client: Connection, words: list[bytes], turn: Turn) -> object:
-    if len(words) > 3 or (len(words) == 3 and option(words[2]) not in _FLUSH_MODES):
-        raise CommandError("SCRIPT FLUSH only support SYNC|ASYNC option")
-    return OK
-
-
-def _function_flush(client: Connection, words: list[bytes], turn: Turn) -> object:
-    if len(words) > 3:
+def _flush(client: Connection, words: list[bytes], turn: Turn) -> object:
+    """SCRIPT FLUSH and FUNCTION FLUSH: there is nothing to forget."""
+    name = option(words[0]).decode()
+    if len(words) > 3 and name == "FUNCTION":
         raise wrong_subcommand(words)
-    if len(words) == 3 and option(words[2]) not in _FLUSH_MODES:
-        raise CommandError("FUNCTION FLUSH only supports SYNC|ASYNC option")
+    if len(words) > 3 or (len(words) == 3 and option(words[2]) not in (b"SYNC", b"ASYNC")):
+        verb = "supports" if name == "FUNCTION" else "support"
+        raise CommandError(f"{name} FLUSH only {verb} SYNC|ASYNC option")
     return OK
 
 
@@ -254,8 +251,8 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("config|rewrite", 2, _config_rewrite),
     ("script|load", 3, lambda client, words, turn: load_script(words[2])),
     ("script|exists", -3, lambda client, words, turn: [int(is_known(one)) for one in words[2:]]),
-    ("script|flush", -2, _script_flush),
-    ("function|flush", -2, _function_flush),
+    ("script|flush", -2, _flush),
+    ("function|flush", -2, _flush),
     ("function|list", -2, _function_list),
     ("acl|whoami", 2, lambda client, words, turn: client.user.name),
     ("acl|users", 2, lambda client, words, turn: sorted(client.server.access.users)),

@@ -62,7 +62,6 @@ async function send(method, path, { body, signal } = {}) {
 export const get = (path, signal) => send("GET", path, { signal });
 export const post = (path, body = {}) => send("POST", path, { body });
 export const put = (path, body = {}) => send("PUT", path, { body });
-export const del = (path) => send("DELETE", path);
 
 export function query(members) {
   return Object.entries(members)

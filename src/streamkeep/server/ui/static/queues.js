@@ -3,7 +3,7 @@
 
 import { get, post, query } from "./api.js";
 import { bars } from "./charts.js";
-import { ago, clock, count, el, fill, many, named, percent, span, textOf, time } from "./dom.js";
+import { ago, count, el, fill, many, named, percent, span, textOf, time } from "./dom.js";
 import { fieldsBox, pretty, valueOf } from "./entry.js";
 import { ask, button, empty, facts, link, missing, notice, problem, repeat, rows, section, segmented } from "./ui.js";
 

@@ -1,6 +1,6 @@
 // One stream: its entries over time, a range of them, a search, a live tail, and its groups.
 
-import { follow, get, post, put, query, streamPath, groupPath } from "./api.js";
+import { follow, get, post, put, streamPath, groupPath } from "./api.js";
 import { bars } from "./charts.js";
 import { clock, count, el, entries, fill, idMs, isTime, many, named, percent, size, span, textOf, time } from "./dom.js";
 import { csvOf, entryItem, fieldsBox, linesOf, save, when } from "./entry.js";
