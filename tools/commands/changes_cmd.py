@@ -54,7 +54,15 @@ def changes(
         scratch (FOLDER): Where the rows of a copy are while it is read, in place of the folder for
             temporary files.
     """
-    _check(after)
+    from streamkeep.engine.feed.effects import parse_position
+    from streamkeep.engine.feed.feed import NOW
+
+    if after is not None and after != NOW:
+        try:
+            parse_position(after)
+        except ArgumentError:
+            problem = f"{after!r} is neither the number nor the position of a commit, nor $"
+            raise click.BadParameter(problem, param_hint="--from") from None
     stop = Event()
     if follow:
         on_signals(stop.set)
@@ -72,19 +80,6 @@ def changes(
     elif commits:
         told = f"{count_text(effects, 'effect')} of {count_text(commits, 'commit')}"
         output.note(f"{told}; --from {position} goes on")
-
-
-def _check(after: str | None) -> None:
-    """Refuse what is no commit."""
-    from streamkeep.engine.feed.effects import parse_position
-    from streamkeep.engine.feed.feed import NOW
-
-    if after is not None and after != NOW:
-        try:
-            parse_position(after)
-        except ArgumentError:
-            problem = f"{after!r} is neither the number nor the position of a commit, nor $"
-            raise click.BadParameter(problem, param_hint="--from") from None
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -80,6 +81,8 @@ def no_stream(path: Path, *keys: bytes) -> Failure:
 
 
 # --- commands ----------------------------------------------------------------------------------
+
+_AT_ONCE: Final = 1000  # entries of a stream that is followed
 
 History = Annotated[bool, "Also entries that were trimmed and archived, in one ordered view."]
 ShowTime = Annotated[bool, "Print the time of each ID after it (text only)."]
@@ -358,48 +361,24 @@ def tail(
     """
     with open_store(store_path, readonly=True) as store:
         with store.snapshot() as snapshot:
-            after = last_id(snapshot, key)
-            reader = store if history else snapshot
-            entries = last_entries(reader, key, count, history=history)
+            after = b"0-0"
+            with suppress(NoSuchKeyError):
+                after = snapshot.xinfo_stream(key)["last-generated-id"]
+            entries: Iterable[ScanEntry] = ()
+            if count:  # they are read twice, to save memory
+                reader = store if history else snapshot
+                newest = reader.scan(key, reverse=True, history=history)
+                back = next(islice(newest, count - 1, None), None)
+                entries = reader.scan(key, "-" if back is None else back.id, history=history)
             print_stream(snapshot, key, entries, show_time=show_time, summary=not follow)
-        if follow:
-            for entry in entries_from_now(store, key, after):
+        while follow:
+            sys.stdout.flush()
+            store.xread({key: after}, count=1, block=0)
+            with store.snapshot() as snapshot:
+                new = list(islice(snapshot.scan(key, b"(" + after), _AT_ONCE))
+            for entry in new:
                 print_entry(entry, show_time=show_time)
-
-
-def last_entries(
-    reader: Store | Snapshot, key: bytes, count: int, *, history: bool = False
-) -> Iterator[ScanEntry]:
-    """Yield the last `count` entries, oldest first; reads them twice, to save memory."""
-    if not count:
-        return
-    newest = reader.scan(key, reverse=True, history=history)
-    back = next(islice(newest, count - 1, None), None)
-    yield from reader.scan(key, "-" if back is None else back.id, history=history)
-
-
-_AT_ONCE: Final = 1000
-
-
-def last_id(snapshot: Snapshot, key: bytes) -> bytes:
-    """Return what `$` means: the last ID that the stream generated; 0-0 if it is missing."""
-    try:
-        found: bytes = snapshot.xinfo_stream(key)["last-generated-id"]
-    except NoSuchKeyError:
-        return b"0-0"
-    return found
-
-
-def entries_from_now(store: Store, key: bytes, after: bytes) -> Iterator[ScanEntry]:
-    """Yield entries above an ID as they come, without end; flush the output before each wait."""
-    while True:
-        sys.stdout.flush()
-        store.xread({key: after}, count=1, block=0)
-        with store.snapshot() as snapshot:
-            entries = list(islice(snapshot.scan(key, b"(" + after), _AT_ONCE))
-        yield from entries
-        if entries:
-            after = entries[-1].id
+                after = entry.id
 
 
 # --- erase ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -135,15 +135,6 @@ def check_store(path: Path) -> None:
     Store(path, readonly=True, create=False).close()
 
 
-def check_place(place: str) -> None:
-    """Report a bucket that cannot be reached. If the extra is missing, `running` reports that."""
-    try:
-        from streamkeep.pipeline.storage.places import check, plain
-    except ImportError:
-        return
-    check(plain(place))
-
-
 def check_lake(lake: str) -> None:
     """Report a problem of a lake. If the extra is missing, `running` reports that."""
     try:
@@ -180,9 +171,6 @@ def tell(report: Report, summary: str) -> None:
         output.note(f"{summary}, in {output.span_text(report.seconds)}")
     if report.problems:
         raise click.exceptions.Exit(Exit.DAMAGED)
-
-
-_MIB: Final = 1 << 20
 
 
 @spark.command("to-lake")
@@ -231,7 +219,10 @@ def to_lake(
         arguments.refuse_options("needs --follow", "every")
     for store in stores:
         check_store(Path(store))
-    check_place(lake)
+    with suppress(ImportError):  # `running` reports a missing extra
+        from streamkeep.pipeline.storage.places import check, plain
+
+        check(plain(lake))
     with running(at) as session:
         from streamkeep.pipeline.jobs import to_lake as jobs
 
@@ -292,7 +283,7 @@ def compact(
     if rest:
         raise click.BadParameter("whole hours, such as 12h or 7d", param_hint="--keep")
     check_lake(lake)
-    report = run(at, "compact", lake, target_bytes=target * _MIB, retention_hours=hours, fill=fill)
+    report = run(at, "compact", lake, target_bytes=target << 20, retention_hours=hours, fill=fill)
     replaced = count_text(report.details["files_replaced"], "file")
     before = size_text(report.details["bytes_replaced"])
     done = f"{replaced} of {before} became {report.files:,} of {size_text(report.size_bytes)}"

@@ -64,23 +64,6 @@ def create(
     output.result(text, path=str(store_path), uuid=identity, mode=shown, group=status.st_gid)
 
 
-def explain(code: str) -> None:
-    """Print a code's severity, meaning and advice."""
-    code = code.upper()
-    kind = CATALOGUE.get(code)
-    if kind is None:
-        near = ", ".join(sorted(get_close_matches(code, CATALOGUE, 5, 0)))
-        raise click.BadParameter(f"no such code: {code}; near it are {near}")
-    severity = kind.severity.name.lower()
-    if common.as_json():
-        members = {"severity": severity, "meaning": kind.meaning, "advice": kind.advice}
-        output.json_line("explanation", code=code, **members)
-        output.summary(explained=code)
-    else:
-        output.line(f"{code}: {severity}: {kind.meaning}")
-        output.line(f"next: {kind.advice}")
-
-
 @command(finishes=True)
 def fsck(
     store_path: StorePath | None = None,
@@ -113,7 +96,19 @@ def fsck(
 
     if code is not None:
         arguments.refuse_options("cannot be used with --explain", "store_path", "quick", "key")
-        explain(code)
+        code = code.upper()
+        kind = CATALOGUE.get(code)
+        if kind is None:
+            near = ", ".join(sorted(get_close_matches(code, CATALOGUE, 5, 0)))
+            raise click.BadParameter(f"no such code: {code}; near it are {near}")
+        severity = kind.severity.name.lower()
+        if common.as_json():
+            members = {"severity": severity, "meaning": kind.meaning, "advice": kind.advice}
+            output.json_line("explanation", code=code, **members)
+            output.summary(explained=code)
+        else:
+            output.line(f"{code}: {severity}: {kind.meaning}")
+            output.line(f"next: {kind.advice}")
         return
     store_path = arguments.given_store(store_path)
     counts = dict.fromkeys(Severity, 0)
@@ -138,9 +133,9 @@ def fsck(
     }
     output.done(path=str(store_path), **figures, seconds=output.seconds())
     counted = [
-        count_text(counts[kind], kind.name.lower())
-        for kind in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
-        if counts[kind]
+        count_text(counts[one], one.name.lower())
+        for one in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+        if counts[one]
     ]
     verdict = ", ".join(["damaged" if damaged else "clean", *counted])
     streams, nodes = count_text(moved.streams, "stream"), count_text(moved.nodes, "node")
