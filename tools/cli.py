@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 
@@ -56,6 +57,16 @@ COMMANDS: Final[Families] = (
 )
 
 
+@contextmanager
+def _until_the_reader_goes() -> Iterator[None]:
+    """End the process well when nothing reads its output any more."""
+    try:
+        yield
+    except BrokenPipeError:
+        output.give_up()
+        raise click.exceptions.Exit(Exit.OK) from None
+
+
 class Root(CommandGroup):
     """The root of all commands; its help lists them by family."""
 
@@ -104,19 +115,12 @@ class Root(CommandGroup):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """Parse the arguments; a help text whose reader goes early is no error."""
-        try:
+        with _until_the_reader_goes():  # of a help text
             return super().make_context(info_name, args, parent, **extra)
-        except BrokenPipeError:
-            output.give_up()
-            raise click.exceptions.Exit(Exit.OK) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _until_the_reader_goes():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            output.give_up()
-            raise click.exceptions.Exit(Exit.OK) from None
 
     def format_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         records = [option.get_help_record(ctx) for option in common.OPTIONS]

@@ -3,9 +3,8 @@
 `app.create_app` makes the application, also for others to mount. From the bottom up:
 
     wire       bytes in URLs, JSON, forms and errors
-    multipart  forms with files
-    overview   what a store holds, and its entries over time
-    routes     one request, the table of routes, their description, and what serves them
+    overview   entries over time, groups, and what is stuck
+    routes     one request, the table of routes, what serves them, and their description
     guard      what every request passes first: Host, Origin, password, sizes
     entries    pages of entries with bounded memory, and search
     events     the event stream: Server-Sent Events that resume

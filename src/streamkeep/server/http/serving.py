@@ -157,10 +157,6 @@ class HttpServer(uvicorn.Server):
         if self._task is not None:
             await self._task
 
-    async def wait(self) -> None:
-        if self._task is not None:
-            await asyncio.shield(self._task)
-
 
 def bind(address: str, port: int) -> list[socket.socket]:
     """Return sockets that are bound to an address, to all that its name has."""
