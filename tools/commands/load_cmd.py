@@ -18,7 +18,7 @@ from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import Natural, Positive, SizeBytes, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import Failure, given
-from streamkeep.transfer import LoadFormat, LoadReport
+from streamkeep.transfer import LoadFormat
 from streamkeep.transfer import load as load_file
 from streamkeep.transfer.formats import UNNAMED, load_format
 
@@ -165,13 +165,6 @@ def load(
             f"were killed: {UNNAMED.decode()}...; of the killed, `streamkeep exec {store_path} DEL "
             f"{output.shell_key(report.unfinished[0])}` removes one"
         )
-    _report(report, key)
-
-
-# --- the summary --------------------------------------------------------------------------------
-
-
-def _report(report: LoadReport, key: bytes | None) -> None:
     if common.as_json():
         members: dict[str, Any] = {"file": report.source}
         if report.kind == "rows":

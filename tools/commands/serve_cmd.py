@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import shlex
 import signal
@@ -216,7 +217,15 @@ def ui(
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key must be used together")
-    token = secrets.token_urlsafe(24) if token_file is None else _token(token_file)
+    token = secrets.token_urlsafe(24)
+    if token_file is not None:  # which only this user can read
+        token = token_file.read_text("utf-8").strip()
+        if token_file.stat().st_mode & 0o077:
+            hint = f"chmod 600 {shlex.quote(str(token_file))}"
+            raise Failure(f"{token_file}: other users can read or change the token", hint=hint)
+        if len(token) < MIN_SECRET or not re.fullmatch("[!-~]+", token):
+            least = f"at least {MIN_SECRET} printable characters, no spaces"
+            raise Failure(f"{token_file}: a token has {least}")
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key, None)
     options = serving.Options(
         http=bind, access=Access(token), write=write, hosts=hosts, tls=tls, plain=no_tls
@@ -242,14 +251,3 @@ def ui(
     with open_store(store_path, readonly=not write) as store:
         asyncio.run(serve())
     output.done(stopped=True)
-
-
-def _token(path: Path) -> str:
-    """Return the token in a file that only this user can read."""
-    text = path.read_text("utf-8").strip()
-    if path.stat().st_mode & 0o077:
-        hint = f"chmod 600 {shlex.quote(str(path))}"
-        raise Failure(f"{path}: other users can read or change the token", hint=hint)
-    if len(text) < MIN_SECRET or not text.isascii() or not text.isprintable() or " " in text:
-        raise Failure(f"{path}: a token has at least {MIN_SECRET} printable characters, no spaces")
-    return text

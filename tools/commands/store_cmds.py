@@ -20,7 +20,7 @@ from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import Exit, Failure
 
 if TYPE_CHECKING:
-    from streamkeep.recovery.salvage.repair import Repaired
+    pass
 
 
 def _octal(text: str) -> int:
@@ -204,21 +204,6 @@ def repair(
             repaired = repairs.try_repair(store_path, scratch=scratch, progress=count)
         else:
             repaired = repairs.repair(store_path, target, progress=count)
-    _show(store_path, target, repaired, dry_run)
-    ctx = click.get_current_context()
-    if repaired.damaged():
-        ctx.exit(Exit.DAMAGED)
-    if repaired.report.lost_anything():
-        ctx.exit(Exit.LOSS)
-
-
-def _repair_of(store: Path) -> str:
-    target = shlex.quote(f"{str(store).rstrip('/')}.repaired")
-    return f"streamkeep repair {shlex.quote(str(store))} --output {target}"
-
-
-def _show(store: Path, target: Path | None, repaired: Repaired, dry_run: bool) -> None:
-    """Print losses, what was found, and the verdict."""
     report = repaired.report
     lost = report.lost_anything()
     verdict = "damaged" if repaired.damaged() else "loss" if lost else "clean"
@@ -233,7 +218,7 @@ def _show(store: Path, target: Path | None, repaired: Repaired, dry_run: bool) -
             _tell(found)
         entries = [loss.entries for loss in report.streams.values()]
         output.summary(
-            path=str(store),
+            path=str(store_path),
             output=None if target is None or dry_run else str(target),
             dry_run=dry_run,
             verdict=verdict,
@@ -265,7 +250,17 @@ def _show(store: Path, target: Path | None, repaired: Repaired, dry_run: bool) -
             f"lost+found: {repaired.items:,} items, see {repaired.lost_and_found}/index.jsonl"
         )
     if dry_run and lost:
-        output.note(f"next: {_repair_of(store)}")
+        output.note(f"next: {_repair_of(store_path)}")
+    ctx = click.get_current_context()
+    if repaired.damaged():
+        ctx.exit(Exit.DAMAGED)
+    if lost:
+        ctx.exit(Exit.LOSS)
+
+
+def _repair_of(store: Path) -> str:
+    target = shlex.quote(f"{str(store).rstrip('/')}.repaired")
+    return f"streamkeep repair {shlex.quote(str(store))} --output {target}"
 
 
 @contextmanager

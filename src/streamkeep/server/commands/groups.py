@@ -171,7 +171,11 @@ def run_xclaim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     chosen = xclaim.ClaimOptions(None, None, -1, False, None)
     justid = False
     valued = (b"IDLE", b"TIME", b"RETRYCOUNT", b"LASTID")
-    for name, word in options(words, at, valued, (b"FORCE", b"JUSTID"), _no_option_of_xclaim):
+
+    def refused(words: list[bytes], at: int) -> CommandError:
+        return CommandError(f"Unrecognized XCLAIM option '{text_of(words[at])}'")
+
+    for name, word in options(words, at, valued, (b"FORCE", b"JUSTID"), refused):
         if name == b"FORCE":
             chosen.force = True
         elif name == b"JUSTID":
@@ -192,10 +196,6 @@ def run_xclaim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     if justid:
         return [id_text(ms, seq) for ms, seq in claimed]
     return claimed
-
-
-def _no_option_of_xclaim(words: list[bytes], at: int) -> CommandError:
-    return CommandError(f"Unrecognized XCLAIM option '{text_of(words[at])}'")
 
 
 def _is_id(word: bytes) -> bool:

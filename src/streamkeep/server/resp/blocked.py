@@ -336,8 +336,12 @@ class BlockedClients(Watcher):
                         self._fresh.append(blocked)
             except Exception:
                 turn.run_apart()
-                if notes:
-                    self._note_apart(turn, blocked)
+                if notes:  # in a transaction of its own, for which the map may grow
+                    try:
+                        self._environment.write(self._note, blocked)
+                    except Exception as error:
+                        self.end(blocked, failure_line(error))
+                        turn.clients.append(blocked.client)
                 self._later()  # the others share the transaction of another turn
                 return
 
@@ -346,14 +350,6 @@ class BlockedClients(Watcher):
             with suppress(CommandError):  # its group is gone, which the next look finds
                 blocked.waiting.call.note(txn)
         self._loop.call_soon(self._step, blocked, False)
-
-    def _note_apart(self, turn: Turn, blocked: Blocked) -> None:
-        """Write it in a transaction of its own, for which the map may grow."""
-        try:
-            self._environment.write(self._note, blocked)
-        except Exception as error:
-            self.end(blocked, failure_line(error))
-            turn.clients.append(blocked.client)
 
     def close(self) -> None:
         for blocked in {one for queue in self._by_key.values() for one in queue}:
