@@ -30,9 +30,7 @@ from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.rows.records import GROUP_ROWS
 from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import Finding, Scope, finding, guarded, quoted
-from streamkeep.recovery.fsck.members import MemberKind, check_members
-from streamkeep.recovery.fsck.rows import Member, Rows
-from streamkeep.recovery.fsck.sorting import SortedPairs
+from streamkeep.recovery.fsck.rows import Member, MemberKind, Numbers, Rows, check_members
 from streamkeep.recovery.fsck.streams import stream_place
 from streamkeep.recovery.pages.tree import Tables
 
@@ -74,7 +72,8 @@ def index_rows(page_key: bytes, page: bytes) -> Iterator[tuple[int, bytes, bytes
 def check_group_numbers(tables: Tables) -> Iterator[Finding]:
     """SK202 to SK206: names, numbers and streams of groups; all rows belong to a group."""
     rows = Rows(tables)
-    numbers = SortedPairs()
+    known = Numbers()
+    highest = 0
     for db_key, record in rows.under(shapes.GROUP_SHAPE):
         prefix = db_key[:_NUMBER_SIZE]
         stream = keys.unpack_number(prefix)
@@ -83,24 +82,20 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
             yield finding("SK202", where, "the row has the key of another name")
         if tables.lacks(keys.STREAMS, prefix):
             yield finding("SK203", where, f"stream {stream} does not exist")
-        numbers.add(record.number, stream)
-    previous = -1
-    for number, stream in numbers:
-        if number == previous:
-            yield finding("SK204", f"stream {stream}", f"two groups have the number {number}")
-        previous = number
-    yield from shapes.check_counter(tables, NEXT_GROUP, max(0, previous))
+        if not known.add(record.number):
+            problem = f"two groups have the number {record.number}"
+            yield finding("SK204", f"stream {stream}", problem)
+        highest = max(highest, record.number)
+    yield from shapes.check_counter(tables, NEXT_GROUP, highest)
     garbage = rows.garbage(GROUP_ROWS)
-    known = numbers.firsts()
-    for number, _ in garbage:
-        if known.has(number):
+    for number in garbage:
+        if number in known:
             yield finding("SK205", f"group {number}", "its rows are listed as garbage")
     if not rows.all_of(keys.GROUPS, keys.GARBAGE):
         return  # the other rows may belong to a group whose number could not be read
     for table in _ROWS_OF_GROUPS:
-        known, doomed = numbers.firsts(), garbage.firsts()
         for number in shapes.numbers_in(tables, table):
-            if not known.has(number) and not doomed.has(number):
+            if number not in known and number not in garbage:
                 problem = f"it does not exist, but has rows in {keys.TABLES[table].name}"
                 yield finding("SK206", f"group {number}", problem)
 

@@ -20,9 +20,7 @@ from streamkeep.format.rows.producers import message_key, order_key, producer_pr
 from streamkeep.format.rows.records import IDEMPOTENCE_ROWS
 from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import Finding, Scope, finding, quoted
-from streamkeep.recovery.fsck.members import MemberKind, check_members
-from streamkeep.recovery.fsck.rows import Member, Rows
-from streamkeep.recovery.fsck.sorting import SortedPairs
+from streamkeep.recovery.fsck.rows import Member, MemberKind, Numbers, Rows, check_members
 from streamkeep.recovery.fsck.streams import stream_place
 from streamkeep.recovery.pages.tree import Tables
 
@@ -35,35 +33,30 @@ _PRODUCER: Final = MemberKind("producer", shapes.PRODUCER_SHAPE, "SK251", "SK252
 
 def check_message_numbers(tables: Tables) -> Iterator[Finding]:
     """SK262 to SK264: each number belongs to one stream, and all rows belong to a stream."""
-    numbers = SortedPairs()
+    known = Numbers()
     readable = True
+    highest = 0
     for row in tables.walk(keys.STREAMS):
         try:
             stream = decode_stream(keys.unpack_number(row.key), b"", row.value())
             used = _idempotence(stream).number
         except CorruptionError:
             readable = False  # reported by the checks of that stream
-        else:
-            if used:
-                numbers.add(used, stream.number)
-    previous = 0
-    for number, stream_number in numbers:
-        if number == previous:
-            problem = f"another stream stores its messages under the number {number}"
-            yield finding("SK262", f"stream {stream_number}", problem)
-        previous = number
-    yield from shapes.check_counter(tables, NEXT_IDEMPOTENCE, previous)
+            continue
+        if used and not known.add(used):
+            problem = f"another stream stores its messages under the number {used}"
+            yield finding("SK262", f"stream {stream.number}", problem)
+        highest = max(highest, used)
+    yield from shapes.check_counter(tables, NEXT_IDEMPOTENCE, highest)
     garbage = Rows(tables).garbage(IDEMPOTENCE_ROWS)
-    known = numbers.firsts()
-    for number, _ in garbage:
-        if known.has(number):
+    for number in garbage:
+        if number in known:
             yield finding("SK263", f"messages {number}", "the rows are listed as garbage")
     if not readable or not tables.complete(keys.STREAMS) or not tables.complete(keys.GARBAGE):
         return  # the other rows may belong to a stream that could not be read
     for table in _ROWS_OF_MESSAGES:
-        known, doomed = numbers.firsts(), garbage.firsts()
         for number in shapes.numbers_in(tables, table):
-            if not known.has(number) and not doomed.has(number):
+            if number not in known and number not in garbage:
                 problem = f"rows of {keys.TABLES[table].name} without a stream"
                 yield finding("SK264", f"messages {number}", problem)
 

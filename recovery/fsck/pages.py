@@ -14,7 +14,6 @@ ten times as long. A test compares the two.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Final
 
@@ -30,8 +29,6 @@ from streamkeep.recovery.pages.tree import ROOT, Edge, Tables, Tree
 
 _LISTED: Final = 5  # lost pages that a finding lists
 _REPORT_EVERY: Final = 256
-_NO_PROGRESS: Final[Advance] = lambda pages: None  # noqa: E731
-_U64: Final = struct.Struct("<Q")
 
 
 class PageMap:
@@ -53,19 +50,12 @@ class PageMap:
         if not lmdb_pages.META_PAGES <= first <= self.pages - count:
             self.beyond = True
             return f"page {first} is out of range ({self.pages} pages)"
-        bits = self._bits
-        if count == 1:
-            mask = 1 << (first & 7)
-            if bits[first >> 3] & mask:
-                return f"page {first} is already used or free"
-            bits[first >> 3] |= mask
-            return ""
-        twice = -1
+        bits, twice = self._bits, -1
         for number in range(first, first + count):
-            mask = 1 << (number & 7)
-            if bits[number >> 3] & mask:
+            at, mask = number >> 3, 1 << (number & 7)
+            if bits[at] & mask:
                 twice = number
-            bits[number >> 3] |= mask
+            bits[at] |= mask
         return "" if twice < 0 else f"page {twice} is already used or free"
 
     def is_marked(self, number: int) -> bool:
@@ -87,19 +77,17 @@ class PageWalk:
             because of it.
         free_known: whether the whole free list could be read.
         main_sound: whether the main database, which contains the tables, has no finding.
-        free: the pages of the free list, with `keep_free`; else None.
-        damaged: the damaged pages that the walk reached, with `keep_free`; else None.
+        free: the pages of the free list.
+        damaged: the damaged pages that the walk reached: repair may still read nodes in them.
     """
 
-    def __init__(
-        self, tables: Tables, progress: Advance = _NO_PROGRESS, *, keep_free: bool = False
-    ) -> None:
+    def __init__(self, tables: Tables, progress: Advance = lambda pages: None) -> None:
         self.tables = tables
         whole = tables.pages.size() // tables.pages.page_size
         pages = min(tables.meta.last_page + 1, whole)
         self.map = PageMap(pages)
-        self.free = PageMap(pages) if keep_free else None
-        self.damaged = PageMap(pages) if keep_free else None
+        self.free = PageMap(pages)
+        self.damaged: set[int] = set()
         self.free_known = True
         self.main_sound = True
         self._progress = progress
@@ -107,10 +95,10 @@ class PageWalk:
 
     def findings(self) -> Iterator[Finding]:
         tables = self.tables
-        yield from self._walk(tables.free, "the free list", free=True)
+        yield from self._walk(tables.free, "the free list")
         self.free_known = not tables.free.cut
         yield from self._free_pages()
-        for found in self._walk(tables.main, "the main database", main=True):
+        for found in self._walk(tables.main, "the main database"):
             self.main_sound = False
             yield found
         for number, table in TABLES.items():
@@ -154,15 +142,13 @@ class PageWalk:
 
     # --- one tree ---------------------------------------------------------------------------
 
-    def _walk(
-        self, tree: Tree, name: str, *, free: bool = False, main: bool = False
-    ) -> Iterator[Finding]:
+    def _walk(self, tree: Tree, name: str) -> Iterator[Finding]:
         database = tree.database
         if database.root is None:
             if any(database[1:6]):
                 yield finding("SK007", name, "it is empty, but its counters are not 0")
             return
-        walk = _TreeWalk(self, tree, name, free=free, main=main)
+        walk = _TreeWalk(self, tree, name)
         yield from walk.page(ROOT, database.root, 0, None, None)
         if not tree.cut:
             yield from walk.counters()
@@ -173,32 +159,23 @@ class PageWalk:
         if self._visited % _REPORT_EVERY == 0:
             self._progress(_REPORT_EVERY)
 
-    def note_damaged(self, number: int) -> None:
-        """Remember a damaged page: repair may still read nodes in it."""
-        if self.damaged is not None and number < self.damaged.pages:
-            self.damaged.mark(number, 1)
-
     # --- the free list ----------------------------------------------------------------------
 
     def _free_pages(self) -> Iterator[Finding]:
         """SK004, SK005: each record of the free list can be read, and none of its pages is used."""
         for row in self.tables.free.rows():
+            where = f"LMDB page {row.page()}"
             try:
-                value = row.value()
-                count = int.from_bytes(value[: _U64.size], "little")
-                if len(row.key) != 8 or len(value) < 8 or len(value) % 8:
-                    problem = f"a record of {len(value)} bytes with a key of {len(row.key)} bytes"
-                    raise CorruptionError(f"LMDB page {row.page()}", problem)
-                if count > len(value) // 8 - 1:
-                    problem = f"a record of {len(value)} bytes lists {count} pages"
-                    raise CorruptionError(f"LMDB page {row.page()}", problem)
+                if len(row.key) != 8:
+                    raise CorruptionError(where, f"a record with a key of {len(row.key)} bytes")
+                numbers = list(lmdb_pages.free_pages(row.value(), where))
             except CorruptionError as error:
                 self.free_known = False
                 yield finding("SK004", f"the free list, {error.where}", error.problem)
                 continue
-            for (number,) in _U64.iter_unpack(value[8 : 8 + 8 * count]):
+            for number in numbers:
                 problem = self.map.mark(number, 1) if number < self.map.pages else ""
-                if self.free is not None and not problem:
+                if not problem:
                     self.free.mark(number, 1)
                 if number > self.tables.meta.last_page:
                     problem = f"page {number} is after the last page"
@@ -210,12 +187,12 @@ class PageWalk:
 class _TreeWalk:
     """The walk over one tree, with its counts."""
 
-    def __init__(self, walk: PageWalk, tree: Tree, name: str, *, free: bool, main: bool) -> None:
+    def __init__(self, walk: PageWalk, tree: Tree, name: str) -> None:
         self.walk = walk
         self.tree = tree
         self.name = name
-        self.free = free
-        self.main = main
+        self.free = tree is walk.tables.free
+        self.main = tree is walk.tables.main
         self.branches = self.leaves = self.overflows = self.entries = 0
         self.last_key: bytes | None = None
 
@@ -244,7 +221,7 @@ class _TreeWalk:
             self._check_depth(page, depth)
         except CorruptionError as error:
             tree.cut[edge] = (low, high)
-            walk.note_damaged(number)
+            walk.damaged.add(number)
             yield finding("SK004", f"{self.name}, {error.where}", error.problem)
             return
         keys = [key[::-1] for key in page.keys] if self.free else page.keys
@@ -311,44 +288,30 @@ class _TreeWalk:
         pages. So the header may state more pages than the value needs.
         """
         file, pages = self.walk.tables.pages, self.walk.map
-        number, needed = (
-            page.places[index],
-            lmdb_pages.overflow_pages(page.sizes[index], file.page_size),
-        )
-        if lmdb_pages.META_PAGES <= number < pages.pages and file.starts_with(
-            number, lmdb_pages.overflow_header(number, needed)
-        ):
-            self.overflows += needed
-            twice = pages.mark(number, needed)
-            if twice:
-                yield finding("SK005", self.name, twice)
-            return
+        number = page.places[index]
+        count = lmdb_pages.overflow_pages(page.sizes[index], file.page_size)
         where = f"{self.name}, LMDB page {number}"
         if not lmdb_pages.META_PAGES <= number < pages.pages:
             pages.beyond = True
             problem = f"out of range ({pages.pages} pages); page {page.number} refers to it"
             yield finding("SK004", where, problem)
             return
-        try:
-            header = file.overflow_header(number)
-        except CorruptionError as error:
-            yield finding("SK004", f"{self.name}, {error.where}", error.problem)
-            return
-        count = needed
-        whole = (
-            header.number == number
-            and header.flags == lmdb_pages.OVERFLOW
-            and header.pages >= needed
-        )
-        if whole and number + header.pages <= pages.pages:
-            count = header.pages
-        else:
-            problem = (
-                f"the header says page {header.number}, flags {header.flags}, {header.pages} "
-                f"pages; expected {number}, {lmdb_pages.OVERFLOW}, {needed}"
-            )
-            self.walk.note_damaged(number)
-            yield finding("SK004", where, problem)
+        if not file.starts_with(number, lmdb_pages.overflow_header(number, count)):
+            try:
+                header = file.overflow_header(number)
+            except CorruptionError as error:
+                yield finding("SK004", f"{self.name}, {error.where}", error.problem)
+                return
+            whole = (header.number, header.flags) == (number, lmdb_pages.OVERFLOW)
+            if whole and count <= header.pages <= pages.pages - number:
+                count = header.pages
+            else:
+                problem = (
+                    f"the header says page {header.number}, flags {header.flags}, {header.pages} "
+                    f"pages; expected {number}, {lmdb_pages.OVERFLOW}, {count}"
+                )
+                self.walk.damaged.add(number)
+                yield finding("SK004", where, problem)
         self.overflows += count
         twice = pages.mark(number, count)
         if twice:
@@ -357,12 +320,11 @@ class _TreeWalk:
     def counters(self) -> Iterator[Finding]:
         """SK007: the counters in the record of the tree are right."""
         stated = self.tree.database
-        counted = {
-            "branch pages": (stated.branch_pages, self.branches),
-            "leaf pages": (stated.leaf_pages, self.leaves),
-            "overflow pages": (stated.overflow_pages, self.overflows),
-            "rows": (stated.entries, self.entries),
-        }
-        for what, (says, found) in counted.items():
+        for what, says, found in (
+            ("branch pages", stated.branch_pages, self.branches),
+            ("leaf pages", stated.leaf_pages, self.leaves),
+            ("overflow pages", stated.overflow_pages, self.overflows),
+            ("rows", stated.entries, self.entries),
+        ):
             if says != found:
                 yield finding("SK007", self.name, f"{says} {what} in its record, counted {found}")

@@ -7,7 +7,7 @@ reported twice, and a check knows whether its counts are complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
@@ -28,11 +28,12 @@ from streamkeep.format.rows.following import META_FOLLOWING, decode_following
 from streamkeep.format.segment import manifest
 from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.recovery.fsck.findings import Finding, finding, quoted
-from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.pages.tree import Tables
 
 _PREFIX_SIZE: Final = 8
 _ID_SIZE: Final = 16
+_WORD: Final = 10  # bits of a number that are its place in a word of `Numbers`
+_IN_WORD: Final = (1 << _WORD) - 1
 _GARBAGE_KINDS: Final = (records.STREAM_NODES, records.GROUP_ROWS, records.IDEMPOTENCE_ROWS)
 
 T = TypeVar("T")
@@ -201,13 +202,34 @@ class Rows:
         """Return whether all rows met so far and all pages of these tables can be read."""
         return self.unreadable == 0 and all(map(self.tables.complete, tables))
 
-    def garbage(self, kind: int) -> SortedPairs:
+    def garbage(self, kind: int) -> Numbers:
         """Return the numbers of all garbage of a kind."""
-        numbers = SortedPairs()
-        for _, row in self.under(GARBAGE_SHAPE):
-            if row.kind == kind:
-                numbers.add(row.number)
-        return numbers
+        return Numbers(row.number for _, row in self.under(GARBAGE_SHAPE) if row.kind == kind)
+
+
+class Numbers:
+    """A set of numbers. The store gives them one after the other, so each takes about a bit."""
+
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self._bits: dict[int, int] = {}  # of each word of neighbours
+        for number in numbers:
+            self.add(number)
+
+    def add(self, number: int) -> bool:
+        """Add a number; return whether it is new."""
+        word, bit = number >> _WORD, 1 << (number & _IN_WORD)
+        before = self._bits.get(word, 0)
+        self._bits[word] = before | bit
+        return not before & bit
+
+    def __contains__(self, number: int) -> bool:
+        return self._bits.get(number >> _WORD, 0) >> (number & _IN_WORD) & 1 == 1
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers in ascending order."""
+        for word in sorted(self._bits):
+            bits = self._bits[word]
+            yield from (word << _WORD | at for at in range(_IN_WORD + 1) if bits >> at & 1)
 
 
 def numbers_in(tables: Tables, table: int) -> Iterator[int]:
@@ -302,3 +324,63 @@ def check_counter(tables: Tables, counter: bytes, highest: int) -> Iterator[Find
     if highest >= following and tables.complete(META):
         problem = f"the next number is {following}, but {highest} is in use"
         yield finding("SK014", where, problem)
+
+
+# --- names and numbers: consumers of a group, and producers of a stream -------------------------
+
+
+class MemberKind(NamedTuple):
+    """Consumers or producers: the shape of their rows, and the codes of their findings.
+
+    Both have two rows: one with the name as its key and the record, and one that maps the number
+    to the name.
+    """
+
+    noun: str
+    shape: Shape[Member | bytes | int]
+    misplaced: str
+    unmatched: str
+    not_given: str
+
+
+def check_members(
+    rows: Rows, kind: MemberKind, prefix: bytes, following: int, where: str
+) -> Iterator[Finding]:
+    """SK221 to SK223, SK251 to SK253: the rows for names and for numbers agree.
+
+    Args:
+        following: the number that the next member would get.
+    """
+    for db_key, row in rows.under(kind.shape, prefix):
+        if isinstance(row, bytes):
+            yield from _check_number(rows, kind, prefix, db_key, row, where)
+        elif isinstance(row, Member):
+            place = f"{where} {kind.noun} {quoted(row.name)}"
+            if keys.name_key(prefix, row.name) != db_key:
+                yield finding(kind.misplaced, place, "the row has the key of another name")
+                continue
+            if not 0 < row.number < following:
+                problem = f"the number is {row.number}, the next number is {following}"
+                yield finding(kind.not_given, place, problem)
+            by_number = keys.number_key(prefix, row.number)
+            name = rows.get(kind.shape, by_number)
+            if rows.lacks(kind.shape, by_number):
+                yield finding(kind.unmatched, place, f"there is no row for number {row.number}")
+            elif isinstance(name, bytes) and name != row.name:
+                problem = f"number {row.number} has the name {quoted(name)}"
+                yield finding(kind.unmatched, place, problem)
+
+
+def _check_number(
+    rows: Rows, kind: MemberKind, prefix: bytes, db_key: bytes, name: bytes, where: str
+) -> Iterator[Finding]:
+    number = int.from_bytes(db_key[len(prefix) + 1 :], "big")
+    place = f"{where} {kind.noun} number {number}"
+    by_name = keys.name_key(prefix, name)
+    member = rows.get(kind.shape, by_name)
+    if rows.lacks(kind.shape, by_name):
+        problem = f"it has the name {quoted(name)}, which does not exist"
+        yield finding(kind.unmatched, place, problem)
+    elif isinstance(member, Member) and member.number != number:
+        problem = f"it has the name {quoted(name)}, whose number is {member.number}"
+        yield finding(kind.unmatched, place, problem)

@@ -20,7 +20,7 @@ from streamkeep.engine.crash_recovery.stored_version import META_UUID
 from streamkeep.engine.store.survey import STORE_NAMES
 from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
 from streamkeep.format.core.keys import META, NODES, TABLES
-from streamkeep.recovery.fsck import names
+from streamkeep.recovery.fsck import streams
 from streamkeep.recovery.fsck.archive import check_archive
 from streamkeep.recovery.fsck.findings import Finding, Progress, Scope, Severity, finding, guarded
 from streamkeep.recovery.fsck.groups import check_group_numbers, check_groups
@@ -28,18 +28,17 @@ from streamkeep.recovery.fsck.messages import check_message_numbers, check_messa
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.rows import check_garbage, check_meta, check_rows
 from streamkeep.recovery.fsck.source import Source, open_source, use_snapshot
-from streamkeep.recovery.fsck.streams import check_stream, check_stream_keys
 from streamkeep.recovery.pages.tree import Tables
 
 LOST_AND_FOUND: Final = "lost+found"  # folder in which repair saves what belongs nowhere
 
 STORE_CHECKS: tuple[Callable[[Tables], Iterator[Finding]], ...] = (
     check_meta,
-    names.check_names,
-    names.check_numbers,
-    check_stream_keys,
+    streams.check_names,
+    streams.check_numbers,
+    streams.check_stream_keys,
     check_rows,
-    names.check_orphans,
+    streams.check_orphans,
     check_group_numbers,
     check_message_numbers,
     check_garbage,
@@ -47,7 +46,7 @@ STORE_CHECKS: tuple[Callable[[Tables], Iterator[Finding]], ...] = (
 
 
 STREAM_CHECKS: tuple[Callable[[Tables, int, bytes | None, Scope], Iterator[Finding]], ...] = (
-    check_stream,
+    streams.check_stream,
     check_groups,
     check_messages,
 )
@@ -120,7 +119,7 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
     progress.begin(pages + databases[NODES].entries)
     yield from PageWalk(tables, progress.advance).findings()
     if stream is not None:
-        numbers = [number for number, name in names.named_streams(tables) if name == stream]
+        numbers = [number for number, name in streams.named_streams(tables) if name == stream]
         for number in numbers:
             yield from _check_stream(tables, number, stream, scope)
         if not numbers:
@@ -131,9 +130,9 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
     yield from guarded(check_archive(source, scope))
     for check_all in STORE_CHECKS:
         yield from guarded(check_all(tables))
-    for number, name in names.named_streams(tables):
+    for number, name in streams.named_streams(tables):
         yield from _check_stream(tables, number, name, scope)
-    for number in names.nameless_streams(tables):
+    for number in streams.nameless_streams(tables):
         yield from _check_stream(tables, number, None, scope)
 
 

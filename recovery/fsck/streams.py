@@ -1,4 +1,4 @@
-"""Checks of stream records and macro nodes.
+"""Checks of names, stream records and macro nodes.
 
 One walk over the nodes of a stream yields findings about them and collects `StreamFacts`; then the
 record is compared with these. Needs memory for one node.
@@ -9,21 +9,24 @@ entries only in the first and the last node of a stream.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
 from streamkeep.engine.txn.stream import Stream, decode_stream
+from streamkeep.engine.txn.txn import NEXT_STREAM
+from streamkeep.format.core import keys
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
-from streamkeep.format.core.keys import NODES, STREAMS, check_key, pack_number, unpack_node_key
 from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.stream_facts import Problem, StreamFacts
-from streamkeep.format.rows.records import StreamRecord
+from streamkeep.format.rows.records import STREAM_NODES, StreamRecord
 from streamkeep.format.rows.retention import retention_of
+from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import Finding, Scope, finding, quoted
-from streamkeep.recovery.fsck.rows import row_place
+from streamkeep.recovery.fsck.rows import Numbers, Rows, row_place
 from streamkeep.recovery.pages.tree import Tables
 
 NODE_KEY_SIZE: Final = 24
@@ -35,12 +38,84 @@ def stream_place(number: int, name: bytes | None) -> str:
     return f"stream number {number}" if name is None else f"stream {quoted(name)}"
 
 
+# --- names --------------------------------------------------------------------------------------
+
+
+def named_streams(tables: Tables) -> Iterator[tuple[int, bytes]]:
+    """Yield (number, name) of every readable row of `keys`, in the order of the keys."""
+    return (named for _, named in Rows(tables).under(shapes.KEY_SHAPE))
+
+
+def nameless_streams(tables: Tables) -> Iterator[int]:
+    named = Numbers(number for number, _ in named_streams(tables))
+    return (number for number in _stream_numbers(tables) if number not in named)
+
+
+def _stream_numbers(tables: Tables) -> Iterator[int]:
+    for row in tables.walk(keys.STREAMS):
+        with suppress(CorruptionError):  # reported by check_stream_keys
+            yield keys.unpack_number(row.key)
+
+
+def check_names(tables: Tables) -> Iterator[Finding]:
+    """SK010, SK012, SK016: every name has its key, a record, and its row in `names`."""
+    rows = Rows(tables)
+    for db_key, (number, name) in rows.under(shapes.KEY_SHAPE):
+        where = f"stream {quoted(name)}"
+        if keys.name_key(b"", name) != db_key:
+            problem = f"the row contains the name {quoted(name)}"
+            yield finding("SK010", shapes.row_place(keys.KEYS, db_key), problem)
+        if tables.lacks(keys.STREAMS, keys.pack_number(number)):
+            yield finding("SK012", where, f"stream number {number} has no record")
+        second = rows.get(shapes.NAME_SHAPE, keys.pack_number(number))
+        if second is not None and second != name:
+            yield finding("SK016", where, f"`names` has {quoted(second)}")
+        elif rows.lacks(shapes.NAME_SHAPE, keys.pack_number(number)):
+            yield finding("SK016", where, "`names` lacks it")
+    for db_key, _ in rows.under(shapes.NAME_SHAPE):
+        if tables.lacks(keys.STREAMS, db_key):
+            where = f"stream {keys.unpack_number(db_key)}"
+            yield finding("SK016", where, "`names` has it, but it has no record")
+
+
+def check_numbers(tables: Tables) -> Iterator[Finding]:
+    """SK011, SK013, SK014, SK015: every stream has one name and is not listed as garbage."""
+    named, more = Numbers(), Counter[int]()
+    for number, _ in named_streams(tables):
+        if not named.add(number):
+            more[number] += 1
+    garbage = Rows(tables).garbage(STREAM_NODES)
+    highest = 0
+    for number in _stream_numbers(tables):
+        highest = max(highest, number)
+        if number not in named and tables.complete(keys.KEYS):
+            yield finding("SK013", f"stream {number}", "no row of keys refers to it")
+        elif number in more:
+            yield finding("SK011", f"stream {number}", f"{1 + more[number]} names refer to it")
+        if number in garbage:
+            yield finding("SK015", f"stream {number}", "its nodes are listed as garbage")
+    yield from shapes.check_counter(tables, NEXT_STREAM, highest)
+
+
+def check_orphans(tables: Tables) -> Iterator[Finding]:
+    """SK112: every macro node belongs to a stream that exists."""
+    garbage = Rows(tables).garbage(STREAM_NODES)
+    if not tables.complete(keys.GARBAGE):
+        return
+    for number in shapes.numbers_in(tables, keys.NODES):
+        if tables.lacks(keys.STREAMS, keys.pack_number(number)) and number not in garbage:
+            yield finding("SK112", f"stream {number}", "macro nodes without a stream record")
+
+
+# --- records and nodes --------------------------------------------------------------------------
+
+
 def check_stream_keys(tables: Tables) -> Iterator[Finding]:
     """SK001: every key in `streams` and `nodes` has the shape of its table."""
-    for table in (STREAMS, NODES):
+    for table in (keys.STREAMS, keys.NODES):
         for row in tables.walk(table):
             try:
-                check_key(table, row.key)
+                keys.check_key(table, row.key)
             except CorruptionError as error:
                 yield finding("SK001", row_place(table, row.key), error.problem)
 
@@ -50,7 +125,7 @@ def walk_nodes(
 ) -> Iterator[Finding]:
     """SK110, SK111, SK113, SK114: each node is sound, has its key, is above the one before."""
     last_key = b""
-    for row in tables.walk(NODES, stream.db_key):
+    for row in tables.walk(keys.NODES, stream.db_key):
         if len(row.key) != NODE_KEY_SIZE:
             continue
         try:
@@ -59,14 +134,14 @@ def walk_nodes(
             facts.damaged = True
             problems = [Problem("SK110", f"{error.where}: {error.problem}")]
         if problems:
-            yield from _reported(where, unpack_node_key(row.key)[1:], problems)
+            yield from _reported(where, keys.unpack_node_key(row.key)[1:], problems)
         last_key = row.key
         if facts.sealed_nodes % _REPORT_EVERY == 0:
             scope.progress.advance(_REPORT_EVERY)
     if scope.quick and facts.sealed_nodes > 1:  # it was skipped, but its last IDs are needed
         with suppress(CorruptionError):  # reported already
-            envelope = decode_envelope(tables.get(NODES, last_key) or b"", "macro node")
-            key = unpack_node_key(last_key)[1:]
+            envelope = decode_envelope(tables.get(keys.NODES, last_key) or b"", "macro node")
+            key = keys.unpack_node_key(last_key)[1:]
             yield from _reported(where, key, facts.end_with(*key, envelope.listpack))
     if stream.has_tail():
         key = stream.tail_ms, stream.tail_seq
@@ -116,7 +191,7 @@ def check_stream(
     """Check one stream: its record, its nodes, and whether they agree."""
     where = stream_place(number, name)
     try:
-        value = tables.get(STREAMS, pack_number(number))
+        value = tables.get(keys.STREAMS, keys.pack_number(number))
         if value is None:
             return  # `check_names` reports it: SK012
         stream = decode_stream(number, name or b"", value)
@@ -126,5 +201,5 @@ def check_stream(
         return
     facts = StreamFacts()
     yield from walk_nodes(tables, stream, where, scope, facts)
-    if not facts.damaged and tables.complete(NODES):  # else that would only be said again
+    if not facts.damaged and tables.complete(keys.NODES):  # else that would only be said again
         yield from check_record(where, stream.record, facts)

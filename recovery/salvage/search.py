@@ -65,7 +65,7 @@ class Search:
         walk = None
         tables = self.source.tables
         if tables is not None:
-            walk = PageWalk(tables, self._progress, keep_free=True)
+            walk = PageWalk(tables, self._progress)
             for _ in walk.findings():
                 self.damaged = True
             self._newest = self._commit_of(tables)
@@ -241,7 +241,6 @@ class Search:
             return
         free_known = walk is not None and walk.free_known
         free = None if walk is None else walk.free
-        damaged = None if walk is None else walk.damaged
         # If a table was removed without damage, its pages are in the free list, mixed with pages
         # that were free before.
         removed = walk is not None and walk.main_sound and tables is not None
@@ -261,7 +260,7 @@ class Search:
         def wanted(number: int) -> bool:
             if walk is None or number >= walk.map.pages:
                 return number > 1
-            if damaged is not None and damaged.is_marked(number):
+            if number in walk.damaged:
                 return number > 1
             return not walk.map.is_marked(number) or (number > 1 and is_free(number))
 
