@@ -54,7 +54,9 @@ class Member(NamedTuple):
     number: int
     name: bytes
     held: int  # how many NACKs a consumer owns, or tracked messages a producer has
-    next_order: int  # order of a producer's next message
+    next_order: int = 0  # order of a producer's next message
+    seen_time: int = 0  # of a consumer, as the next one
+    active_time: int = 0
 
 
 class Garbage(NamedTuple):
@@ -71,8 +73,8 @@ def _parse_consumer(db_key: bytes, body: bytes, where: str) -> Member | bytes | 
         return group_records.decode_lease(body, where)
     if not keys.is_name_key(db_key):
         return body
-    consumer = group_records.decode_consumer(body, where)
-    return Member(consumer.number, consumer.name, consumer.pending, 0)
+    one = group_records.decode_consumer(body, where)
+    return Member(one.number, one.name, one.pending, 0, one.seen_time, one.active_time)
 
 
 def _parse_producer(db_key: bytes, body: bytes, where: str) -> Member | bytes | int:

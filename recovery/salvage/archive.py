@@ -14,8 +14,7 @@ these is kept, because commands return its entries. What does not fit goes to lo
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -28,10 +27,9 @@ from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import copy_file
 from streamkeep.engine.tables import segment_files
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
-from streamkeep.engine.tables.node_walk import put_retired
+from streamkeep.engine.tables.node_walk import NodeWalk, put_retired
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, StoreError, UntrustedFileError
 from streamkeep.format.core.id_codec import Id, unpack_id
@@ -44,38 +42,22 @@ from streamkeep.format.node.envelope import (
     decode_envelope,
     encode_envelope,
 )
+from streamkeep.format.node.node import end_ids
 from streamkeep.format.node.tombstones import history_form
-from streamkeep.format.rows.records import decode_stream_record
 from streamkeep.format.rows.retention import retention_of
 from streamkeep.format.rows.retired import encode_former_name, former_name_key, is_former_name
 from streamkeep.format.segment import manifest
 from streamkeep.format.segment.remains import remains
 from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, Segment
+from streamkeep.recovery.fsck.rows import ERASURE_SHAPE, SEGMENT_SHAPE, parse_row
 from streamkeep.recovery.fsck.source import Source
-from streamkeep.recovery.salvage.found import is_live
+from streamkeep.recovery.salvage.found import NAMED, ascending, is_live
 from streamkeep.recovery.salvage.losses import StreamLoss
 from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.node_remains import first_unread, live_slots, slots_of
 from streamkeep.recovery.salvage.placement import DAMAGED, MAYBE_RETIRED, split_candidate
 from streamkeep.recovery.salvage.search import Search
-
-
-class _Ranges:
-    """Ranges of IDs, both ends included, which do not overlap."""
-
-    def __init__(self) -> None:
-        self._firsts: list[Id] = []
-        self._lasts: list[Id] = []
-
-    def add(self, first: Id, last: Id) -> None:
-        at = bisect_right(self._firsts, first)  # usually the end
-        self._firsts.insert(at, first)
-        self._lasts.insert(at, last)
-
-    def touch(self, first: Id, last: Id) -> bool:
-        at = bisect_right(self._firsts, last)
-        return at > 0 and self._lasts[at - 1] >= first
 
 
 class ArchiveWriter:
@@ -93,12 +75,11 @@ class ArchiveWriter:
         self._records: defaultdict[int, list[manifest.SegmentRecord]] = defaultdict(list)
         self._sequence = 0  # the highest one
         self._sequences: set[int] = set()
-        self._number = 0
-        self._live: _Ranges | None = None  # of that stream
+        self._live: NodeWalk | None = None  # over the live nodes of the stream that is written
+        self._kept: list[tuple[Id, Id]] = []  # its segments that are kept, ascending
         for db_key, value in self.found.rows(keys.SEGMENTS):
             try:
-                body = row_body(keys.SEGMENTS, db_key, value, "segment")
-                record = manifest.decode_segment_record(db_key, body, "segment")
+                record = parse_row(SEGMENT_SHAPE, db_key, value)
             except CorruptionError as error:
                 self.report.other.append(f"a segment whose row cannot be read: {error.problem}")
                 continue
@@ -123,8 +104,6 @@ class ArchiveWriter:
             )
             return None
 
-    # --- the live part --------------------------------------------------------------------------
-
     def has(self, envelope: Envelope) -> bool:
         """Return whether all entries of a node are in a segment.
 
@@ -139,29 +118,11 @@ class ArchiveWriter:
                     return all(segment.has_any([(slot.ms, slot.seq)]) for slot in live)
         return False
 
-    def begin(self, number: int) -> None:
-        self._number = number
-        prefix = keys.pack_number(number)
-        concerned = number in self._records or any(
-            next(rows, None) is not None
-            for rows in (
-                self.found.rows(keys.RETIRED, prefix),
-                self.found.notes(DAMAGED[keys.RETIRED] + prefix),
-            )
-        )
-        self._live = _Ranges() if concerned else None
-
-    def note_live(self, first: Id, last: Id) -> None:
-        """Note that the new store has a live node."""
-        if self._live is not None:
-            self._live.add(first, last)
-
     # --- what was archived ----------------------------------------------------------------------
 
     def numbers(self) -> Iterator[int]:
         """Yield the numbers of the streams that are concerned, ascending, also of deleted ones."""
-        previous = -1
-        for number in heapq.merge(
+        return ascending(
             sorted(self._records),
             self.found.numbers(keys.RETIRED),
             self.found.numbers(keys.ERASURES),
@@ -169,37 +130,43 @@ class ArchiveWriter:
                 (keys.unpack_node_key(db_key)[0] for db_key, _ in self.found.notes(note))
                 for note in (DAMAGED[keys.RETIRED], MAYBE_RETIRED)
             ),
-        ):
-            if number != previous:
-                yield number
-            previous = number
+        )
 
     def write(self, number: int) -> None:
         """Write what was archived of a stream, after its live part."""
-        live = self._live if self._live is not None and self._number == number else _Ranges()
         for db_key, value in self.found.rows(keys.ERASURES, keys.pack_number(number)):
             try:
-                body = row_body(keys.ERASURES, db_key, value, "erasure")
-                time_ms = manifest.decode_erasure(body, "erasure")
+                time_ms = parse_row(ERASURE_SHAPE, db_key, value)
             except CorruptionError:  # the key says which entry was erased; only the time is lost
                 time_ms = 0
             row = manifest.encode_erasure(time_ms)
             self.out.write(partial(_put_row, keys.ERASURES, db_key, row))
-        kept = _Ranges()
-        for record in self._records.get(number, ()):
-            self._segment(record, live, kept)
-        self._retired(number, live, kept)
-        self._maybe_retired(number)
+        name = self.found.noted(NAMED + keys.pack_number(number))
+        with self.out.snapshot() as txn:
+            stream = None if name is None else txn.find_stream(name)
+            self._live = None if stream is None else NodeWalk(txn, stream)
+            self._kept = []
+            for record in self._records.get(number, ()):
+                self._segment(record)
+            self._retired(number)
+            self._maybe_retired(number)
 
-    def _segment(self, record: manifest.SegmentRecord, live: _Ranges, kept: _Ranges) -> None:
+    def _overlaps_live(self, first: Id, last: Id) -> bool:
+        """Return whether the new store has a live node with IDs from `first` to `last`."""
+        walk = self._live
+        if walk is None or not walk.seek(*last) or (walk.ms, walk.seq) > last:
+            return False
+        return end_ids(walk.load(), walk.ms, walk.seq).last_slot >= first
+
+    def _overlaps_kept(self, first: Id, last: Id) -> bool:
+        at = bisect_right(self._kept, last, key=lambda one: one[0])
+        return at > 0 and self._kept[at - 1][1] >= first
+
+    def _segment(self, record: manifest.SegmentRecord) -> None:
         """Copy the file of a row, or everything readable in it."""
-        first, last = record.first_id, record.last_id
-        if (
-            not self.store.exists(segment_files.stored_name(record.path))
-            and self._remote is not None
-        ):
-            kept.add(first, last)  # in the object store of the archive, where fsck checks it
-            self._put_segment(record)
+        name = segment_files.stored_name(record.path)
+        if not self.store.exists(name) and self._remote is not None:
+            self._put_segment(record)  # in the object store of the archive, where fsck checks it
             return
         try:
             segment = segment_files.open_stored(self.store, record.path, record.where)
@@ -211,24 +178,23 @@ class ArchiveWriter:
             return
         record = manifest.as_in_file(record, segment)  # the file is right, not the row
         first, last = record.first_id, record.last_id
-        if kept.touch(first, last):
+        if self._overlaps_kept(first, last):
             self._set_aside(record, segment, "the segment overlaps another one")
         elif self._has_erased(record, segment):
             self._set_aside(record, segment, "the segment contains erased entries")
-        elif live.touch(first, last) or any(True for _ in segment.check()):
+        elif self._overlaps_live(first, last) or any(True for _ in segment.check()):
             self._unpack(record, segment)
         else:
-            name = segment_files.stored_name(record.path)
             try:
                 self.out.folder.make_folder(name.rpartition("/")[0])
                 copy_file(self.store, name, self.out.folder, name)
             except OSError as error:
                 raise translate_os(error) from error
-            kept.add(first, last)
             self._put_segment(record)
 
     def _put_segment(self, record: manifest.SegmentRecord) -> None:
         """Write a row, with a sequence that no other row has."""
+        insort(self._kept, (record.first_id, record.last_id))
         if record.sequence in self._sequences:
             record = record._replace(sequence=self._next_sequence())
         self._sequences.add(record.sequence)
@@ -346,7 +312,7 @@ class ArchiveWriter:
 
     # --- retired nodes ----------------------------------------------------------------------------
 
-    def _retired(self, number: int, live: _Ranges, kept: _Ranges) -> None:
+    def _retired(self, number: int) -> None:
         """Write the retired nodes that can be read, do not overlap and contain a trimmed entry."""
         prefix = keys.pack_number(number)
         for rest, value in self.found.notes(DAMAGED[keys.RETIRED] + prefix):
@@ -375,7 +341,11 @@ class ArchiveWriter:
             shown = self.found.get(keys.NODES, db_key)
             if shown is not None and decode_envelope(shown, "node").listpack == envelope.listpack:
                 self.report.stale += 1  # the live node itself, which a swapped page had here
-            elif live.touch(key, last) or kept.touch(key, last) or (before and key <= before):
+            elif (
+                self._overlaps_live(key, last)
+                or self._overlaps_kept(key, last)
+                or (before is not None and key <= before)
+            ):
                 slots = live_slots(history, *key)
                 self.found.keep(number, "a retired node overlaps others", slots)
             else:
@@ -431,13 +401,12 @@ class ArchiveWriter:
         segments = self._records.get(number, [])
         if any(one.first_id <= last and first <= one.last_id for one in segments):
             return False
-        value = self.found.get(keys.STREAMS, keys.pack_number(number))
-        if value is None:
-            return bool(segments)
+        record = self.found.record(number)
         try:
-            record = decode_stream_record(decode_envelope(value, "stream").record, "stream")
-            retention = retention_of(record.extension, f"stream {number}")
+            retention = None if record is None else retention_of(record.extension, "stream")
         except CorruptionError:
+            record = None
+        if record is None:
             return bool(segments)
         archives = bool(segments) or (retention is not None and retention.archive)
         return archives and last < record.first_id()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from typing import Final
+from itertools import groupby
+from typing import Final, TypeVar
 
 import lmdb
 
@@ -20,7 +21,9 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import row_body, with_checksum
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.check import Slot
-from streamkeep.format.rows.records import decode_key_row, encode_key_row
+from streamkeep.format.node.envelope import decode_envelope
+from streamkeep.format.rows.records import StreamRecord, decode_stream_record, encode_key_row
+from streamkeep.recovery.fsck.rows import KEY_SHAPE, Shape, parse_row
 from streamkeep.recovery.pages.tree import Tables
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
@@ -32,6 +35,7 @@ _PIECE: Final = 256  # rows read at a time
 _HIDDEN: Final = b""  # no row is empty: each has a checksum
 _NUMBER_SIZE: Final = 8
 
+T = TypeVar("T")
 Pair = tuple[bytes, bytes]  # key and value
 
 
@@ -113,6 +117,27 @@ class Found:
             if keys.fits(table, row.key) and self._txn.get(row.key, db=over) is None:
                 yield row.key, 1, row.value()
 
+    def under(
+        self, shape: Shape[T], prefix: bytes = b"", start: bytes = b""
+    ) -> Iterator[tuple[bytes, T]]:
+        """Yield key and content of those of these rows that can be parsed."""
+        for db_key, value in self.rows(shape.table, prefix, start):
+            try:
+                parsed = parse_row(shape, db_key, value)
+            except CorruptionError:
+                continue
+            yield db_key, parsed
+
+    def record(self, number: int) -> StreamRecord | None:
+        """Return the record of a stream; None without a row, or if it cannot be read."""
+        value = self.get(keys.STREAMS, keys.pack_number(number))
+        try:
+            if value is not None:
+                return decode_stream_record(decode_envelope(value, "stream").record, "stream")
+        except CorruptionError:
+            pass
+        return None
+
     def numbers(self, table: int) -> Iterator[int]:
         """Yield the numbers that the keys of a table begin with, each once, ascending."""
         start = b""
@@ -164,6 +189,11 @@ class Found:
             following = piece[-1][0] + b"\0"
 
 
+def ascending(*numbers: Iterable[int]) -> Iterator[int]:
+    """Yield the numbers of ascending sequences, each once, ascending."""
+    return (number for number, _ in groupby(heapq.merge(*numbers)))
+
+
 # --- the names of streams: one for each number, from `keys`, or else from `names` ----------------
 
 
@@ -171,7 +201,7 @@ def read_names(found: Found) -> None:
     """Note one name for each stream that `keys` names."""
     for db_key, value in found.rows(keys.KEYS):
         try:
-            number, name = decode_key_row(row_body(keys.KEYS, db_key, value, "key row"), "key row")
+            number, name = parse_row(KEY_SHAPE, db_key, value)
         except CorruptionError as error:
             found.lost.keep_value("name", error.problem, value, key=db_key.hex())
             found.report.other.append(f"the name of a stream: {error.problem}")

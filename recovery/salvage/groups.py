@@ -1,30 +1,34 @@
-"""Step two of a repair, groups: write the groups of a stream, their consumers and NACKs.
+"""Step two of a repair, what belongs to consumers and producers: groups, and idempotent XADD.
 
 NACKs are primary data: owner, delivery time and delivery count. So are the names and times of
-consumers, and the leases under which they were given entries. The engine makes all else. If the
-owner of a NACK is lost, the NACK stays pending for a new consumer.
+consumers, and the leases under which they were given entries. If the owner of a NACK is lost, the
+NACK stays pending for a new consumer. Each message has two rows with the same content, by message
+ID and by order; either is enough. The engine makes all else, and counts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
+from streamkeep.engine.commands.idempotency import Tracker
 from streamkeep.engine.tables.group import Group, create_group, find_group
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
-from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.humanize import count_text
-from streamkeep.format.rows import group_records
 from streamkeep.format.rows import nacks as nack_rows
+from streamkeep.format.rows import producers as producer_rows
+from streamkeep.format.rows.extension import Idempotence, idempotence_of
+from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord, encode_lease
 from streamkeep.format.rows.nacks import Nack
-from streamkeep.format.rows.records import GROUP_ROWS
+from streamkeep.format.rows.producers import Message
+from streamkeep.format.rows.records import GROUP_ROWS, IDEMPOTENCE_ROWS
+from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.fsck.groups import page_id
 from streamkeep.recovery.salvage.found import Found, is_live
@@ -32,66 +36,60 @@ from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.search import garbage_note
 from streamkeep.recovery.salvage.streams import written
 
-_OWNER: Final = b"G"  # note: the number of a group
+_GROUP: Final = b"G"  # note: the number of a group
+_MESSAGES: Final = b"I"  # note: a number under which a stream stores its messages
 _NUMBER_SIZE: Final = 8
 _NUMBER_AT: Final = 9  # in the key of a row under a number
+_PREFIX_SIZE: Final = 12
 _BATCH: Final = 20_000  # NACKs that a transaction writes
 
-T = TypeVar("T")
 Leases = list[tuple[int, int, int]]  # consumer, update counter, lease
+Remembered = list[tuple[bytes, list[Message]]]  # by producer, the oldest first
 
 
 # --- consumers and producers ----------------------------------------------------------------------
 
 
-class Member(NamedTuple, Generic[T]):
+class Member(NamedTuple):
     """A consumer of a group, or a producer of a stream."""
 
     name: bytes
     is_new: bool  # its name was lost
-    record: T | None  # None if its record was lost
+    record: shapes.Member | None  # None if its record was lost
 
 
 def read_members(
     found: Found,
-    table: int,
+    shape: shapes.Shape[shapes.Member | bytes | int],
     prefix: bytes,
-    decode: Callable[[bytes], tuple[int, bytes, T]],
     needed: set[int],
     dropped: Callable[[bytes], None] = lambda name: None,
-) -> dict[int, Member[T]]:
+) -> dict[int, Member]:
     """Return the members whose keys begin with `prefix`, by number.
 
     A member has a row under its name, with its number and its record, and a row under its number,
     with its name. Either is enough to find the other.
 
     Args:
-        decode: returns number, name and record from the body of a row; raises CorruptionError.
         needed: numbers that must have a member.
         dropped: called with names whose number is in use by another name, or 0.
     """
-    members: dict[int, Member[T]] = {}
+    members: dict[int, Member] = {}
     names: dict[int, bytes] = {}
     taken: set[bytes] = set()
-    for db_key, value in found.rows(table, prefix):
-        body = row_body(table, db_key, value, "member")
-        if keys.is_lease_key(db_key):
-            continue
-        if not keys.is_name_key(db_key):
-            names[int.from_bytes(db_key[_NUMBER_AT:], "big")] = body
-            continue
-        try:
-            number, name, record = decode(body)
-        except CorruptionError:
-            continue
-        own_key = keys.name_key(prefix, name)
-        if name in taken or (own_key != db_key and found.get(table, own_key) is not None):
-            continue  # another row of the name counts
-        if number == 0 or number in members:
-            dropped(name)
-            continue
-        taken.add(name)
-        members[number] = Member(name, False, record)
+    for db_key, row in found.under(shape, prefix):
+        if isinstance(row, bytes):
+            names[int.from_bytes(db_key[_NUMBER_AT:], "big")] = row
+        elif isinstance(row, shapes.Member):
+            own_key = keys.name_key(prefix, row.name)
+            other = own_key != db_key and found.get(shape.table, own_key) is not None
+            if row.name in taken or other:
+                continue  # another row of the name counts
+            if row.number == 0 or row.number in members:
+                dropped(row.name)
+                continue
+            taken.add(row.name)
+            members[row.number] = Member(row.name, False, row)
     for number in sorted({*needed, *names} - {0, *members}):
         known = names.get(number)
         if known is not None and known not in taken:
@@ -128,36 +126,34 @@ def move_orphans(
 def write_groups(found: Found, out: NewStore, number: int, name: bytes) -> None:
     done: set[bytes] = set()
     prefix = keys.pack_number(number)
-    for db_key, value in found.rows(keys.GROUPS, prefix):
-        with suppress(CorruptionError):  # `move_groups` reports it
-            record = _decode(db_key, value)
-            own_key = keys.name_key(prefix, record.name)
-            other = own_key != db_key and found.get(keys.GROUPS, own_key) is not None
-            if not other and record.name not in done:
-                done.add(record.name)
-                _group(found, out, number, name, record)
+    for db_key, record in found.under(shapes.GROUP_SHAPE, prefix):  # `move_groups` has the others
+        own_key = keys.name_key(prefix, record.name)
+        other = own_key != db_key and found.get(keys.GROUPS, own_key) is not None
+        if not other and record.name not in done:
+            done.add(record.name)
+            _group(found, out, number, name, record)
 
 
 def _group(
-    found: Found, out: NewStore, stream: int, stream_name: bytes, record: group_records.GroupRecord
+    found: Found, out: NewStore, stream: int, stream_name: bytes, record: GroupRecord
 ) -> None:
     where = f"group {quoted(record.name)}"
     prefix = keys.pack_number(record.number)
     nacks: Iterator[Nack] = iter(())
     owned: Counter[int] = Counter()
-    members: dict[int, Member[group_records.Consumer]] = {}
+    members: dict[int, Member] = {}
     leases: Leases = []
-    if found.noted(_OWNER + prefix) is not None:
+    if found.noted(_GROUP + prefix) is not None:
         what = f"pending entries and consumers of {where}"
         found.lose(stream, f"{what}: another group has the same number")
     else:
-        found.note(_OWNER + prefix)
+        found.note(_GROUP + prefix)
         owned, nacks = _nacks(found, record)
 
         def dropped(name: bytes) -> None:
             found.lose(stream, f"consumer {quoted(name)} of {where}: its number is in use")
 
-        members = read_members(found, keys.CONSUMERS, prefix, _decode_consumer, set(owned), dropped)
+        members = read_members(found, shapes.CONSUMER_SHAPE, prefix, set(owned), dropped)
         for number, member in sorted(members.items()):
             if member.is_new:
                 count = count_text(owned[number], "pending entry", "pending entries")
@@ -179,15 +175,14 @@ def _group(
         )
 
 
-def _pages(found: Found, record: group_records.GroupRecord) -> Iterator[tuple[bytes, bytes]]:
+def _pages(found: Found, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and NACKs of the pages of a group; the key is b"" for those in its own row."""
     if record.inline_nacks:
         yield b"", record.inline_nacks
-    for db_key, value in found.rows(keys.PEL, keys.pack_number(record.number)):
-        yield db_key, row_body(keys.PEL, db_key, value, "NACK page")
+    yield from found.under(shapes.PAGE_SHAPE, keys.pack_number(record.number))
 
 
-def _count_sound(found: Found, record: group_records.GroupRecord) -> Counter[int] | None:
+def _count_sound(found: Found, record: GroupRecord) -> Counter[int] | None:
     """Return how many NACKs each consumer owns; None if there is anything to correct."""
     owned: Counter[int] = Counter()
     highest: Id | None = None
@@ -209,7 +204,7 @@ def _count_sound(found: Found, record: group_records.GroupRecord) -> Counter[int
     return owned
 
 
-def _nacks(found: Found, record: group_records.GroupRecord) -> tuple[Counter[int], Iterator[Nack]]:
+def _nacks(found: Found, record: GroupRecord) -> tuple[Counter[int], Iterator[Nack]]:
     """Return how many NACKs each consumer owns, and the NACKs, ascending by ID.
 
     Where there is anything to correct: all valid ones, each ID once, with an order of its own.
@@ -235,19 +230,16 @@ def _nacks(found: Found, record: group_records.GroupRecord) -> tuple[Counter[int
     return owned, (nacks[one] for one in sorted(nacks))
 
 
-def _leases(found: Found, record: group_records.GroupRecord, members: Container[int]) -> Leases:
+def _leases(found: Found, record: GroupRecord, members: Container[int]) -> Leases:
     """Return the leases of consumers that exist, for deliveries that were made.
 
     What others said is lost without harm: those entries can then be claimed by idle time.
     """
     leases: Leases = []
     prefix = keys.leases_prefix(keys.pack_number(record.number))
-    for db_key, value in found.rows(keys.CONSUMERS, prefix):
-        with suppress(CorruptionError):
+    for db_key, lease in found.under(shapes.CONSUMER_SHAPE, prefix):
+        if isinstance(lease, int):
             consumer, order = keys.unpack_lease_key(db_key)
-            lease = group_records.decode_lease(
-                row_body(keys.CONSUMERS, db_key, value, "lease"), "lease"
-            )
             if consumer in members and order <= record.next_order:
                 leases.append((consumer, order, lease))
     return leases
@@ -257,28 +249,19 @@ def move_groups(found: Found) -> None:
     """Move groups without a stream, and rows of groups that do not exist, to lost+found."""
     for db_key, value in found.rows(keys.GROUPS):
         try:
-            record = _decode(db_key, value)
+            record = shapes.parse_row(shapes.GROUP_SHAPE, db_key, value)
             if is_live(found, keys.unpack_number(db_key[:_NUMBER_SIZE])):
                 continue
-            found.note(_OWNER + keys.pack_number(record.number))
+            found.note(_GROUP + keys.pack_number(record.number))
             what = f"group {quoted(record.name)} of a stream that does not exist"
         except CorruptionError as error:
             what = f"a group that cannot be read: {error.problem}"
         found.lost.keep_value("group", what, value, key=db_key.hex())
         found.report.other.append(what)
     for table, what in ((keys.CONSUMERS, "consumer"), (keys.PEL, "NACK page")):
-        for number, rows in move_orphans(found, table, _OWNER, GROUP_ROWS, what):
+        for number, rows in move_orphans(found, table, _GROUP, GROUP_ROWS, what):
             count = count_text(rows, f"{what} row")
             found.report.other.append(f"{count} of group {number}, which is lost")
-
-
-def _decode_consumer(body: bytes) -> tuple[int, bytes, group_records.Consumer]:
-    consumer = group_records.decode_consumer(body, "consumer")
-    return consumer.number, consumer.name, consumer
-
-
-def _decode(db_key: bytes, value: bytes) -> group_records.GroupRecord:
-    return group_records.decode_group(row_body(keys.GROUPS, db_key, value, "group"), "group")
 
 
 def _nacks_in(page: bytes) -> Iterator[Nack]:
@@ -299,20 +282,93 @@ def _nacks_in(page: bytes) -> Iterator[Nack]:
         yield nack
 
 
+# --- idempotent XADD ------------------------------------------------------------------------------
+
+
+def write_messages(found: Found, out: NewStore, number: int, name: bytes) -> None:
+    record = found.record(number)
+    if record is None:
+        if found.get(keys.STREAMS, keys.pack_number(number)) is not None:
+            found.lose(number, "its producers and tracked messages")
+        return
+    try:
+        state = idempotence_of(record.extension, "stream")
+    except CorruptionError:
+        found.lose(number, "its producers and tracked messages")
+        return
+    remembered: Remembered = []
+    owner = _MESSAGES + keys.pack_number(state.number)
+    if state.number and found.noted(owner) is not None:
+        problem = "another stream uses their number"
+        found.lose(number, f"its producers and tracked messages: {problem}")
+    elif state.number:
+        found.note(owner)
+        remembered = _remembered(found, number, state)
+    if state.encode() != Idempotence().encode():
+        out.write(partial(_remember, name, state, remembered))
+
+
+def _remembered(found: Found, stream: int, state: Idempotence) -> Remembered:
+    prefix = keys.pack_number(state.number)
+    numbers = {
+        int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")
+        for table in (keys.IDEMPOTENCY, keys.IDEMPOTENCY_ORDER)
+        for db_key, _ in found.rows(table, prefix)
+    } - {0}
+    messages = {number: _messages_of(found, state, number) for number in numbers}
+    needed = {number for number, some in messages.items() if some}
+    members = read_members(found, shapes.PRODUCER_SHAPE, prefix, needed)
+    kept: Remembered = []
+    count = 0
+    for number, member in sorted(members.items()):
+        if number in needed:
+            if member.is_new:
+                found.lose(stream, f"the name of a producer, which is now {quoted(member.name)}")
+            kept.append((member.name, messages[number][-state.maxsize :]))
+            count += len(messages[number])
+    if count < state.tracked:
+        what = count_text(state.tracked - count, "tracked message")
+        found.lose(stream, f"{what}: XADD adds an entry again if its producer sends it again")
+    return kept
+
+
+def _messages_of(found: Found, state: Idempotence, producer: int) -> list[Message]:
+    """Return the messages of a producer, each once, the oldest first."""
+    orders: dict[int, Message] = {}
+    prefix = producer_rows.producer_prefix(state.number, producer)
+    for shape in (shapes.MESSAGE_ORDER_SHAPE, shapes.MESSAGE_SHAPE):
+        for db_key, message in found.under(shape, prefix):
+            if db_key in (
+                producer_rows.order_key(state.number, producer, message.order),
+                producer_rows.message_key(state.number, producer, message.iid),
+            ):
+                orders.setdefault(message.order, message)
+    newest = {message.iid: message for _, message in sorted(orders.items())}
+    return sorted(newest.values(), key=lambda one: one.order)
+
+
+def move_messages(found: Found) -> None:
+    """Move messages and producers that belong to no stream to lost+found."""
+    for table in (keys.PRODUCERS, keys.IDEMPOTENCY, keys.IDEMPOTENCY_ORDER):
+        for _, rows in move_orphans(found, table, _MESSAGES, IDEMPOTENCE_ROWS, "message"):
+            count = count_text(rows, "message row")
+            found.report.other.append(f"{count} whose stream is unknown")
+
+
 # --- transactions ---------------------------------------------------------------------------------
 
 
 def _create(
     stream_name: bytes,
-    before: group_records.GroupRecord,
-    members: dict[int, Member[group_records.Consumer]],
+    before: GroupRecord,
+    members: dict[int, Member],
     leases: Leases,
     txn: WriteTxn,
 ) -> None:
     """Create a group with its consumers, which keep their numbers, and their leases."""
     group = create_group(txn, written(txn, stream_name), before.name, before.last_id())
     record = group.record
-    record.entries_read = max(group_records.UNKNOWN, before.entries_read)
+    record.entries_read = max(UNKNOWN, before.entries_read)
     record.next_order = before.next_order
     record.last_order_time = before.last_order_time
     for number, member in sorted(members.items()):
@@ -324,13 +380,13 @@ def _create(
     record.next_consumer = max(record.next_consumer, before.next_consumer)
     for number, order, lease in leases:
         db_key = keys.lease_key(group.prefix, number, order)
-        txn.put_row(keys.CONSUMERS, db_key, group_records.encode_lease(lease))
+        txn.put_row(keys.CONSUMERS, db_key, encode_lease(lease))
 
 
 def _add(
     stream_name: bytes,
     group_name: bytes,
-    members: dict[int, Member[group_records.Consumer]],
+    members: dict[int, Member],
     nacks: list[Nack],
     txn: WriteTxn,
 ) -> None:
@@ -339,3 +395,14 @@ def _add(
     for nack in nacks:
         member = members.get(nack.consumer)
         group.put(nack, None if member is None else group.find_consumer(member.name))
+
+
+def _remember(name: bytes, before: Idempotence, producers: Remembered, txn: WriteTxn) -> None:
+    tracker = Tracker(txn, written(txn, name))
+    state = tracker.state
+    state.duration, state.maxsize = before.duration, before.maxsize
+    for producer, messages in producers:
+        for one in messages:
+            tracker.track(producer, one.iid, one.ms, one.seq)
+    state.added, state.duplicates = before.added, before.duplicates
+    tracker.save()

@@ -21,6 +21,7 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.engine.whole_store.copying import open_new, tables_of
 from streamkeep.format.core.checksum import with_checksum
@@ -102,6 +103,8 @@ class NewStore:
 
     def _flush(self) -> None:
         commands, self._commands, self._size = self._commands, [], 0
+        if not commands:
+            return
 
         def run(txn: WriteTxn) -> None:
             for command in commands:
@@ -110,6 +113,12 @@ class NewStore:
         assert self._environment is not None
         self._environment.write(run)
         self._environment.settle()
+
+    def snapshot(self) -> ReadTxn:
+        """Return a snapshot with all that was written; the caller closes it."""
+        self._flush()
+        assert self._environment is not None
+        return self._environment.begin_read()
 
     def finish(self) -> None:
         """Close the store, which makes it durable, and give its folder its name."""

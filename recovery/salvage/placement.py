@@ -23,7 +23,7 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.envelope import Envelope, decode_envelope, encode_envelope
 from streamkeep.format.node.node import end_ids
-from streamkeep.format.rows.records import StreamRecord, decode_stream_record
+from streamkeep.format.rows.records import StreamRecord
 from streamkeep.format.rows.retired import former_name_key
 from streamkeep.recovery.salvage.found import NAMED, Found
 from streamkeep.recovery.salvage.node_remains import live_slots
@@ -59,8 +59,15 @@ def split_candidate(noted: bytes) -> tuple[Candidate, bytes]:
     return Candidate(*_CANDIDATE.unpack_from(noted)), noted[_CANDIDATE.size :]
 
 
-def note_newest(found: Found, key: bytes, candidate: Candidate, value: bytes) -> None:
-    """Note an envelope, unless a newer copy of it is noted."""
+def note_newest(
+    found: Found, kind: bytes, envelope: Envelope, value: bytes, *, known_live: bool = False
+) -> None:
+    """Note an envelope that was found without its tree, unless a newer copy of it is noted."""
+    key = kind + keys.pack_number(envelope.number)
+    if kind != FOUND_RECORD:
+        key = kind + keys.node_key(envelope.number, envelope.ms, envelope.seq)
+    age = (envelope.epoch, envelope.commit_number)
+    candidate = Candidate(*age, known_live, bool(envelope.record))
     known = found.noted(key)
     # LMDB copies a leaf with all its rows, so copies can have the same age: prefer the live page.
     if known is None or split_candidate(known)[0][:3] < candidate[:3]:
@@ -194,11 +201,7 @@ class Placement:
             return None, b"", (0, 0)
         envelope = decode_envelope(value, "stream")
         key = keys.node_key(number, envelope.ms, envelope.seq) if envelope.listpack else b""
-        try:
-            record = decode_stream_record(envelope.record, "stream")
-        except CorruptionError:
-            return None, key, (envelope.epoch, envelope.commit_number)
-        return record, key, (envelope.epoch, envelope.commit_number)
+        return self.found.record(number), key, (envelope.epoch, envelope.commit_number)
 
 
 def without_record(envelope: Envelope) -> bytes:

@@ -39,10 +39,14 @@ from streamkeep.recovery.fsck.source import Source, open_source
 from streamkeep.recovery.fsck.store import LOST_AND_FOUND, check
 from streamkeep.recovery.salvage.archive import ArchiveWriter, put_value
 from streamkeep.recovery.salvage.found import NAMED, Found
-from streamkeep.recovery.salvage.groups import move_groups, write_groups
+from streamkeep.recovery.salvage.groups import (
+    move_groups,
+    move_messages,
+    write_groups,
+    write_messages,
+)
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
-from streamkeep.recovery.salvage.messages import move_messages, write_messages
 from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.search import Search
 from streamkeep.recovery.salvage.streams import StreamWriter

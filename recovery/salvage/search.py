@@ -19,7 +19,6 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.lmdb_file.lmdb_pages import BIG
-from streamkeep.format.lmdb_file.meta_page import decode_meta_page
 from streamkeep.format.node.envelope import Envelope
 from streamkeep.format.rows import records
 from streamkeep.format.rows.group_records import decode_consumer, decode_group
@@ -76,7 +75,7 @@ class Search:
                     for row in tables.walk(table):
                         self._look_at(table, row, in_order=row.key > before)
                         before = max(before, row.key)
-        truncation = walk.truncation() if walk is not None else self._truncation()
+        truncation = "" if walk is None else walk.truncation()
         if truncation:
             self.report.other.append(f"the end of {DATA_FILE} ({truncation})")
         if self.damaged:
@@ -85,21 +84,6 @@ class Search:
         if self.damaged:
             placement.Placement(self.found).run()
         self.report.corrected += self._guesser.corrected
-
-    def _truncation(self) -> str:
-        """Return the problem if the file is shorter than its checkpoint says, else "".
-
-        Used if both meta pages are damaged.
-        """
-        slot = self.source.slot
-        meta = None if slot is None else decode_meta_page(slot.meta_page)
-        path = self.source.path / DATA_FILE
-        if meta is None or not path.exists():
-            return ""
-        size, expected = path.stat().st_size, (meta.last_page + 1) * meta.page_size
-        if size >= expected:
-            return ""
-        return f"truncated: {size:,} bytes, expected {expected:,}"
 
     # --- rows of the trees ------------------------------------------------------------------
 
@@ -185,8 +169,7 @@ class Search:
             return good
         self.damaged = True  # the key of another node: it is not certain that it is live
         if table == keys.NODES:
-            candidate = placement.Candidate(envelope.epoch, envelope.commit_number, False, False)
-            placement.note_newest(self.found, placement.FOUND_NODE + own_key, candidate, good)
+            placement.note_newest(self.found, placement.FOUND_NODE, envelope, good)
         elif is_former_name(envelope.ms, envelope.seq) or self.found.get(table, own_key):
             placement.keep_node(self.found, envelope, "the node had the key of another node")
         else:
@@ -204,13 +187,7 @@ class Search:
             if self.source.partial(keys.STREAMS, db_key) is not None:
                 return record_only(value)  # the newest record of the stream is in it
         elif good is not None and envelope is not None and envelope.record:
-            candidate = placement.Candidate(envelope.epoch, envelope.commit_number, False, True)
-            placement.note_newest(
-                self.found,
-                placement.FOUND_RECORD + keys.pack_number(envelope.number),
-                candidate,
-                good,
-            )
+            placement.note_newest(self.found, placement.FOUND_RECORD, envelope, good)
         else:
             self._lose_row(keys.STREAMS, db_key, value, _BAD_KEY)
         return None
@@ -288,16 +265,17 @@ class Search:
         self.highest_epoch = max(self.highest_epoch, envelope.epoch)
         newer = self._newest is not None and age > self._newest
         sure = newer or (live and one.headed)
-        candidate = placement.Candidate(*age, sure, tail)
         number = keys.pack_number(envelope.number)
         key = keys.node_key(envelope.number, envelope.ms, envelope.seq)
         if self._is_changed(keys.STREAMS, number) if tail else self._is_changed(keys.NODES, key):
             return
         if tail:
-            placement.note_newest(self.found, placement.FOUND_RECORD + number, candidate, one.value)
+            placement.note_newest(
+                self.found, placement.FOUND_RECORD, envelope, one.value, known_live=sure
+            )
         if envelope.listpack and (not tail or sure):
             prefix = placement.OLD_NODE if free and not newer else placement.FOUND_NODE
-            placement.note_newest(self.found, prefix + key, candidate, one.value)
+            placement.note_newest(self.found, prefix, envelope, one.value, known_live=sure)
 
     def _is_changed(self, table: int, db_key: bytes) -> bool:
         """Return whether the journal says what became of a row, found or not."""
@@ -310,8 +288,7 @@ class Search:
         if self._is_changed(keys.RETIRED, key):
             return
         if envelope.listpack and not envelope.record and self.found.get(keys.NODES, key) is None:
-            candidate = placement.Candidate(envelope.epoch, envelope.commit_number, False, False)
-            placement.note_newest(self.found, placement.MAYBE_RETIRED + key, candidate, value)
+            placement.note_newest(self.found, placement.MAYBE_RETIRED, envelope, value)
 
     def holes(self) -> list[Hole]:
         """Return the keys of `nodes` between which rows may be missing."""

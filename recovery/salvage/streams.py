@@ -30,7 +30,7 @@ from streamkeep.format.rows.retention import retention_of
 from streamkeep.recovery.fsck.source import Source
 from streamkeep.recovery.salvage import placement
 from streamkeep.recovery.salvage.archive import ArchiveWriter
-from streamkeep.recovery.salvage.found import NAMED, name_of
+from streamkeep.recovery.salvage.found import NAMED, ascending, name_of
 from streamkeep.recovery.salvage.losses import IdRange
 from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.node_remains import first_unread, key_of, live_slots, slots_of
@@ -81,23 +81,18 @@ class StreamWriter:
 
     def numbers(self) -> Iterator[int]:
         """Yield the numbers of the streams that exist, ascending: they have a name or a node."""
-        previous = -1
-        for number in heapq.merge(
+        return ascending(
             self.found.numbers(keys.STREAMS),
             (
                 number
                 for number in self.found.numbers(keys.NODES)
                 if self.found.noted(garbage_note(records.STREAM_NODES, number)) is None
             ),
-            (keys.unpack_number(key) for key, _ in self.found.notes(NAMED)),
-            (
-                keys.unpack_number(key)
-                for key, _ in self.found.notes(placement.DAMAGED[keys.STREAMS])
+            *(
+                (keys.unpack_number(key) for key, _ in self.found.notes(note))
+                for note in (NAMED, placement.DAMAGED[keys.STREAMS])
             ),
-        ):
-            if number != previous:
-                yield number
-            previous = number
+        )
 
     def write(self, number: int) -> bytes:
         """Write a stream without its groups; return its name."""
@@ -111,13 +106,11 @@ class StreamWriter:
                 self.report.other.append(f"row {db_key.hex()} of keys")
             self.search.names.clear()
         self.out.write(partial(_create, number, name, record))
-        self.archive.begin(number)
         length = 0
         highest: Id = (0, 0)
         for node in self._in_order(number, self._sound(number, tail)):
             length += node.ids.live
             highest = node.ids.last_slot
-            self.archive.note_live((node.ms, node.seq), highest)
             self.out.write(partial(_append, name, node), len(node.data))
         for node in self._damaged_tail(number, highest):
             length += node.ids.live
