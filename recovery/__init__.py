@@ -18,8 +18,7 @@ from streamkeep.recovery.fsck.store import check
 if TYPE_CHECKING:
     from streamkeep.recovery.copies.changes import changes
     from streamkeep.recovery.copies.restore import RestoreReport, restore_copy
-    from streamkeep.recovery.copies.ship import ship, shipping
-    from streamkeep.recovery.copies.shipper import ShipReport
+    from streamkeep.recovery.copies.shipper import ShipReport, ship, shipping
     from streamkeep.recovery.copies.verify import VerifyReport, verify_copy
 
 __all__ = [
@@ -48,8 +47,8 @@ _COPIES = {
     "VerifyReport": "verify",
     "changes": "changes",
     "restore_copy": "restore",
-    "ship": "ship",
-    "shipping": "ship",
+    "ship": "shipper",
+    "shipping": "shipper",
     "verify_copy": "verify",
 }
 

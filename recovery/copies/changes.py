@@ -21,10 +21,11 @@ from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.copying import open_new, tables_of
 from streamkeep.format.copies.head import Generation
+from streamkeep.format.copies.piece import Commit as Record
 from streamkeep.format.copies.piece import PieceName
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import ArgumentError, ChangesGoneError, CorruptionError
-from streamkeep.recovery.copies.pieces import FoundPiece, PieceFollower, commits_after
+from streamkeep.recovery.copies.pieces import PieceFollower
 from streamkeep.recovery.copies.restore import plan_restore, put_rows
 from streamkeep.recovery.copies.target import Place, Target
 
@@ -76,7 +77,6 @@ class _CopyFeed(PieceFollower):
     def __init__(
         self, target: Target, after: int | str | bytes | None, scratch: str | Path | None
     ) -> None:
-        super().__init__(target)
         head = target.known_head()
         self._oldest = head.generations[0].base_commit
         commit, chain = None, 0
@@ -94,8 +94,8 @@ class _CopyFeed(PieceFollower):
                 wanted,
                 self._oldest,
             ) from None
-        self._generation = plan.generation.name
-        self._place = (plan.generation.base_commit, plan.generation.base_chain)
+        base = plan.generation
+        super().__init__(target, base.name, (base.base_commit, base.base_chain))
         self._txn: lmdb.Transaction[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(
             prefix="streamkeep-changes-", dir=scratch, ignore_cleanup_errors=True
@@ -109,17 +109,17 @@ class _CopyFeed(PieceFollower):
                         piece, body, _ = target.piece(name)
                         with self._raw.begin(write=True) as txn:
                             put_rows(txn, self._tables, body, is_base=name.first == 0)
-                        self._place = (piece.last_commit, piece.chain_after)
+                        self.place = (piece.last_commit, piece.chain_after)
                 self._rows: Rows[bytes] = Rows(self._get, bytes, decode=False)
                 self._begin()
-                while self._place[0] < plan.end:
+                while self.place[0] < plan.end:
                     found = self.find_next(once=True)
                     if found is None:
-                        missing = PieceName(self._generation, 0, self._place[0] + 1)
+                        missing = PieceName(self.generation, 0, self.place[0] + 1)
                         raise CorruptionError(target.where(missing), "the piece is missing")
-                    for _ in self._apply(found, plan.end):
+                    for _ in self._apply(found[1], plan.end):
                         pass
-            if chain and chain != self._place[1]:
+            if chain and chain != self.place[1]:
                 raise ChangesGoneError(
                     f"{target.uri}: commit {plan.end} is another one than that which was read: the "
                     "store was restored, or lost commits in a power cut; next: begin with a full "
@@ -149,7 +149,7 @@ class _CopyFeed(PieceFollower):
             while not ended():
                 found = self.find_next(once=not every_s)
                 if found is not None:
-                    for commit in self.commits(found):
+                    for commit in self.commits(found[1]):
                         yield commit
                         if ended():
                             return
@@ -161,17 +161,9 @@ class _CopyFeed(PieceFollower):
         finally:
             self.close()
 
-    def generation(self) -> str:
-        """Return the generation that goes on."""
-        return self._generation
-
-    def place(self) -> tuple[int, int]:
-        """Return the newest commit that was read, and the checksum of its record."""
-        return self._place
-
     def take_up(self, generation: Generation, *, continues: bool) -> None:
         """Go on with another generation."""
-        commit = self._place[0]
+        commit = self.place[0]
         if not continues:
             raise ChangesGoneError(
                 f"{self.target.uri}: the copy has no changes after commit {commit}: it goes on "
@@ -180,32 +172,31 @@ class _CopyFeed(PieceFollower):
                 commit,
                 generation.base_commit,
             )
-        self._generation = generation.name
+        self.generation = generation.name
 
     def check_end(self) -> None:
         """Raise CorruptionError if there are pieces after the one that would be next."""
-        wanted = self._place[0] + 1
-        names = self.target.names(self._generation, 0)
+        wanted = self.place[0] + 1
+        names = self.target.names(self.generation, 0)
         if names and names[-1].first > wanted:
-            missing = PieceName(self._generation, 0, wanted)
+            missing = PieceName(self.generation, 0, wanted)
             raise CorruptionError(self.target.where(missing), "the piece is missing")
 
-    def commits(self, found: FoundPiece) -> Iterator[Commit[bytes]]:
+    def commits(self, found: Iterator[Record]) -> Iterator[Commit[bytes]]:
         """Yield the commits of a piece that follow."""
         with translated():
             for number, chain in self._apply(found):
                 effects = tuple(self._rows.effects())
                 yield Commit(number, commit_position(number, chain), effects)
 
-    def _apply(self, found: FoundPiece, end: int | None = None) -> Iterator[tuple[int, int]]:
+    def _apply(self, found: Iterator[Record], end: int | None = None) -> Iterator[tuple[int, int]]:
         """Apply the commits of a piece that follow, up to one; yield the number and checksum."""
-        where = self.target.where(found.name)
-        for commit in commits_after(found.piece, found.body, where, *self._place):
+        for commit in found:
             if end is not None and commit.commit_number > end:
                 break
             self._rows.apply(commit.body)
-            self._place = commit.commit_number, commit.chain
-            yield self._place
+            self.place = commit.commit_number, commit.chain
+            yield self.place
             if len(self._rows.newer) >= _MOST_ROWS:
                 self._write()
         self._write()

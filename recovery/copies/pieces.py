@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from streamkeep.format.copies import piece as piece_format
 from streamkeep.format.copies.head import Generation
@@ -14,13 +14,7 @@ from streamkeep.recovery.copies.target import Target
 
 _HEAD_POLLS: Final = 10  # polls without a new piece before the head is read
 
-
-class FoundPiece(NamedTuple):
-    """A piece, and its body."""
-
-    name: PieceName
-    piece: Piece
-    body: bytes
+FoundPiece = tuple[Piece, Iterator[Commit]]
 
 
 class OtherHistoryError(CorruptionError):
@@ -49,20 +43,19 @@ def commits_after(piece: Piece, body: bytes, where: str, last: int, chain: int) 
 
 
 class PieceFollower:
-    """Follows a copy; a base of what applies its pieces."""
+    """Follows a copy; a base of what applies its pieces.
 
-    def __init__(self, target: Target) -> None:
+    Attributes:
+        generation: the one that goes on.
+        place: the newest commit that was applied, and the checksum of its record.
+    """
+
+    def __init__(self, target: Target, generation: str, place: tuple[int, int]) -> None:
         self.target = target
+        self.generation = generation
+        self.place = place
         self._located = False  # that the next piece begins after the newest commit
         self._idle = 0  # polls since the last piece
-
-    def generation(self) -> str:
-        """Return the generation that goes on."""
-        raise NotImplementedError
-
-    def place(self) -> tuple[int, int]:
-        """Return the newest commit that was applied, and the checksum of its record."""
-        raise NotImplementedError
 
     def take_up(self, generation: Generation, *, continues: bool) -> None:
         """Go on with another generation.
@@ -73,7 +66,7 @@ class PieceFollower:
         raise NotImplementedError
 
     def find_next(self, *, once: bool, damaged: bool = False) -> FoundPiece | None:
-        """Return the piece with the next commit; None if there is none yet.
+        """Return the piece with the next commit, and its commits from there on; None if none yet.
 
         Args:
             once: nobody asks again, so look everywhere.
@@ -94,22 +87,25 @@ class PieceFollower:
         return None
 
     def _next(self) -> FoundPiece | None:
-        generation, wanted = self.generation(), self.place()[0] + 1
-        name = PieceName(generation, 0, wanted)
+        wanted = self.place[0] + 1
+        name = PieceName(self.generation, 0, wanted)
         if self.target.objects.size(str(name)) is None:
             if not self._located:
                 self._located = True
-                names = self.target.names(generation, 0)
+                names = self.target.names(self.generation, 0)
                 at = bisect_right(names, wanted, key=lambda one: one.first)
                 if at and self.target.header(names[at - 1]).last_commit >= wanted:
-                    return FoundPiece(names[at - 1], *self.target.piece(names[at - 1])[:2])
+                    return self._found(names[at - 1], *self.target.piece(names[at - 1])[:2])
             return None
         piece, body, _ = self.target.piece(name)
         if piece.kind == piece_format.END:
             successor, _ = piece_format.decode_end(body, self.target.where(name))
             self._follow(successor)
             return self._next()
-        return FoundPiece(name, piece, body)
+        return self._found(name, piece, body)
+
+    def _found(self, name: PieceName, piece: Piece, body: bytes) -> FoundPiece:
+        return piece, commits_after(piece, body, self.target.where(name), *self.place)
 
     def _look_at_head(self, *, damaged: bool = False) -> bool:
         """Go on with another generation if this one is not there any more; return whether.
@@ -119,7 +115,7 @@ class PieceFollower:
         """
         head = self.target.known_head()
         names = [one.name for one in head.generations]
-        if self.generation() in (names[-1:] if damaged else names):
+        if self.generation in (names[-1:] if damaged else names):
             return False
         self._follow(head.generations[-1].name)
         return True
@@ -134,7 +130,7 @@ class PieceFollower:
 
     def _continues(self, generation: Generation) -> bool:
         """Return whether a generation has the newest commit, with the same checksum."""
-        commit, chain = self.place()
+        commit, chain = self.place
         if commit <= generation.base_commit:
             return (commit, chain) == (generation.base_commit, generation.base_chain)
         names = self.target.names(generation.name, 0)

@@ -21,12 +21,14 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.slots import Slot, hold_slot, read_slot, slot_name
+from streamkeep.engine.system.files import path_of
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format.copies.head import Generation
@@ -38,6 +40,7 @@ from streamkeep.format.core.errors import (
     StoreError,
     StoreFullError,
     StoreLockedError,
+    StreamkeepError,
     UnreachableError,
 )
 from streamkeep.format.core.values import whole
@@ -131,7 +134,7 @@ class Shipper:
         renew: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        """Take the settings; see `ship.ship`.
+        """Take the settings; see `ship`.
 
         Args:
             every: how often commits are shipped; `Store.ship_now` does not wait for it.
@@ -509,3 +512,86 @@ class Shipper:
                 verified.damaged[0],
             )
         self._damaged = verified.damaged
+
+
+# --- running one --------------------------------------------------------------------------------
+
+
+def ship(
+    store: Store[Any] | str | os.PathLike[str],
+    target: Place,
+    *,
+    keep: Duration = "7d",
+    hold_bytes: int = HOLD_BYTES,
+    take_over: bool = False,
+    renew: bool = False,
+    progress: Progress | None = None,
+) -> ShipReport:
+    """Bring the copy of a store at `target` up to the newest commit; make it if there is none.
+
+    On return, everything that was committed before the call is at the target. `Shipper.run` goes
+    on until it is stopped.
+
+    Args:
+        store: an open store, or the path of one.
+        target: a folder, or the URI of a folder in a bucket.
+        keep: for how long a restore can go back to any moment.
+        hold_bytes: of the journal, which the store keeps for the next time, at most.
+        take_over: also if the copy follows another store of the same identity now.
+        renew: make the copy anew; when it is complete, all that it had before is removed, and
+            `keep` begins again.
+
+    Raises:
+        StoreError: the target has the copy of another store, or this store does not know how the
+            copy goes on; see `take_over`.
+        UnreachableError: the target does not answer.
+    """
+    with nullcontext(store) if isinstance(store, Store) else opened_for(store) as opened:
+        shipper = Shipper(
+            opened,
+            target,
+            keep=keep,
+            hold_bytes=hold_bytes,
+            take_over=take_over,
+            renew=renew,
+            progress=progress,
+        )
+        return shipper.run(once=True)
+
+
+def forget(store: str | os.PathLike[str], target: Place) -> bool:
+    """Hold nothing more of a store's journal for a target; return whether it held something.
+
+    The target keeps its copy. To ship there again, a store needs `take_over`.
+    """
+    with opened_for(store) as opened:
+        shipper = Shipper(opened, target)
+        return shipper.folder.remove(slot_name(shipper.target.uri))
+
+
+def opened_for(path: str | os.PathLike[str]) -> Store[bytes]:
+    """Open a store that exists, for a shipper."""
+    return Store(path_of(path, "store"), create=False, sync="none", lease=False)
+
+
+@contextmanager
+def shipping(store: Store[Any], target: Place) -> Iterator[None]:
+    """Ship a store in a thread while the block runs.
+
+    What ends shipping for good is logged as an error: the program itself goes on.
+    """
+    shipper = Shipper(store, target)
+
+    def run() -> None:
+        try:
+            shipper.run()
+        except StreamkeepError as error:
+            log.error("%s: not shipped any more: %s", store.path, error)
+
+    thread = threading.Thread(target=run, name="streamkeep-ship")
+    thread.start()
+    try:
+        yield
+    finally:
+        shipper.stop.set()
+        thread.join()

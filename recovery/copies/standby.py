@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -30,13 +31,12 @@ from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of
-from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import decode_row, iter_segments
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.begin import CheckpointNeeded
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.format.copies.head import Generation
-from streamkeep.format.copies.piece import Piece, PieceName
+from streamkeep.format.copies.piece import Commit, Piece
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import (
     CorruptionError,
@@ -50,7 +50,7 @@ from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import SUFFIX
-from streamkeep.recovery.copies.pieces import PieceFollower, commits_after
+from streamkeep.recovery.copies.pieces import PieceFollower
 from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import Place, Progress, Target
@@ -87,7 +87,7 @@ class Standby(PieceFollower):
             StoreError: there is a store that is no standby of this copy, or another process follows
                 it. Others as `restore_copy`.
         """
-        super().__init__(Target(source))
+        target = Target(source)
         self.every_s = above_zero(every, "every") / 1000
         self.stop = threading.Event()
         place = path_of(path, "path").absolute()
@@ -95,31 +95,26 @@ class Standby(PieceFollower):
             restore_copy(source, place, standby=True, progress=progress)
         self.environment = _open(place)
         self.context = self.environment.context
-        try:
-            self._lock = _lock(self.environment.folder, self.target.uri, place)
-        except BaseException:
-            self.environment.release()
-            raise
-        self.state = self._read_state(place)
-        try:
+        with ExitStack() as stack:
+            stack.callback(self.environment.release)
+            self._lock = stack.enter_context(closing(_lock(self.environment, target.uri, place)))
+            with self.environment.begin_read() as txn:
+                state = standby_of(txn)
+            if state is None or state.source != target.uri:
+                found = "no standby" if state is None else f"the standby of {state.source}"
+                raise StoreError(f"{place}: {found}; next: name a path where nothing is")
+            self.state = state
+            with self.context.apply_lock:
+                self.context.begin_view().abort()
+                position = cast(Journal, self.context.journal).log.position
+            super().__init__(target, state.generation, (position.commit_number, position.chain))
             _remove_strays(self.environment)
-        except BaseException:
-            self.close()
-            raise
+            stack.pop_all()
 
     def close(self) -> None:
         """Close the store; a checkpoint has everything."""
         self._lock.close()
         self.environment.release()
-
-    def _read_state(self, place: Path) -> StandbyRow:
-        with self.environment.begin_read() as txn:
-            state = standby_of(txn)
-        if state is None or state.source != self.target.uri:
-            self.close()
-            found = "no standby" if state is None else f"the standby of {state.source}"
-            raise StoreError(f"{place}: {found}; next: name a path where nothing is")
-        return state
 
     # --- following --------------------------------------------------------------------------
 
@@ -151,18 +146,10 @@ class Standby(PieceFollower):
             self.stop.wait(self.every_s)
         return self.state
 
-    def generation(self) -> str:
-        """Return the generation that goes on."""
-        return self.state.generation
-
-    def place(self) -> tuple[int, int]:
-        """Return the newest commit, and the checksum of its record."""
-        position = self._position()
-        return position.commit_number, position.chain
-
     def take_up(self, generation: Generation, *, continues: bool) -> None:
         """Go on with another generation; from its base, if it does not go on where this one is."""
         if continues:
+            self.generation = generation.name
             self.state = self.state._replace(generation=generation.name)
             return
         log.warning(
@@ -174,14 +161,9 @@ class Standby(PieceFollower):
         )
         self._take_base(generation)
 
-    def _position(self) -> LogPosition:
-        with self.context.apply_lock:
-            self.context.begin_view().abort()
-            return cast(Journal, self.context.journal).log.position
-
     # --- applying ---------------------------------------------------------------------------
 
-    def _apply(self, name: PieceName, piece: Piece, body: bytes) -> None:
+    def _apply(self, piece: Piece, commits: Iterator[Commit]) -> None:
         """Apply the commits of a piece that follow.
 
         Raises:
@@ -189,7 +171,7 @@ class Standby(PieceFollower):
         """
         batch: list[bytes] = []
         size = 0
-        for commit in commits_after(piece, body, self.target.where(name), *self.place()):
+        for commit in commits:
             batch.append(commit.body)
             size += len(commit.body)
             if size >= _BATCH_BYTES or commit.commit_number == piece.last_commit:
@@ -258,7 +240,7 @@ class Standby(PieceFollower):
         """
         context = self.context
         control, journal = cast(ControlFile, context.control), cast(Journal, context.journal)
-        generation = generation or self.state.generation
+        generation = generation or self.generation
         state = StandbyRow(self.target.uri, generation, position.commit_number, time_ms)
 
         def commit() -> set[str]:
@@ -279,7 +261,8 @@ class Standby(PieceFollower):
             return outdated
 
         outdated = self.environment.run_locked(commit)
-        self.state = state
+        self.state, self.generation = state, generation
+        self.place = position.commit_number, position.chain
         failpoints.hit("standby:committed")  # a later opening removes the files
         if outdated:  # so that no recovery goes back to a manifest that names them
             self.environment.make_checkpoint(strict=True)
@@ -335,9 +318,9 @@ def _remove_strays(environment: Environment) -> None:
         folder.remove(stored_name(path))
 
 
-def _lock(folder: Folder, source: str, place: Path) -> SlotLock:
+def _lock(environment: Environment, source: str, place: Path) -> SlotLock:
     """Lock a standby, so that only one process follows or promotes it."""
-    lock = hold_slot(folder.folder(JOURNAL_FOLDER), source)
+    lock = hold_slot(environment.folder.folder(JOURNAL_FOLDER), source)
     if lock is None:
         raise StoreLockedError(f"{place}: a process follows {source}; next: end it")
     return lock
@@ -366,8 +349,7 @@ def promote(path: str | Path) -> StandbyRow:
     try:
         if not environment.follows:
             raise StoreError(f"{place}: no standby; next: open it, it can be written")
-        lock = _lock(environment.folder, environment.follows, place)
-        try:
+        with closing(_lock(environment, environment.follows, place)):
             with environment.begin_read() as txn:  # now: the process that followed has ended
                 state = standby_of(txn)
             if state is None:
@@ -378,8 +360,6 @@ def promote(path: str | Path) -> StandbyRow:
             failpoints.hit("standby:noted")
             environment.write(lambda txn: txn.delete(META, META_STANDBY), wait=True)
             cast(Checkpoints, environment.checkpoints).make()
-        finally:
-            lock.close()
     finally:
         environment.release()
     return state

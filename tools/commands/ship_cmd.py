@@ -88,8 +88,8 @@ def run(
         renew: Make the copy anew, and then remove what TARGET had before.
         forget: Ship no more to TARGET: STORE holds no journal for it.
     """
-    from streamkeep.recovery.copies.ship import forget as forget_copy
     from streamkeep.recovery.copies.shipper import Shipper
+    from streamkeep.recovery.copies.shipper import forget as forget_copy
 
     if forget:
         held = forget_copy(store_path, target)
