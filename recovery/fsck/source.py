@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -53,8 +53,7 @@ from streamkeep.format.node.envelope import FORMAT, MAGIC
 from streamkeep.recovery.fsck.findings import Finding, finding
 from streamkeep.recovery.fsck.journal import Replay
 from streamkeep.recovery.fsck.rows import row_place
-from streamkeep.recovery.pages.page_file import PageFile
-from streamkeep.recovery.pages.tree import Tables
+from streamkeep.recovery.pages.tree import PageFile, Tables
 
 _TRIES: Final = 1000
 _SLOT_TRIES: Final = 3
@@ -113,8 +112,9 @@ class Source:
             return None
 
     def close(self) -> None:
-        if self.tables is not None:
-            self.tables.pages.close()
+        tables, self.tables = self.tables, None
+        if tables is not None:
+            tables.pages.close()
 
 
 def read_metas(store: Folder) -> tuple[list[MetaPage], list[Finding]]:
@@ -200,26 +200,19 @@ def open_source(path: Path) -> Iterator[Source]:
             f"{path}: a compaction was interrupted; open the store for writing once to finish it"
         )
     source = Source(folder)
-    if opened is not None:
-        with opened.begin_image() as txn:
-            use_snapshot(source, txn)
-            try:
-                yield source
-            finally:
-                source.close()
-        return
-    try:
-        with _locked(folder) as (lock, exclusive):
-            yield from _choose_commit(source, lock, exclusive)
-    finally:
-        source.close()
+    with ExitStack() as stack:
+        stack.callback(source.close)
+        if opened is not None:
+            use_snapshot(source, stack.enter_context(opened.begin_image()))
+        else:
+            _choose_commit(source, stack)
+        yield source
 
 
-def _choose_commit(
-    source: Source, lock: CheckpointFile | None, exclusive: bool
-) -> Iterator[Source]:
-    """Choose the commit to read, pin it, and yield the source."""
+def _choose_commit(source: Source, stack: ExitStack) -> None:
+    """Choose the commit to read, and pin it."""
     path, folder = source.path, source.folder
+    lock, exclusive = stack.enter_context(_locked(folder))
     source.alone = exclusive
     metas, meta_findings = read_metas(folder)
     source.slot, slot_findings = read_slots(folder)
@@ -232,25 +225,19 @@ def _choose_commit(
         raise errors.NotAStoreError(
             f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}"
         )
-    checkpoint_file = None if slot is None else decode_meta_page(slot.meta_page)
+    checkpoint = None if slot is None else decode_meta_page(slot.meta_page)
     if not folder.exists(DATA_FILE):
-        yield source
         return
     if exclusive and (slot is not None or has_commits(folder)):
         state = examine(folder, slot)
         if not state.healthy and _use_state(source, state):
-            yield source
             return
-    if checkpoint_file is not None and (
-        newest is None or checkpoint_file.commit_number > newest.commit_number
-    ):
-        source.use_commit(checkpoint_file)  # both meta pages are damaged, or the newer one is
-        yield source
+    if checkpoint and (newest is None or checkpoint.commit_number > newest.commit_number):
+        source.use_commit(checkpoint)  # both meta pages are damaged, or the newer one is
         return
     if meta_findings:  # no LMDB here: it might choose the damaged meta page
         source.use_commit(newest)
         _check_is_store(source)
-        yield source
         return
     if lock is not None and not (exclusive or is_listed(path) or lock.try_exclusive()):
         raise errors.StoreLockedError(
@@ -258,34 +245,29 @@ def _choose_commit(
             f"write permission for {LOCK_FILE}; get the permission, or check a backup"
         )
     raw = _open_lmdb(folder)
-    pin = None
-    try:
-        for tries_left in reversed(range(_JOURNAL_TRIES)):
+    if raw is not None:
+        stack.callback(raw.close)
+    for tries_left in reversed(range(_JOURNAL_TRIES)):
+        with ExitStack() as pinned:
             with suppress(lmdb.Error):
-                pin = None if raw is None else raw.begin()
-            if pin is not None:
-                newest = _meta_of(folder, pin.id())
-                if lock is not None and exclusive:
-                    lock.share()  # the commit is pinned: other processes may open the store
-                    source.alone = False
+                if raw is not None:
+                    pin = raw.begin()
+                    pinned.callback(pin.abort)
+                    newest = _meta_of(folder, pin.id())
+                    if lock is not None and exclusive:
+                        lock.share()  # the commit is pinned: other processes may open the store
+                        source.alone = False
             source.use_commit(newest)
             _check_is_store(source)
             problem = _replay_newer(source)
-            if not problem:
-                break
-            if not tries_left:
+            if problem and tries_left:  # a checkpoint may have come in between
+                source.close()
+                continue
+            if problem:
                 source.loses = True
                 source.found.append(finding("SK024", "journal", problem))
-            elif pin is not None:  # a checkpoint may have come in between
-                pin.abort()
-                source.close()
-        yield source
-    finally:
-        if pin is not None:
-            pin.abort()
-            del pin
-        if raw is not None:
-            raw.close()
+            stack.enter_context(pinned.pop_all())
+            return
 
 
 def _replay_newer(source: Source) -> str:

@@ -1,4 +1,4 @@
-"""Reading `data.mdb` without LMDB: pages (`page_file`), trees (`tree`), single rows (`raw_pages`).
+"""Reading `data.mdb` without LMDB: pages and trees (`tree`), single rows (`raw_pages`).
 
 May import: `engine`, `format`. Other rooms may use every public name.
 """

@@ -27,7 +27,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, TABLES, fits, node_key, pack_number
 from streamkeep.format.lmdb_file import lmdb_pages
 from streamkeep.format.node.envelope import FORMAT, MAGIC, OVERHEAD, Envelope, decode_envelope
-from streamkeep.recovery.pages.page_file import PageFile
+from streamkeep.recovery.pages.tree import PageFile
 
 _CHUNK: Final = 1 << 20
 _START: Final = MAGIC + bytes([FORMAT])

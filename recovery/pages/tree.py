@@ -1,4 +1,7 @@
-"""Tables on LMDB's B+trees: lookups and walks that skip damaged pages.
+"""The pages of `data.mdb`, and tables on their B+trees, read without LMDB.
+
+Pages are read with pread, not mapped: with a map, a truncated file or a bad sector would kill the
+process with SIGBUS; here it raises CorruptionError. Lookups and walks skip damaged pages.
 
 A table may have rows in memory that replace those of its tree: what the records of the journal
 change after the commit of the trees (`Tables.change`).
@@ -10,25 +13,94 @@ all rows of a table can be reached.
 
 from __future__ import annotations
 
+import heapq
+import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import islice, takewhile
+from operator import attrgetter
 from typing import Final, NamedTuple
 
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
 from streamkeep.format.lmdb_file import lmdb_pages
 from streamkeep.format.lmdb_file.meta_page import MetaPage
-from streamkeep.recovery.pages.page_file import PageFile
 
+_CACHED_PAGES: Final = 256
 _NOTHING: Final = lmdb_pages.Database(0, 0, 0, 0, 0, 0, None)
 
 Edge = tuple[int, int]
 Hole = tuple[bytes | None, bytes | None]  # range of keys: first included, second excluded
 
 ROOT: Final[Edge] = (0, 0)  # the edge to the root: no page above it
+
+
+class PageFile:
+    """An open data file. Some hundred decoded pages are cached: the branches of all tables."""
+
+    def __init__(self, store: Folder, page_size: int) -> None:
+        self.page_size = page_size
+        self.handle = store.open(DATA_FILE)
+        self._size = self.size()
+        self._cache: dict[int, lmdb_pages.TreePage] = {}
+
+    def close(self) -> None:
+        os.close(self.handle)
+
+    def size(self) -> int:
+        return os.fstat(self.handle).st_size
+
+    def read(self, number: int, size: int, *, skip: int = 0) -> bytes:
+        """Return up to `size` bytes from byte `skip` of a page on; fewer at the end of the file."""
+        try:
+            return os.pread(self.handle, size, number * self.page_size + skip)
+        except (OSError, OverflowError) as error:
+            raise CorruptionError(f"LMDB page {number}", f"cannot be read: {error}") from error
+
+    def tree_page(self, number: int) -> lmdb_pages.TreePage:
+        page = self._cache.get(number)
+        if page is None:
+            page = lmdb_pages.decode_tree_page(self.read(number, self.page_size), number)
+            if len(self._cache) >= _CACHED_PAGES:
+                del self._cache[next(iter(self._cache))]  # the oldest
+            self._cache[number] = page
+        return page
+
+    def starts_with(self, number: int, header: bytes) -> bool:
+        try:
+            return os.pread(self.handle, len(header), number * self.page_size) == header
+        except OSError:
+            return False
+
+    def overflow_header(self, number: int) -> lmdb_pages.OverflowHeader:
+        data = self.read(number, lmdb_pages.HEADER_SIZE)
+        if len(data) < lmdb_pages.HEADER_SIZE:
+            raise CorruptionError(f"LMDB page {number}", "the page is after the end of the file")
+        return lmdb_pages.decode_overflow_header(data)
+
+    def overflow(self, number: int, size: int) -> bytes:
+        """Return a value of `size` bytes that begins in an overflow page.
+
+        The header of the page is not checked: the value has its own checksum.
+        """
+        start = number * self.page_size + lmdb_pages.HEADER_SIZE
+        if start + size > self._size:
+            self._size = self.size()  # it may have grown
+            if start + size > self._size:
+                problem = f"a value of {size} bytes extends past the end of the file"
+                raise CorruptionError(f"LMDB page {number}", problem)
+        try:
+            value = os.pread(self.handle, size, start)
+        except OSError as error:
+            raise CorruptionError(f"LMDB page {number}", f"cannot be read: {error}") from error
+        if len(value) != size:
+            problem = f"truncated: {len(value)} bytes, expected {size}"
+            raise CorruptionError(f"LMDB page {number}", problem)
+        return value
 
 
 class Row(NamedTuple):
@@ -38,12 +110,12 @@ class Row(NamedTuple):
     pages: PageFile
     leaf: lmdb_pages.TreePage | None
     at: int
-    held: bytes = b""
+    held: bytes | None = None
 
     def value(self) -> bytes:
         leaf, at = self.leaf, self.at
         if leaf is None:
-            return self.held
+            return self.held or b""
         if leaf.flags[at] == lmdb_pages.BIG:
             return self.pages.overflow(leaf.places[at], leaf.sizes[at])
         return leaf.inline(at)
@@ -226,19 +298,14 @@ class Tables:
         if table not in self._sorted:
             self._sorted[table] = sorted(changed)
         keys = self._sorted[table]
-        at = bisect_left(keys, start)
-        row = next(rows, None)
-        while row is not None or at < len(keys):
-            if row is not None and (at == len(keys) or row.key < keys[at]):
+        newer = (
+            Row(db_key, self.pages, None, 0, changed[db_key])
+            for db_key in islice(keys, bisect_left(keys, start), None)
+        )
+        older = (row for row in rows if row.key not in changed)
+        for row in heapq.merge(newer, older, key=attrgetter("key")):
+            if row.leaf is not None or row.held is not None:
                 yield row
-                row = next(rows, None)
-                continue
-            value = changed[keys[at]]
-            if value is not None:
-                yield Row(keys[at], self.pages, None, 0, value)
-            if row is not None and row.key == keys[at]:
-                row = next(rows, None)
-            at += 1
 
     def newest_commit(self) -> int:
         """Return the number of the newest commit; raise CorruptionError."""

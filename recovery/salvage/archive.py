@@ -52,10 +52,10 @@ from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, Segment
 from streamkeep.recovery.fsck.rows import ERASURE_SHAPE, SEGMENT_SHAPE, parse_row
 from streamkeep.recovery.fsck.source import Source
+from streamkeep.recovery.salvage.damaged_bytes import first_unread, live_slots, slots_of
 from streamkeep.recovery.salvage.found import NAMED, ascending, is_live
 from streamkeep.recovery.salvage.losses import StreamLoss
 from streamkeep.recovery.salvage.new_store import NewStore
-from streamkeep.recovery.salvage.node_remains import first_unread, live_slots, slots_of
 from streamkeep.recovery.salvage.placement import DAMAGED, MAYBE_RETIRED, split_candidate
 from streamkeep.recovery.salvage.search import Search
 

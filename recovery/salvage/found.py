@@ -25,8 +25,7 @@ from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.rows.records import StreamRecord, decode_stream_record, encode_key_row
 from streamkeep.recovery.fsck.rows import KEY_SHAPE, Shape, parse_row
 from streamkeep.recovery.pages.tree import Tables
-from streamkeep.recovery.salvage.losses import Report
-from streamkeep.recovery.salvage.lost_found import LostAndFound
+from streamkeep.recovery.salvage.losses import LostAndFound, Report
 
 NAMED: Final = b"K"  # note: the number of a stream; value: its name
 

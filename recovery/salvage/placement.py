@@ -25,8 +25,8 @@ from streamkeep.format.node.envelope import Envelope, decode_envelope, encode_en
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.records import StreamRecord
 from streamkeep.format.rows.retired import former_name_key
+from streamkeep.recovery.salvage.damaged_bytes import live_slots
 from streamkeep.recovery.salvage.found import NAMED, Found
-from streamkeep.recovery.salvage.node_remains import live_slots
 
 # Notes: one of these, and the key of a row.
 DAMAGED: Final = {keys.NODES: b"D", keys.RETIRED: b"T", keys.STREAMS: b"S"}  # value: damaged bytes

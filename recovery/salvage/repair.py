@@ -45,8 +45,7 @@ from streamkeep.recovery.salvage.groups import (
     write_groups,
     write_messages,
 )
-from streamkeep.recovery.salvage.losses import Report
-from streamkeep.recovery.salvage.lost_found import LostAndFound
+from streamkeep.recovery.salvage.losses import LostAndFound, Report
 from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.search import Search
 from streamkeep.recovery.salvage.streams import StreamWriter

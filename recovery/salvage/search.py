@@ -1,7 +1,7 @@
 """Step one of a repair: find everything readable of a damaged store.
 
-1. Look at the rows that the trees lead to. Correct single damaged bytes (`guess_bytes`), note what
-   is damaged, and hide it. Indexes are not looked at: the new store makes its own.
+1. Look at the rows that the trees lead to. Correct single damaged bytes (`damaged_bytes`), note
+   what is damaged, and hide it. Indexes are not looked at: the new store makes its own.
 2. If anything was damaged, search all pages that are damaged or that no tree leads to
    (`raw_pages`), and note the envelopes found (`placement`). Rows that are found are added at once;
    they have no commit number, so of two copies the one with higher counters is used.
@@ -29,9 +29,8 @@ from streamkeep.recovery.fsck.source import Source
 from streamkeep.recovery.pages.raw_pages import RawEnvelope, RawRow, envelope_at, scan_pages
 from streamkeep.recovery.pages.tree import Hole, Row, Tables
 from streamkeep.recovery.salvage import placement
+from streamkeep.recovery.salvage.damaged_bytes import ByteGuesser, record_only
 from streamkeep.recovery.salvage.found import Found, read_names
-from streamkeep.recovery.salvage.guess_bytes import ByteGuesser
-from streamkeep.recovery.salvage.node_remains import record_only
 
 _DERIVED: Final = (keys.CONSUMER_PEL, keys.PEL_ORDER, keys.GARBAGE)  # the engine makes them
 _BAD_KEY: Final = "the key is not possible in its table"
@@ -152,7 +151,7 @@ class Search:
             whole = envelope_at(row.pages, leaf.places[row.at])
             if whole is not None:
                 return whole
-        return self._guesser.envelope(value)
+        return self._guesser.node(value)
 
     def _node(self, table: int, db_key: bytes, value: bytes, good: bytes | None) -> bytes | None:
         """Return what to show under the key of a node; note what cannot be read."""

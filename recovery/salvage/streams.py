@@ -30,10 +30,10 @@ from streamkeep.format.rows.retention import retention_of
 from streamkeep.recovery.fsck.source import Source
 from streamkeep.recovery.salvage import placement
 from streamkeep.recovery.salvage.archive import ArchiveWriter
+from streamkeep.recovery.salvage.damaged_bytes import first_unread, key_of, live_slots, slots_of
 from streamkeep.recovery.salvage.found import NAMED, ascending, name_of
 from streamkeep.recovery.salvage.losses import IdRange
 from streamkeep.recovery.salvage.new_store import NewStore
-from streamkeep.recovery.salvage.node_remains import first_unread, key_of, live_slots, slots_of
 from streamkeep.recovery.salvage.search import Search, garbage_note
 
 _NODE_ENTRIES: Final = 100  # stream-node-max-entries of a record that was lost

@@ -11,8 +11,7 @@ import pytest
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.keys import STREAMS, TABLES
 from streamkeep.recovery.fsck.source import read_metas
-from streamkeep.recovery.pages.page_file import PageFile
-from streamkeep.recovery.pages.tree import Tables
+from streamkeep.recovery.pages.tree import PageFile, Tables
 
 Rows = dict[bytes, bytes]
 

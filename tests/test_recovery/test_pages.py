@@ -24,8 +24,7 @@ from streamkeep.format.core.keys import CONSUMERS, GROUPS, KEYS, PEL, RETIRED
 from streamkeep.format.lmdb_file.lmdb_pages import DATABASE_SIZE, FREE_AT
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.source import open_source, read_metas
-from streamkeep.recovery.pages.page_file import PageFile
-from streamkeep.recovery.pages.tree import Tables
+from streamkeep.recovery.pages.tree import PageFile, Tables
 from streamkeep.recovery.salvage.repair import repair
 from tiers import daily_or_all, pairs_of
 

@@ -14,7 +14,7 @@ from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.rows.records import PAGE_FIT, StreamRecord
 from streamkeep.recovery.salvage.found import Found
-from streamkeep.recovery.salvage.lost_found import LostAndFound
+from streamkeep.recovery.salvage.losses import LostAndFound
 from streamkeep.recovery.salvage.placement import DAMAGED, FOUND_NODE, Candidate, Placement
 
 NUMBER = 7

@@ -10,7 +10,7 @@ import pytest
 
 import streamkeep
 from cli_runner import lines, objects, reply, run
-from streamkeep.transfer.loading import append
+from streamkeep.transfer import load_file as loading
 
 pytestmark = pytest.mark.usefixtures("sound_folder")
 
@@ -333,7 +333,7 @@ def test_from_line_counts_the_lines_of_a_csv_file() -> None:
 
 
 def test_large_entries_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(loading, "BATCH_BYTES", 1000)
     told = load("a.jsonl", f'{{"n":"{"x" * 600}"}}\n' * 5 + "oops\n", status=1)
     assert "4 entries stored, up to line 4" in told
     assert "next: --from-line 5 continues after them" in told

@@ -13,6 +13,7 @@ from patience import wait_until
 from streamkeep.format.redis.rdb_values import crc64
 from streamkeep.transfer.formats import UNNAMED
 from streamkeep.transfer.loading.staged import Load
+from streamkeep.transfer.loading.tables import Row
 
 pytestmark = pytest.mark.usefixtures("sound_folder")
 
@@ -149,7 +150,7 @@ def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
         load = Load(store)
         incoming = load.begin(b"k", "test")
         assert incoming is not None
-        incoming.append([(1, 1, [b"a", b"b"])])
+        incoming.append([Row(1, None, 1, 1, [b"a", b"b"])])
         left = store.keys()
         assert len(left) == 1
         assert left[0].startswith(UNNAMED)

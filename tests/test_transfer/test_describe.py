@@ -35,7 +35,7 @@ from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.rows.group_records import GROUP_RECORD
 from streamkeep.format.rows.nacks import NACK
 from streamkeep.format.segment.segment import Segment
-from streamkeep.transfer.describe import (
+from streamkeep.transfer.inspection import (
     Piece,
     describe_checkpoint,
     describe_envelope,

@@ -20,7 +20,7 @@ from streamkeep.engine.commands.xadd import xadd_many
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.transfer import Progress
-from streamkeep.transfer.loading import append
+from streamkeep.transfer import load_file as loading
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 
@@ -293,7 +293,7 @@ def test_an_error_of_the_store_says_in_a_note_what_is_stored() -> None:
             return original(*args)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(append, "xadd_many", full)
+            patched.setattr(loading, "xadd_many", full)
             with pytest.raises(streamkeep.StoreFullError) as found:
                 transfer.load(store, "a.jsonl", key="k", batch=1)
     told = "a.jsonl: 2 entries stored, up to line 2; from_line=3 continues after them"

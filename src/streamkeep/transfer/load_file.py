@@ -5,41 +5,57 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from streamkeep.engine.api.command_base import Key
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.commands.arguments import to_bytes
+from streamkeep.engine.commands.xadd import xadd_many
 from streamkeep.engine.system.files import path_of
-from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import (
     ArgumentError,
+    CommandError,
     CorruptionError,
     KeyExistsError,
     LoadError,
     StreamkeepError,
 )
 from streamkeep.format.core.times import TIME_UNITS, TimeUnit
-from streamkeep.format.humanize import count_text
+from streamkeep.format.humanize import count_text, entries_text, time_text
+from streamkeep.format.quoting import named
 from streamkeep.format.redis.resp import read_commands
 from streamkeep.transfer import stores
 from streamkeep.transfer.aof import CommandFailure, OpenMulti, Replay
 from streamkeep.transfer.formats import LoadFormat, load_format
 from streamkeep.transfer.loading import tables
-from streamkeep.transfer.loading.append import Appender, Choice, Outcome, batches, sorted_rows
 from streamkeep.transfer.loading.staged import Existing
-from streamkeep.transfer.loading.whole import CallerError, Given, WholeLoader
+from streamkeep.transfer.loading.tables import Row, RowError
+from streamkeep.transfer.loading.whole import CallerError, Choice, Given, WholeLoader
 
 BATCH: Final = 1000  # entries per transaction
+# A batch ends at this size, too: a thousand entries may be a gigabyte.
+BATCH_BYTES: Final = 64 << 20
 
 LoadSource = str | os.PathLike[str] | BinaryIO
 Kind = Literal["streams", "commands", "rows"]
 
 _DUMP_START: Final = b'{"type":"dump"'
 _EXISTING: Final = ("refuse", "skip", "replace")
+
+
+class Outcome(NamedTuple):
+    """How far a load came: as text, how to load the rest, and how many entries or commands."""
+
+    text: str
+    resume: str = ""
+    done: int = 0
+
+
 _NOTHING: Final = Outcome("nothing was loaded")
+NOTHING_STORED: Final = Outcome("nothing was stored")
 
 
 class LoadReport(NamedTuple):
@@ -183,8 +199,8 @@ class _Loading(Given):
         self._check_options(kind)
         runs = {"streams": self._streams, "commands": self._commands, "rows": self._rows}
         try:
-            report = runs[kind](stream)
-        except (tables.RowError, CommandFailure, OpenMulti) as error:
+            found = runs[kind](stream)
+        except (RowError, CommandFailure, OpenMulti) as error:
             raise self._explained(error) from error
         except (StreamkeepError, KeyboardInterrupt) as error:
             if isinstance(error, CorruptionError) and error.where.startswith(self.file.name):
@@ -193,14 +209,15 @@ class _Loading(Given):
             why = "interrupted; " if isinstance(error, KeyboardInterrupt) else ""
             error.add_note("; ".join(filter(None, (f"{self.file.name}: {why}{told}", resume))))
             raise
-        return report._replace(seconds=time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        return LoadReport(self.file.name, self.kind, kind, **found, seconds=seconds)
 
     def _explained(self, error: Exception) -> LoadError:
         """Return the error of a file, with what is in the store and how to go on."""
         name, line = self.file.name, None
         outcome, hint, done = self.so_far()
         problem = f"{name}: {error}"
-        if isinstance(error, tables.RowError):
+        if isinstance(error, RowError):
             problem, line = f"{name}{error.place}: {error}", error.line
             hint = error.hint or hint
         elif isinstance(error, (CommandFailure, OpenMulti)):
@@ -252,7 +269,7 @@ class _Loading(Given):
 
     # --- whole streams ----------------------------------------------------------------------
 
-    def _streams(self, stream: Any) -> LoadReport:
+    def _streams(self, stream: Any) -> dict[str, Any]:
         loader = WholeLoader(self)
         published = 0
         try:
@@ -265,20 +282,17 @@ class _Loading(Given):
             raise
         finally:
             loader.discard()
-        return LoadReport(
-            self.file.name,
-            self.kind,
-            "streams",
-            streams=published,
-            entries=loader.entries,
-            skipped=loader.skipped,
-            dropped=dict(loader.losses),
-            unfinished=loader.unfinished,
-        )
+        return {
+            "streams": published,
+            "entries": loader.entries,
+            "skipped": loader.skipped,
+            "dropped": dict(loader.losses),
+            "unfinished": loader.unfinished,
+        }
 
     # --- commands ---------------------------------------------------------------------------
 
-    def _commands(self, stream: Any) -> LoadReport:
+    def _commands(self, stream: Any) -> dict[str, Any]:
         first = self.from_line or 1
         replay = Replay(self.target, first, self.skip, self.moved)
 
@@ -291,24 +305,18 @@ class _Loading(Given):
 
         self.so_far = so_far
         replay.run(read_commands(stream.read, self.file.name))
-        return LoadReport(
-            self.file.name,
-            self.kind,
-            "commands",
-            entries=replay.entries,
-            commands=replay.done,
-            dropped=dict(replay.losses),
-        )
+        entries, dropped = replay.entries, dict(replay.losses)
+        return {"entries": entries, "commands": replay.done, "dropped": dropped}
 
     # --- rows -------------------------------------------------------------------------------
 
-    def _rows(self, stream: Any) -> LoadReport:
+    def _rows(self, stream: Any) -> dict[str, Any]:
         assert self.key is not None
         appender = Appender(self.target, self.key, in_order=not self.sort)
         self.so_far = appender.so_far
         choice = Choice(self.key)
         first = self.from_line or 1
-        found: Iterable[tables.Row]
+        found: Iterable[Row]
         if self.kind == "parquet":
             found = tables.read_parquet(stream)
         elif self.kind == "jsonl":
@@ -321,11 +329,114 @@ class _Loading(Given):
         for part in batches(rows, self.batch or BATCH):
             appender.append(part, lambda: self.moved(appender.stored))
         choice.check(may_be_empty=True)
-        return LoadReport(
-            self.file.name,
-            self.kind,
-            "rows",
-            entries=appender.stored,
-            first_id=appender.first_id,
-            last_id=appender.last_id,
-        )
+        first_id, last_id = appender.first_id, appender.last_id
+        return {"entries": appender.stored, "first_id": first_id, "last_id": last_id}
+
+
+# --- rows of one stream -------------------------------------------------------------------------
+
+
+def sorted_rows(rows: Iterable[Row], moved: Callable[[], None]) -> list[Row]:
+    """Return all rows sorted by time or ID; rows of the same time keep their order."""
+    found: list[Row] = []
+    for row in rows:
+        if row.ms is None:
+            raise RowError(
+                row.line,
+                "sorting needs a time or an ID in each row",
+                hint="time_column=COLUMN or id_column=COLUMN names it",
+            )
+        found.append(row)
+        if len(found) % 1000 == 0:
+            moved()
+    return sorted(found, key=lambda row: (row.ms or 0, row.seq or 0))
+
+
+def batches(rows: Iterable[Row], count: int) -> Iterator[list[Row]]:
+    """Yield rows in lists of `count`, or of fewer that are large."""
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += sum(map(len, row.flat))
+        if len(batch) >= count or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class Appender:
+    """Appends rows to a stream, batch by batch.
+
+    Attributes:
+        stored: how many entries are in the store.
+        next_line: the line after the last one that is in the store.
+        first_id, last_id: of these entries.
+    """
+
+    def __init__(self, target: stores.Target, key: bytes, *, in_order: bool) -> None:
+        """Append to the stream `key`; `in_order` where the rows come in the order of the file."""
+        self._target = target
+        self._key = key
+        self._in_order = in_order
+        self.stored = 0
+        self.next_line = 1
+        self.first_id: StreamId | None = None
+        self.last_id: StreamId | None = None
+
+    def append(self, batch: list[Row], moved: Callable[[], None]) -> None:
+        """Append a batch in one transaction, then call `moved`.
+
+        Raises:
+            RowError: an ID is not above the one before; nothing of the batch is stored.
+        """
+        store = self._target.store()
+        with stores.uninterrupted():
+            try:
+                with store.transaction(self._target.sync) as transaction:
+                    flats = [row.flat for row in batch]
+                    ids = [row.new_id for row in batch]
+                    added = xadd_many(transaction.txn, self._key, flats, ids)
+            except CommandError as error:
+                raise self._refused(batch, error) from error
+            self.stored += len(added)
+            self.next_line = batch[-1].line + 1
+            self.first_id = self.first_id or StreamId.parse(added[0])
+            self.last_id = StreamId.parse(added[-1])
+            moved()
+
+    def _refused(self, batch: list[Row], error: CommandError) -> RowError:
+        """Return the error for the first row that the stream does not take."""
+        zeros = (at for at, row in enumerate(batch) if (row.ms, row.seq) == MIN_ID)  # no stream's
+        at = error.entry_index if error.entry_index is not None else next(zeros, None)
+        row = batch[at or 0]
+        if at is None:
+            problem = f"this or a later line up to {batch[-1].line}: {error.redis_error}"
+            return RowError(row.line, problem)
+        if row.ms is None or (at and batch[at - 1].ms is None):  # the clock gave one of the two
+            return RowError(row.line, error.redis_error)
+        if at:
+            last = StreamId(batch[at - 1].ms or 0, batch[at - 1].seq or 0)
+        else:
+            store = self._target.store()
+            known = store.exists(self._key) and store.xinfo_stream(self._key)
+            last = StreamId.parse(known["last-generated-id"]) if known else MIN_ID
+        if row.seq is None:
+            problem = f"{time_text(row.ms)} is before {time_text(last.ms)}"
+        else:
+            problem = f"ID {row.ms}-{row.seq} is not above {last}"
+        if not at and last != self.last_id:
+            problem += f", the last ID of {named(self._key)}; a stream only takes newer ones"
+            return RowError(row.line, problem)
+        hint = "sort=True puts the file in order" if self._in_order and not self.stored else ""
+        return RowError(row.line, f"{problem}, the row before; IDs must rise", hint=hint)
+
+    def so_far(self) -> Outcome:
+        if not self.stored:
+            return NOTHING_STORED
+        text = f"{entries_text(self.stored)} stored"
+        if not self._in_order:  # the stored rows are not the first lines of the file
+            return Outcome(text, "", self.stored)
+        resume = f"from_line={self.next_line} continues after them"
+        return Outcome(f"{text}, up to line {self.next_line - 1}", resume, self.stored)

@@ -15,7 +15,7 @@ from streamkeep.format.redis import stream_parts
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 from streamkeep.transfer.formats import JSONL_VERSION
 from streamkeep.transfer.loading.staged import Entries, Incoming
-from streamkeep.transfer.loading.tables import RowError, flat_fields
+from streamkeep.transfer.loading.tables import Row, RowError, flat_fields
 
 _decode: Final = json.JSONDecoder().decode
 
@@ -121,9 +121,8 @@ class JsonReader:
         before = self.entries.read
         while self._is("entry"):
             members = self._taken("entry")
-            self.entries.add(
-                incoming, self.line, *_parse(members["id"]), flat_fields(members["fields"])
-            )
+            flat = flat_fields(members["fields"])
+            self.entries.add(incoming, Row(self.line, None, *_parse(members["id"]), flat))
         self.entries.flush()
         return self.entries.read - before
 

@@ -22,14 +22,15 @@ from typing import Any, Final, Literal
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
-from streamkeep.engine.commands import keys, xadd
+from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.load import Loader
 from streamkeep.engine.commands.retention import RetentionChange, set_retention
+from streamkeep.engine.commands.xadd import xadd_many
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, KeyExistsError
 from streamkeep.format.redis.stream_parts import Counters, GroupPart, Messages, Node, Part
 from streamkeep.transfer.formats import UNNAMED
-from streamkeep.transfer.loading.tables import RowError
+from streamkeep.transfer.loading.tables import Row, RowError
 
 Existing = Literal["refuse", "skip", "replace"]
 
@@ -196,24 +197,18 @@ class Incoming:
         with self._store.transaction(sync="none") as transaction:
             self._loader.end_group(transaction.txn, group)
 
-    def append(self, entries: Iterable[tuple[int, int, list[bytes]]]) -> None:
-        """Append entries (ms, seq, [field, value, ...]) in one transaction.
+    def append(self, rows: list[Row]) -> None:
+        """Append entries in one transaction.
 
         Raises:
             CommandError: an ID is not above the one before it; `entry_index` is its index.
         """
-        ids = []
-        flats = []
-        for ms, seq, flat in entries:
-            ids.append(xadd.NewId(xadd.EXPLICIT, ms, seq))
-            flats.append(flat)
         with self._store.transaction(sync="none") as transaction:
-            txn = transaction.txn
-            if txn.find_stream(self._loader.name) is None:
-                name = self._loader.name
+            txn, name = transaction.txn, self._loader.name
+            if txn.find_stream(name) is None:
                 raise CommandError(f"the stream {name!r} was deleted while it was being loaded")
-            xadd.xadd_many(txn, self._loader.name, flats, ids)
-        self.entries += len(flats)
+            xadd_many(txn, name, [row.flat for row in rows], [row.new_id for row in rows])
+        self.entries += len(rows)
 
     def finish(
         self, counters: Counters, groups: Iterable[GroupPart] = (), messages: Messages | None = None
@@ -238,20 +233,18 @@ class Entries:
         self._moved = moved
         self._unit = unit
         self._into: Incoming | None = None
-        self._batch: list[tuple[int, int, list[bytes]]] = []
-        self._lines: list[int] = []
+        self._batch: list[Row] = []
         self._size = 0
         self.read = self.loaded = 0
 
-    def add(self, into: Incoming | None, line: int, ms: int, seq: int, flat: list[bytes]) -> None:
+    def add(self, into: Incoming | None, row: Row) -> None:
         """Take an entry; raise RowError where one before it is refused."""
         full = len(self._batch) >= BATCH_ENTRIES or self._size >= BATCH_BYTES
         if full or into is not self._into:
             self.flush()
         self._into = into
-        self._batch.append((ms, seq, flat))
-        self._lines.append(line)
-        self._size += sum(map(len, flat))
+        self._batch.append(row)
+        self._size += sum(map(len, row.flat))
 
     def flush(self) -> None:
         """Append what has come; raise RowError for an ID that is not above the one before it."""
@@ -259,10 +252,10 @@ class Entries:
             try:
                 self._into.append(self._batch)
             except CommandError as error:
-                line = self._lines[error.entry_index or 0]
+                line = self._batch[error.entry_index or 0].line
                 problem = f"the ID is not above the one before it in its stream: {error}"
                 raise RowError(line, problem, unit=self._unit) from error
             self.loaded += len(self._batch)
         self.read += len(self._batch)
-        self._batch, self._lines, self._size = [], [], 0
+        self._batch, self._size = [], 0
         self._moved(self.loaded)

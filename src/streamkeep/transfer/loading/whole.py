@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -19,17 +19,52 @@ from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_rdb
 from streamkeep.format.redis.stream_dump import Losses, read_payload
 from streamkeep.transfer.formats import LoadFormat
 from streamkeep.transfer.loading import tables
-from streamkeep.transfer.loading.append import Choice
 from streamkeep.transfer.loading.jsonl import JsonReader
 from streamkeep.transfer.loading.staged import Entries, Existing, Incoming, Load, leftovers
+from streamkeep.transfer.loading.tables import Row, RowError
 from streamkeep.transfer.stores import Progress, ProgressCallback, SourceFile, Target
 
+_NAMED: Final = 8  # streams that a message names
 # A stream in one piece, also as base64: a server dumps at most 512 MiB.
 _MAX_PAYLOAD: Final = 1 << 30
 _PAYLOAD_LINE: Final = re.compile(
     rb'\{"type": ?"payload", ?"key": ?(?:"(?:[^"\\]|\\.)*"|\{"base64": ?"[^"]*"\}), ?'
     rb'"payload": ?\{"base64": ?"[0-9A-Za-z+/=]*"\}\}\s*'
 )
+
+
+class Choice:
+    """The streams of a file that are loaded: the stream `key`, or all where that is None.
+
+    Rows that do not name a stream belong to `key`.
+    """
+
+    def __init__(self, key: bytes | None) -> None:
+        self._key = key
+        self._others: dict[bytes, None] = {}  # the first that were left out
+        self._found = False
+
+    def wants(self, stream: bytes | None) -> bool:
+        if self._key is None or stream is None or stream == self._key:
+            self._found = True
+            return True
+        if len(self._others) <= _NAMED:
+            self._others[stream] = None
+        return False
+
+    def rows(self, rows: Iterable[Row]) -> Iterator[Row]:
+        return (row for row in rows if self.wants(row.stream))
+
+    def check(self, *, may_be_empty: bool) -> None:
+        """Raise RowError where the file has no stream `key`, with the names of some that it has."""
+        if self._found or self._key is None or (may_be_empty and not self._others):
+            return
+        there = [named(one) for one in self._others]
+        told = f"; there is {', '.join(there[:_NAMED])}" if there else ""
+        more = ", ..." if len(there) > _NAMED else ""
+        hint = "key= takes one of these; RENAME changes its name later"
+        problem = f"no stream {named(self._key)} in it{told}{more}"
+        raise RowError(None, problem, hint=hint if there else "")
 
 
 class CallerError(BaseException):
@@ -167,9 +202,7 @@ class WholeLoader:
                 self._take_payload(key, data)
             return
         if self._given.key is None:
-            raise tables.RowError(
-                None, "a payload does not name its stream", hint="key=KEY names it"
-            )
+            raise RowError(None, "a payload does not name its stream", hint="key=KEY names it")
         payload = start + stream.read(_MAX_PAYLOAD)
         if len(payload) > _MAX_PAYLOAD:
             raise CorruptionError(self._name, f"a payload of more than {_MAX_PAYLOAD:,} bytes")
@@ -182,25 +215,25 @@ class WholeLoader:
                 incoming.take(part)
             self._count(incoming.entries)
 
-    def _table(self, rows: Iterable[tables.Row], unit: str) -> None:
+    def _table(self, rows: Iterable[Row], unit: str) -> None:
         known: dict[bytes, Incoming | None] = {}
         entries = Entries(self._given.moved, unit)
         for row in rows:
             if row.stream is None:
                 hint = "key=KEY appends the rows to the stream KEY"
-                raise tables.RowError(None, "no column 'stream'", hint=hint)
+                raise RowError(None, "no column 'stream'", hint=hint)
             if row.stream not in known:
                 known[row.stream] = self._begin(row.stream)
-            entries.add(known[row.stream], row.line, row.ms or 0, row.seq or 0, row.flat)
+            entries.add(known[row.stream], row)
         entries.flush()
         self.entries = entries.loaded
 
 
 def _payload_line(number: int, line: bytes) -> tuple[bytes, bytes]:
     if not _PAYLOAD_LINE.fullmatch(line):  # which no line does that takes much more memory parsed
-        raise tables.RowError(number, "not a line with 'key' and 'payload'")
+        raise RowError(number, "not a line with 'key' and 'payload'")
     try:
         members = json.loads(line)
         return from_json(members["key"]), from_json(members["payload"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise tables.RowError(number, f"not a line with 'key' and 'payload': {error}") from error
+        raise RowError(number, f"not a line with 'key' and 'payload': {error}") from error
