@@ -25,9 +25,8 @@ from streamkeep.format.copies.piece import Commit as Record
 from streamkeep.format.copies.piece import PieceName
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import ArgumentError, ChangesGoneError, CorruptionError
-from streamkeep.recovery.copies.pieces import PieceFollower
 from streamkeep.recovery.copies.restore import plan_restore, put_rows
-from streamkeep.recovery.copies.target import Place, Target
+from streamkeep.recovery.copies.target import PieceFollower, Place, Target
 
 _MOST_ROWS: Final = 100_000  # in memory, before they are written
 

@@ -56,9 +56,17 @@ from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
 from streamkeep.format.rows.records import encode_number
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import META_REMOTE
-from streamkeep.recovery.copies.pieces import OtherHistoryError, commits_after
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
-from streamkeep.recovery.copies.target import Place, Progress, Rows, Target, chain_of, segment_name
+from streamkeep.recovery.copies.target import (
+    OtherHistoryError,
+    Place,
+    Progress,
+    Rows,
+    Target,
+    chain_of,
+    commits_after,
+    segment_name,
+)
 from streamkeep.recovery.fsck.store import check_whole
 
 _RESTORING: Final = b"restoring"  # beside the log position, until the store is whole

@@ -50,10 +50,9 @@ from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import SUFFIX
-from streamkeep.recovery.copies.pieces import PieceFollower
 from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
-from streamkeep.recovery.copies.target import Place, Progress, Target
+from streamkeep.recovery.copies.target import PieceFollower, Place, Progress, Target
 
 _BATCH_BYTES: Final = 8 << 20
 _MAX_READERS: Final = 512

@@ -8,7 +8,7 @@ reported twice, and a check knows whether its counts are complete.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.crash_recovery.recover import META_RECOVERY, decode_recovery
@@ -109,52 +109,39 @@ def _parse_garbage(db_key: bytes, body: bytes, where: str) -> Garbage:
     return Garbage(kind, number, path)
 
 
+SHAPES: Final[list[Shape[Any]]] = []
+
+
+def _shape(table: int, parse: Callable[[bytes, bytes, str], T]) -> Shape[T]:
+    shape = Shape(table, parse)
+    SHAPES.append(shape)
+    return shape
+
+
 def _body(table: int) -> Shape[bytes]:
     """Return the shape of rows that may have any bytes."""
-    return Shape(table, lambda db_key, body, where: body)
+    return _shape(table, lambda db_key, body, where: body)
 
 
 def _decoded(table: int, decode: Callable[[bytes, str], T]) -> Shape[T]:
     """Return the shape of rows whose bodies say everything."""
-    return Shape(table, lambda db_key, body, where: decode(body, where))
+    return _shape(table, lambda db_key, body, where: decode(body, where))
 
 
-KEY_SHAPE: Final[Shape[tuple[int, bytes]]] = _decoded(keys.KEYS, records.decode_key_row)
+KEY_SHAPE: Final = _decoded(keys.KEYS, records.decode_key_row)
 NAME_SHAPE: Final = _body(keys.NAMES)
-GROUP_SHAPE: Final[Shape[group_records.GroupRecord]] = _decoded(
-    keys.GROUPS, group_records.decode_group
-)
-CONSUMER_SHAPE: Final = Shape(keys.CONSUMERS, _parse_consumer)
+GROUP_SHAPE: Final = _decoded(keys.GROUPS, group_records.decode_group)
+CONSUMER_SHAPE: Final = _shape(keys.CONSUMERS, _parse_consumer)
 PAGE_SHAPE: Final = _body(keys.PEL)
-OWNED_SHAPE: Final = Shape(keys.CONSUMER_PEL, _parse_owned)
-ORDER_SHAPE: Final = Shape(keys.PEL_ORDER, _parse_order)
-PRODUCER_SHAPE: Final = Shape(keys.PRODUCERS, _parse_producer)
-MESSAGE_SHAPE: Final[Shape[producers.Message]] = _decoded(
-    keys.IDEMPOTENCY, producers.decode_message
-)
-MESSAGE_ORDER_SHAPE: Final = Shape(keys.IDEMPOTENCY_ORDER, producers.decode_ordered)
-GARBAGE_SHAPE: Final = Shape(keys.GARBAGE, _parse_garbage)
-SEGMENT_SHAPE: Final[Shape[manifest.SegmentRecord]] = Shape(
-    keys.SEGMENTS, manifest.decode_segment_record
-)
-ERASURE_SHAPE: Final[Shape[int]] = _decoded(keys.ERASURES, manifest.decode_erasure)
-
-SHAPES: Final[tuple[Shape[object], ...]] = (
-    KEY_SHAPE,
-    NAME_SHAPE,
-    GROUP_SHAPE,
-    CONSUMER_SHAPE,
-    PAGE_SHAPE,
-    OWNED_SHAPE,
-    ORDER_SHAPE,
-    PRODUCER_SHAPE,
-    MESSAGE_SHAPE,
-    MESSAGE_ORDER_SHAPE,
-    GARBAGE_SHAPE,
-    SEGMENT_SHAPE,
-    ERASURE_SHAPE,
-    _body(keys.ROWS),
-)
+OWNED_SHAPE: Final = _shape(keys.CONSUMER_PEL, _parse_owned)
+ORDER_SHAPE: Final = _shape(keys.PEL_ORDER, _parse_order)
+PRODUCER_SHAPE: Final = _shape(keys.PRODUCERS, _parse_producer)
+MESSAGE_SHAPE: Final = _decoded(keys.IDEMPOTENCY, producers.decode_message)
+MESSAGE_ORDER_SHAPE: Final = _shape(keys.IDEMPOTENCY_ORDER, producers.decode_ordered)
+GARBAGE_SHAPE: Final = _shape(keys.GARBAGE, _parse_garbage)
+SEGMENT_SHAPE: Final = _shape(keys.SEGMENTS, manifest.decode_segment_record)
+ERASURE_SHAPE: Final = _decoded(keys.ERASURES, manifest.decode_erasure)
+_body(keys.ROWS)
 
 
 def row_place(table: int, db_key: bytes) -> str:

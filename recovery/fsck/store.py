@@ -23,8 +23,12 @@ from streamkeep.format.core.keys import META, NODES, TABLES
 from streamkeep.recovery.fsck import streams
 from streamkeep.recovery.fsck.archive import check_archive
 from streamkeep.recovery.fsck.findings import Finding, Progress, Scope, Severity, finding, guarded
-from streamkeep.recovery.fsck.groups import check_group_numbers, check_groups
-from streamkeep.recovery.fsck.messages import check_message_numbers, check_messages
+from streamkeep.recovery.fsck.groups import (
+    check_group_numbers,
+    check_groups,
+    check_message_numbers,
+    check_messages,
+)
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.rows import check_garbage, check_meta, check_rows
 from streamkeep.recovery.fsck.source import Source, open_source, use_snapshot

@@ -217,34 +217,29 @@ class Tables:
     def __init__(self, pages: PageFile, meta: MetaPage) -> None:
         self.pages = pages
         self.meta = meta
-        self.main = self._tree(
-            lmdb_pages.decode_database(
-                meta.data[lmdb_pages.MAIN_AT : lmdb_pages.MAIN_AT + 48], "main database"
-            )
-        )
-        self.free = self._tree(
-            lmdb_pages.decode_database(
-                meta.data[lmdb_pages.FREE_AT : lmdb_pages.FREE_AT + 48], "free list"
-            )
-        )
+        size = lmdb_pages.DATABASE_SIZE
+        self.main = self._tree(meta.data[lmdb_pages.MAIN_AT :][:size], "main database")
+        self.free = self._tree(meta.data[lmdb_pages.FREE_AT :][:size], "free list")
         self.missing: list[int] = []
         self.changed: dict[int, dict[bytes, bytes | None]] = {}
         self.commit_number = 0
         self._sorted: dict[int, list[bytes]] = {}  # the keys of `changed`, while it stays the same
         self._trees = {number: self._table_tree(number) for number in TABLES}
 
-    def _tree(self, database: lmdb_pages.Database) -> Tree:
+    def _tree(self, record: bytes, where: str) -> Tree:
+        database = lmdb_pages.decode_database(record, where)
         return Tree(self.pages, database, self.meta.last_page)
 
     def _table_tree(self, number: int) -> Tree:
+        name = TABLES[number].name
         try:
-            value, _ = self.main.find(TABLES[number].name.encode())
+            value, _ = self.main.find(name.encode())
             if value is not None:
-                return self._tree(lmdb_pages.decode_database(value, TABLES[number].name))
+                return self._tree(value, name)
         except CorruptionError:
             pass
         self.missing.append(number)
-        return self._tree(_NOTHING)
+        return Tree(self.pages, _NOTHING, self.meta.last_page)
 
     def tree(self, table: int) -> Tree:
         """Return the tree of a table; an empty one if its record is missing."""

@@ -19,7 +19,7 @@ from streamkeep.engine.tables.group import Group, create_group, find_group
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import Id
+from streamkeep.format.core.id_codec import pack_id
 from streamkeep.format.humanize import count_text
 from streamkeep.format.rows import nacks as nack_rows
 from streamkeep.format.rows import producers as producer_rows
@@ -30,7 +30,6 @@ from streamkeep.format.rows.producers import Message
 from streamkeep.format.rows.records import GROUP_ROWS, IDEMPOTENCE_ROWS
 from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import quoted
-from streamkeep.recovery.fsck.groups import page_id
 from streamkeep.recovery.salvage.found import Found, is_live
 from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.search import garbage_note
@@ -38,6 +37,9 @@ from streamkeep.recovery.salvage.streams import written
 
 _GROUP: Final = b"G"  # note: the number of a group
 _MESSAGES: Final = b"I"  # note: a number under which a stream stores its messages
+_NACK: Final = b"P"  # note: a NACK by group and ID
+_ORDER: Final = b"Q"  # note: group, order key and ID of a NACK
+_ORDER_SIZE: Final = 12
 _NUMBER_SIZE: Final = 8
 _NUMBER_AT: Final = 9  # in the key of a row under a number
 _PREFIX_SIZE: Final = 12
@@ -182,52 +184,30 @@ def _pages(found: Found, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
     yield from found.under(shapes.PAGE_SHAPE, keys.pack_number(record.number))
 
 
-def _count_sound(found: Found, record: GroupRecord) -> Counter[int] | None:
-    """Return how many NACKs each consumer owns; None if there is anything to correct."""
-    owned: Counter[int] = Counter()
-    highest: Id | None = None
-    orders: set[bytes] = set()  # of the earliest NACKs
-    for db_key, page in _pages(found, record):
-        first = page_id(db_key)
-        try:
-            facts = nack_rows.examine_page(page, *first)
-        except CorruptionError:
-            return None
-        order = nack_rows.first_order_key(page)
-        above = highest is None or (first > highest and not record.inline_nacks)
-        if facts.misplaced or order in orders or not above:
-            return None
-        owned.update(facts.owners)
-        orders.add(order)
-        highest = facts.last
-        record.next_order = max(record.next_order, facts.highest_order + 1)
-    return owned
-
-
 def _nacks(found: Found, record: GroupRecord) -> tuple[Counter[int], Iterator[Nack]]:
     """Return how many NACKs each consumer owns, and the NACKs, ascending by ID.
 
-    Where there is anything to correct: all valid ones, each ID once, with an order of its own.
+    All valid ones, each ID once, with an order of its own. Notes sort them: there may be millions.
     """
-    owned = _count_sound(found, record)
-    if owned is not None:
-        pages = (page for _, page in _pages(found, record))
-        return owned, (
-            nack_rows.decode_nack(page, at)
-            for page in pages
-            for at in range(nack_rows.count_nacks(page))
-        )
-    nacks: dict[Id, Nack] = {}
+    owned: Counter[int] = Counter()
+    group = keys.pack_number(record.number)
     for _, page in _pages(found, record):
         for nack in _nacks_in(page):
-            nacks.setdefault(nack.id(), nack)
+            nack_id = pack_id(*nack.id())
+            if found.noted(_NACK + group + nack_id) is None:
+                found.note(_NACK + group + nack_id, _encoded(nack))
+                found.note(_ORDER + group + nack.order_key + nack_id)
+                owned[nack.consumer] += 1
     taken = -1
-    for nack in sorted(nacks.values(), key=lambda one: one.order_key):
-        taken = max(taken + 1, int.from_bytes(nack.order_key, "big"))
-        nack.order_key = taken.to_bytes(len(nack.order_key), "big")
+    for key, _ in found.notes(_ORDER + group):
+        order_key, note = key[:_ORDER_SIZE], _NACK + group + key[_ORDER_SIZE:]
+        taken = max(taken + 1, int.from_bytes(order_key, "big"))
+        nack = nack_rows.decode_nack(found.noted(note) or b"", 0)
+        nack.order_key = taken.to_bytes(_ORDER_SIZE, "big")
+        if nack.order_key != order_key:
+            found.note(note, _encoded(nack))
         record.next_order = max(record.next_order, nack.order() + 1)
-    owned = Counter(nack.consumer for nack in nacks.values())
-    return owned, (nacks[one] for one in sorted(nacks))
+    return owned, (nack_rows.decode_nack(value, 0) for _, value in found.notes(_NACK + group))
 
 
 def _leases(found: Found, record: GroupRecord, members: Container[int]) -> Leases:
@@ -262,6 +242,11 @@ def move_groups(found: Found) -> None:
         for number, rows in move_orphans(found, table, _GROUP, GROUP_ROWS, what):
             count = count_text(rows, f"{what} row")
             found.report.other.append(f"{count} of group {number}, which is lost")
+
+
+def _encoded(one: Nack) -> bytes:
+    given = one.ms, one.seq, one.consumer, one.delivery_time, one.delivery_count
+    return nack_rows.encode_nack(*given, one.order_key)
 
 
 def _nacks_in(page: bytes) -> Iterator[Nack]:

@@ -1,14 +1,15 @@
 """The new store that repair writes, by the engine: it derives all that can be derived.
 
-The store is made in the folder `NAME.unfinished`; `finish` gives it its name. If the process is
-killed, the folders `NAME.unfinished` and `NAME.found` remain and may be removed.
+The store is made in the folder `.NAME.repair` beside its place, and gets its name when it is whole.
+If the process is killed, that folder and `.NAME.found-...` remain and may be removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import lmdb
@@ -23,9 +24,9 @@ from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.engine.whole_store.copying import open_new, tables_of
+from streamkeep.engine.whole_store.copying import made_beside, open_new, tables_of
 from streamkeep.format.core.checksum import with_checksum
-from streamkeep.format.core.errors import StoreError, StreamkeepError
+from streamkeep.format.core.errors import StoreError
 from streamkeep.format.core.keys import META
 
 _MAX_READERS: Final = 8
@@ -33,41 +34,61 @@ _BATCH_BYTES: Final = 4 << 20  # that a transaction writes
 _OVERHEAD: Final = 1 << 10  # of a command
 
 
+@contextmanager
+def new_store(path: Path, modes: Modes) -> Iterator[NewStore]:
+    """Make a store at `path`, which must not exist or must be an empty folder.
+
+    It is there, whole and durable, when the block has ended; an error leaves nothing there.
+
+    Args:
+        modes: of its files; those of the store that is saved.
+
+    Raises:
+        StoreError: `path` is not empty, or cannot be written.
+        StoreLockedError: another repair makes it.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreError(f"{path}: exists and is not empty; name a new folder")
+    try:
+        files.create_folder(path.parent)
+        parent = Folder(path.parent, outside=True, like=modes.copied())
+        with (
+            made_beside(parent, path.name, "repair") as folder,
+            TemporaryDirectory(prefix=f".{path.name}.found-", dir=path.parent) as scratch,
+        ):
+            try:
+                for left in folder.names():
+                    folder.remove_any(left)
+                out = NewStore(folder, Folder(Path(scratch), outside=True))
+                try:
+                    yield out
+                    out.flush()
+                finally:
+                    out.close()
+                parent.rename(folder.path.name, path.name)  # also over an empty folder
+                parent.sync()
+            finally:
+                parent.remove_any(folder.path.name)
+    except OSError as error:
+        raise translate_os(error) from error
+
+
 class NewStore:
-    """A store that is being written; `finish` puts it in place, `abandon` removes it.
+    """A store that is being written.
 
     Attributes:
         folder: its folder.
         scratch: a folder for what was found, which goes in the end.
     """
 
-    def __init__(self, path: Path, modes: Modes) -> None:
-        """Begin a store at `path`, which must not exist or must be an empty folder.
-
-        Args:
-            modes: of its files; those of the store that is saved.
-
-        Raises:
-            StoreError: `path` is not empty, or cannot be written.
-        """
-        self._name = path.name
+    def __init__(self, folder: Folder, scratch: Folder) -> None:
+        self.folder = folder
+        self.scratch = scratch
         self._environment: Environment | None = None
         self._commands: list[Callable[[WriteTxn], None]] = []
         self._size = 0
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise StoreError(f"{path}: exists and is not empty; name a new folder")
-        try:
-            files.create_folder(path.parent)
-            self._parent = Folder(path.parent, outside=True, like=modes.copied())
-            self.folder, self.scratch = map(self._fresh, (".unfinished", ".found"))
-        except OSError as error:
-            raise translate_os(error) from error
-
-    def _fresh(self, suffix: str) -> Folder:
-        self._parent.remove_folder(self._name + suffix)
-        folder = self._parent.make_folder(self._name + suffix)
-        folder.make_file(DATA_FILE)  # LMDB would give it the modes of the umask
-        return folder
+        for one in (folder, scratch):
+            one.make_file(DATA_FILE)  # LMDB would give it the modes of the umask
 
     def open(self, meta: dict[bytes, bytes]) -> None:
         """Open the store, with these rows of `meta`."""
@@ -99,9 +120,10 @@ class NewStore:
         self._commands.append(command)
         self._size += _OVERHEAD + size
         if self._size >= _BATCH_BYTES:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Run the commands that wait."""
         commands, self._commands, self._size = self._commands, [], 0
         if not commands:
             return
@@ -116,26 +138,11 @@ class NewStore:
 
     def snapshot(self) -> ReadTxn:
         """Return a snapshot with all that was written; the caller closes it."""
-        self._flush()
+        self.flush()
         assert self._environment is not None
         return self._environment.begin_read()
 
-    def finish(self) -> None:
-        """Close the store, which makes it durable, and give its folder its name."""
-        assert self._environment is not None
-        self._flush()
-        self._environment.release()
-        try:
-            self._parent.remove_folder(self.scratch.path.name)
-            self._parent.rename(self.folder.path.name, self._name)  # also over an empty folder
-            self._parent.sync()
-        except OSError as error:
-            raise translate_os(error) from error
-
-    def abandon(self) -> None:
+    def close(self) -> None:
+        """Close the store, which makes it durable."""
         if self._environment is not None:
-            with suppress(StreamkeepError):
-                self._environment.release()
-        with suppress(OSError):
-            self._parent.remove_folder(self.folder.path.name)
-            self._parent.remove_folder(self.scratch.path.name)
+            self._environment.release()

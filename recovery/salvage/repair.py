@@ -46,7 +46,7 @@ from streamkeep.recovery.salvage.groups import (
     write_messages,
 )
 from streamkeep.recovery.salvage.losses import LostAndFound, Report
-from streamkeep.recovery.salvage.new_store import NewStore
+from streamkeep.recovery.salvage.new_store import NewStore, new_store
 from streamkeep.recovery.salvage.search import Search
 from streamkeep.recovery.salvage.streams import StreamWriter
 
@@ -93,8 +93,7 @@ def repair(
     with open_source(store) as source:
         replay = source.replay if source.loses else None
         unread = [] if replay is None else replay.salvage(source.made)
-        out = NewStore(output, source.folder.modes)
-        try:
+        with new_store(output, source.folder.modes) as out:
             lost = LostAndFound(out.folder)
             with closing(Found(out.scratch, source.tables, lost)) as found:
                 report = found.report
@@ -102,10 +101,6 @@ def repair(
                 search = Search(source, found, progress)
                 search.run()
                 _write(source, search, out)
-            out.finish()
-        except BaseException:
-            out.abandon()
-            raise
     return Repaired(report, list(check(output)), lost.items, output)
 
 

@@ -90,6 +90,11 @@ class Heading(NamedTuple):
     members: dict[str, object]
 
 
+def _heading(kind: str, text: str, **members: object) -> Heading:
+    """Return a heading; its text names the members that it shows."""
+    return Heading(kind, text.format_map(members), members)
+
+
 class Piece(NamedTuple):
     """Some bytes, their offset, the name of the field, and its value as text."""
 
@@ -149,28 +154,24 @@ def inspect_node(
         value = txn.get(table, db_key) or b""
         where = keys.TABLES[table].name
         if as_bytes:
-            members: dict[str, object] = {"table": where, "size_bytes": len(value)}
-            yield Heading("row", f"{where}: {len(value):,} bytes", members)
+            text = "{table}: {size_bytes:,} bytes"
+            yield _heading("row", text, table=where, size_bytes=len(value))
             yield from describe_envelope(value)
         else:
             yield from _node(decode_envelope(value, f"envelope in {where}"), where)
 
 
 def _node(envelope: Envelope, where: str) -> Iterator[Item]:
-    node_id = f"{envelope.ms}-{envelope.seq}"
     trimmed = trimmed_slots(envelope.trimmed)
-    size = len(envelope.listpack)
-    yield Heading(
+    yield _heading(
         "node",
-        f"macro node {node_id} in {where}: listpack of {size:,} bytes, "
-        f"epoch {envelope.epoch} commit {envelope.commit_number}",
-        {
-            "node": node_id,
-            "where": where,
-            "size_bytes": size,
-            "epoch": envelope.epoch,
-            "commit_number": envelope.commit_number,
-        },
+        "macro node {node} in {where}: listpack of {size_bytes:,} bytes, "
+        "epoch {epoch} commit {commit_number}",
+        node=f"{envelope.ms}-{envelope.seq}",
+        where=where,
+        size_bytes=len(envelope.listpack),
+        epoch=envelope.epoch,
+        commit_number=envelope.commit_number,
     )
     for number, (ms, seq, flags, flat) in enumerate(
         slots(envelope.listpack, envelope.ms, envelope.seq)
@@ -225,9 +226,8 @@ def inspect_table(
 
 
 def _row(table: int, db_key: bytes, value: bytes) -> Iterator[Item]:
-    name = keys.TABLES[table].name
-    members: dict[str, object] = {"table": name, "db_key": db_key.hex(), "size_bytes": len(value)}
-    yield Heading("row", f"{name} {db_key.hex()}: {len(value):,} bytes", members)
+    text, name = "{table} {db_key}: {size_bytes:,} bytes", keys.TABLES[table].name
+    yield _heading("row", text, table=name, db_key=db_key.hex(), size_bytes=len(value))
     yield from describe_row(table, db_key, value)
 
 
@@ -251,8 +251,7 @@ def _file(
     if file.stat().st_size > _MOST_FILE:
         raise TransferError(f"{file}: larger than 1 GiB, which no such file is")
     data = file.read_bytes()
-    members: dict[str, object] = {"file": str(file), "size_bytes": len(data)}
-    yield Heading("file", f"{file}: {len(data):,} bytes", members)
+    yield _heading("file", "{file}: {size_bytes:,} bytes", file=str(file), size_bytes=len(data))
     yield from pieces_of(data)
 
 
