@@ -54,7 +54,6 @@ from streamkeep.recovery.fsck.rows import ERASURE_SHAPE, SEGMENT_SHAPE, parse_ro
 from streamkeep.recovery.fsck.source import Source
 from streamkeep.recovery.salvage.damaged_bytes import first_unread, live_slots, slots_of
 from streamkeep.recovery.salvage.found import NAMED, ascending, is_live
-from streamkeep.recovery.salvage.losses import StreamLoss
 from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.placement import DAMAGED, MAYBE_RETIRED, split_candidate
 from streamkeep.recovery.salvage.search import Search
@@ -174,15 +173,16 @@ class ArchiveWriter:
         except UntrustedFileError:
             raise  # not damage: the user must decide whether to trust the owner
         except (CorruptionError, StoreError) as error:
-            self._search(record, str(error))
+            self._unpack(record, None, str(error))
             return
         record = manifest.as_in_file(record, segment)  # the file is right, not the row
         first, last = record.first_id, record.last_id
-        if self._overlaps_kept(first, last):
-            self._set_aside(record, segment, "the segment overlaps another one")
-        elif self._has_erased(record, segment):
-            self._set_aside(record, segment, "the segment contains erased entries")
-        elif self._overlaps_live(first, last) or any(True for _ in segment.check()):
+        if (
+            self._overlaps_kept(first, last)
+            or self._overlaps_live(first, last)
+            or self._has_erased(record, segment)
+            or any(True for _ in segment.check())
+        ):
             self._unpack(record, segment)
         else:
             try:
@@ -210,19 +210,22 @@ class ArchiveWriter:
 
     # --- segments that cannot stay ----------------------------------------------------------------
 
-    def _search(self, record: manifest.SegmentRecord, why: str) -> None:
-        """Search a file for nodes without its index, and retire them."""
-        count = 0
-        with suppress(OSError):  # the file is missing: `why` says so
-            file = segment_files.SegmentFile(
-                self.store.open(segment_files.stored_name(record.path)), record.where
-            )
-            nodes = remains(file.read_at, file.size)
-            count = self._retire(record, nodes, record.first_id, record.last_id)
-        self._lose(record, record.first_id, record.last_id, record.entries - count, why)
+    def _unpack(
+        self, record: manifest.SegmentRecord, segment: Segment | None, why: str = ""
+    ) -> None:
+        """Retire the nodes of a segment, of which `_retired` writes those that overlap nothing.
 
-    def _unpack(self, record: manifest.SegmentRecord, segment: Segment) -> None:
-        """Retire the nodes of a segment; of damaged blocks only the sound nodes."""
+        Of damaged blocks, and of a file without its index, only the sound nodes are found.
+        """
+        if segment is None:
+            count = 0
+            with suppress(OSError):  # the file is missing: `why` says so
+                name = segment_files.stored_name(record.path)
+                file = segment_files.SegmentFile(self.store.open(name), record.where)
+                nodes = remains(file.read_at, file.size)
+                count = self._retire(record, nodes, record.first_id, record.last_id)
+            self._lose(record, record.first_id, record.last_id, record.entries - count, why)
+            return
         size = segment.trailer.blocks_size + segment.trailer.dictionary_size
         for place, block in enumerate(segment.index.blocks):
             first, last = block.first_id, block.last_id
@@ -267,18 +270,6 @@ class ArchiveWriter:
             self.found.put(keys.RETIRED, former_name_key(number), name)
         return count
 
-    def _set_aside(self, record: manifest.SegmentRecord, segment: Segment, why: str) -> None:
-        """Move the entries of a segment to lost+found, without those that were erased."""
-        number = record.stream_number
-        erased = set(self._erased(number, record.first_id, record.last_id))
-        for place in range(len(segment.index.blocks)):
-            with suppress(CorruptionError):
-                for node in segment.block(place):
-                    slots = live_slots(node.listpack, node.ms, node.seq, erased)
-                    self.found.keep(number, why, slots, record.key)
-        note = f"archived entries, from {record.first_id} on, are in lost+found: {why}"
-        self._loss(record).notes.append(note)
-
     def _has_erased(self, record: manifest.SegmentRecord, segment: Segment) -> bool:
         """Return whether a segment still contains an erased entry."""
         for one in self._erased(record.stream_number, record.first_id, record.last_id):
@@ -296,19 +287,14 @@ class ArchiveWriter:
                 return
             yield one
 
-    def _loss(self, record: manifest.SegmentRecord) -> StreamLoss:
-        """Return the losses of a stream; the name of a deleted stream comes from its segments."""
-        loss = self.report.stream(record.stream_number)
-        loss.name = loss.name or record.key
-        return loss
-
     def _lose(
         self, record: manifest.SegmentRecord, first: Id, last: Id, count: int, why: str
     ) -> None:
         if count > 0:
+            loss = self.report.stream(record.stream_number)
+            loss.name = loss.name or record.key  # of a deleted stream
             what = count_text(count, "archived entry", "archived entries")
-            note = f"{what}, from {StreamId(*first)} to {StreamId(*last)}: {why}"
-            self._loss(record).notes.append(note)
+            loss.notes.append(f"{what}, from {StreamId(*first)} to {StreamId(*last)}: {why}")
 
     # --- retired nodes ----------------------------------------------------------------------------
 
