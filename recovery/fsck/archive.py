@@ -34,7 +34,7 @@ from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.node.ranges import has_live
 from streamkeep.format.node.tombstones import history_form
-from streamkeep.format.rows.records import ARCHIVE_FILE, decode_counter, decode_uuid
+from streamkeep.format.rows.records import ARCHIVE_FILE, decode_uuid
 from streamkeep.format.rows.retired import decode_former_name, is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord, as_in_file
 from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, decode_setting
@@ -181,14 +181,9 @@ def check_manifest(tables: Tables) -> Iterator[Finding]:
     for db_key, _ in rows.under(shapes.ERASURE_SHAPE):
         streams = max(streams, unpack_node_key(db_key)[0])
     streams = max([streams, *shapes.numbers_in(tables, RETIRED)])
-    try:
-        body = tables.get_row(META, NEXT_STREAM, "meta")
-        following = 1 if body is None else decode_counter(body, "meta")
-    except errors.CorruptionError:
-        return  # reported by check_counter
-    if streams >= following and tables.complete(META):
-        problem = f"the next stream number is {following}, but {streams} has an archive"
-        yield finding("SK309", f"meta {NEXT_STREAM.decode()}", problem)
+    # What cannot be read is reported with the counters of streams.
+    found = shapes.check_counter(tables, NEXT_STREAM, streams, "SK309")
+    yield from (one for one in found if one.code == "SK309")
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -301,8 +301,10 @@ def check_garbage(tables: Tables) -> Iterator[Finding]:
     yield from check_counter(tables, NEXT_GARBAGE, max(numbers, default=0))
 
 
-def check_counter(tables: Tables, counter: bytes, highest: int) -> Iterator[Finding]:
-    """SK002, SK014: a counter of `meta` can be read and is above the highest number in use."""
+def check_counter(
+    tables: Tables, counter: bytes, highest: int, code: str = "SK014"
+) -> Iterator[Finding]:
+    """SK002, SK014, SK309: a counter of `meta` can be read, and is above all numbers in use."""
     where = f"meta {counter.decode()}"
     try:
         body = tables.get_row(META, counter, where)
@@ -312,7 +314,7 @@ def check_counter(tables: Tables, counter: bytes, highest: int) -> Iterator[Find
         return
     if highest >= following and tables.complete(META):
         problem = f"the next number is {following}, but {highest} is in use"
-        yield finding("SK014", where, problem)
+        yield finding(code, where, problem)
 
 
 # --- names and numbers: consumers of a group, and producers of a stream -------------------------

@@ -34,7 +34,6 @@ _START: Final = MAGIC + bytes([FORMAT])
 _LENGTH_SIZE: Final = 4  # of the length of an envelope, which follows that
 _NUMBER_SIZE: Final = 8
 _FLAGS_AT: Final = 10
-_COUNT_AT: Final = 12  # number of pages, in the header of an overflow page
 _ENVELOPES: Final = (STREAMS, NODES, RETIRED)
 
 
@@ -110,17 +109,7 @@ def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelop
     """Return the envelope that begins in the overflow page at byte `at` of a chunk."""
     start = at + lmdb_pages.HEADER_SIZE
     length = int.from_bytes(chunk[start + 4 : start + 8], "big")
-    if length < OVERHEAD:
-        return None
-    value = chunk[start : start + length]
-    if len(value) == length and chunk.startswith(
-        lmdb_pages.overflow_header(number, 1)[:_COUNT_AT], at
-    ):
-        try:  # the usual case: all of it is in the chunk, and the header is right
-            return RawEnvelope(number, decode_envelope(value, "page"), value, True)
-        except CorruptionError:
-            return None
-    if length > pages.size():
+    if not OVERHEAD <= length <= pages.size():
         return None
     page = chunk[at : at + pages.page_size]
     origin = _origin(pages, number, page)
