@@ -25,6 +25,7 @@ from streamkeep.format.humanize import count_text
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
 from streamkeep.format.lmdb_file import lmdb_pages
 from streamkeep.recovery.fsck.findings import Finding, finding, quoted
+from streamkeep.recovery.fsck.rows import Numbers
 from streamkeep.recovery.pages.tree import ROOT, Edge, Tables, Tree
 
 _LISTED: Final = 5  # lost pages that a finding lists
@@ -87,7 +88,7 @@ class PageWalk:
         pages = min(tables.meta.last_page + 1, whole)
         self.map = PageMap(pages)
         self.free = PageMap(pages)
-        self.damaged: set[int] = set()
+        self.damaged = Numbers()
         self.free_known = True
         self.main_sound = True
         self._progress = progress
