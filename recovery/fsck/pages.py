@@ -15,6 +15,7 @@ ten times as long. A test compares the two.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
@@ -32,50 +33,14 @@ _LISTED: Final = 5  # lost pages that a finding lists
 _REPORT_EVERY: Final = 256
 
 
-class PageMap:
-    """One bit per page of the file: whether the page is marked as used or free.
-
-    Attributes:
-        pages: number of pages.
-        beyond: whether a page outside of the file was to be marked.
-    """
-
-    def __init__(self, pages: int) -> None:
-        self.pages = pages
-        self.beyond = False
-        self._bits = bytearray(pages // 8 + 1)
-        self._bits[0] = (1 << lmdb_pages.META_PAGES) - 1
-
-    def mark(self, first: int, count: int) -> str:
-        """Mark consecutive pages; return the problem as text, "" if there is none."""
-        if not lmdb_pages.META_PAGES <= first <= self.pages - count:
-            self.beyond = True
-            return f"page {first} is out of range ({self.pages} pages)"
-        bits, twice = self._bits, -1
-        for number in range(first, first + count):
-            at, mask = number >> 3, 1 << (number & 7)
-            if bits[at] & mask:
-                twice = number
-            bits[at] |= mask
-        return "" if twice < 0 else f"page {twice} is already used or free"
-
-    def is_marked(self, number: int) -> bool:
-        return self._bits[number >> 3] >> (number & 7) & 1 == 1
-
-    def unmarked(self) -> Iterator[int]:
-        for at, byte in enumerate(self._bits):
-            if byte != 0xFF:
-                for number in range(at * 8, min(at * 8 + 8, self.pages)):
-                    if not self.is_marked(number):
-                        yield number
-
-
 class PageWalk:
     """The walk over all pages as of one commit.
 
     Attributes:
-        map: the pages that the walk reached. If there is damage, other pages may be unreachable
-            because of it.
+        pages: number of pages of the file.
+        map: the pages that are used or free, as far as the walk reached them. If there is damage,
+            other pages may be unreachable because of it.
+        beyond: whether a page outside of the file was reached.
         free_known: whether the whole free list could be read.
         main_sound: whether the main database, which contains the tables, has no finding.
         free: the pages of the free list.
@@ -85,9 +50,10 @@ class PageWalk:
     def __init__(self, tables: Tables, progress: Advance = lambda pages: None) -> None:
         self.tables = tables
         whole = tables.pages.size() // tables.pages.page_size
-        pages = min(tables.meta.last_page + 1, whole)
-        self.map = PageMap(pages)
-        self.free = PageMap(pages)
+        self.pages = min(tables.meta.last_page + 1, whole)
+        self.map = Numbers(range(lmdb_pages.META_PAGES))
+        self.beyond = False
+        self.free = Numbers()
         self.damaged = Numbers()
         self.free_known = True
         self.main_sound = True
@@ -125,18 +91,23 @@ class PageWalk:
         """
         pages, size = self.tables.pages, self.tables.pages.size()
         expected = (self.tables.meta.last_page + 1) * pages.page_size
-        if size >= expected or not self.map.beyond:
+        if size >= expected or not self.beyond:
             return ""
         return f"truncated: {size:,} bytes, expected {expected:,}"
 
+    def mark(self, first: int, count: int) -> str:
+        """Mark consecutive pages; return the problem as text, "" if there is none."""
+        if not lmdb_pages.META_PAGES <= first <= self.pages - count:
+            self.beyond = True
+            return f"page {first} is out of range ({self.pages} pages)"
+        twice = [one for one in range(first, first + count) if not self.map.add(one)]
+        return f"page {twice[-1]} is already used or free" if twice else ""
+
     def _lost(self) -> Iterator[Finding]:
         """SK006: every page is used or free."""
-        listed: list[int] = []
-        count = 0
-        for number in self.map.unmarked():
-            count += 1
-            if len(listed) < _LISTED:
-                listed.append(number)
+        lost = (one for one in range(self.pages) if one not in self.map)
+        listed = list(islice(lost, _LISTED))
+        count = len(listed) + sum(1 for _ in lost)
         if count:
             numbers = ", ".join(map(str, listed)) + (", ..." if count > len(listed) else "")
             yield finding("SK006", DATA_FILE, f"{count_text(count, 'lost page')}: {numbers}")
@@ -175,9 +146,9 @@ class PageWalk:
                 yield finding("SK004", f"the free list, {error.where}", error.problem)
                 continue
             for number in numbers:
-                problem = self.map.mark(number, 1) if number < self.map.pages else ""
+                problem = self.mark(number, 1) if number < self.pages else ""
                 if not problem:
-                    self.free.mark(number, 1)
+                    self.free.add(number)
                 if number > self.tables.meta.last_page:
                     problem = f"page {number} is after the last page"
                 if problem:
@@ -212,7 +183,7 @@ class _TreeWalk:
         """
         tree, walk = self.tree, self.walk
         walk.visited()
-        problem = walk.map.mark(number, 1)
+        problem = walk.mark(number, 1)
         if problem:
             tree.cut[edge] = (low, high)
             yield finding("SK005", self.name, problem)
@@ -288,13 +259,13 @@ class _TreeWalk:
         If a transaction replaces a value that it has written by a smaller one, LMDB keeps all its
         pages. So the header may state more pages than the value needs.
         """
-        file, pages = self.walk.tables.pages, self.walk.map
+        walk, file = self.walk, self.walk.tables.pages
         number = page.places[index]
         count = lmdb_pages.overflow_pages(page.sizes[index], file.page_size)
         where = f"{self.name}, LMDB page {number}"
-        if not lmdb_pages.META_PAGES <= number < pages.pages:
-            pages.beyond = True
-            problem = f"out of range ({pages.pages} pages); page {page.number} refers to it"
+        if not lmdb_pages.META_PAGES <= number < walk.pages:
+            walk.beyond = True
+            problem = f"out of range ({walk.pages} pages); page {page.number} refers to it"
             yield finding("SK004", where, problem)
             return
         if not file.starts_with(number, lmdb_pages.overflow_header(number, count)):
@@ -304,17 +275,17 @@ class _TreeWalk:
                 yield finding("SK004", f"{self.name}, {error.where}", error.problem)
                 return
             whole = (header.number, header.flags) == (number, lmdb_pages.OVERFLOW)
-            if whole and count <= header.pages <= pages.pages - number:
+            if whole and count <= header.pages <= walk.pages - number:
                 count = header.pages
             else:
                 problem = (
                     f"the header says page {header.number}, flags {header.flags}, {header.pages} "
                     f"pages; expected {number}, {lmdb_pages.OVERFLOW}, {count}"
                 )
-                self.walk.damaged.add(number)
+                walk.damaged.add(number)
                 yield finding("SK004", where, problem)
         self.overflows += count
-        twice = pages.mark(number, count)
+        twice = walk.mark(number, count)
         if twice:
             yield finding("SK005", self.name, twice)
 

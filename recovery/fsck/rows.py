@@ -200,25 +200,29 @@ class Numbers:
     """A set of numbers. The store gives them one after the other, so each takes about a bit."""
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
-        self._bits: dict[int, int] = {}  # of each word of neighbours
+        self._words: dict[int, bytearray] = {}  # the bits of neighbours
         for number in numbers:
             self.add(number)
 
     def add(self, number: int) -> bool:
         """Add a number; return whether it is new."""
-        word, bit = number >> _WORD, 1 << (number & _IN_WORD)
-        before = self._bits.get(word, 0)
-        self._bits[word] = before | bit
-        return not before & bit
+        bits = self._words.get(number >> _WORD)
+        if bits is None:
+            bits = self._words[number >> _WORD] = bytearray(1 << _WORD - 3)
+        at, mask = (number & _IN_WORD) >> 3, 1 << (number & 7)
+        is_new = not bits[at] & mask
+        bits[at] |= mask
+        return is_new
 
     def __contains__(self, number: int) -> bool:
-        return self._bits.get(number >> _WORD, 0) >> (number & _IN_WORD) & 1 == 1
+        bits = self._words.get(number >> _WORD)
+        return bits is not None and bits[(number & _IN_WORD) >> 3] >> (number & 7) & 1 == 1
 
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers in ascending order."""
-        for word in sorted(self._bits):
-            bits = self._bits[word]
-            yield from (word << _WORD | at for at in range(_IN_WORD + 1) if bits >> at & 1)
+        for word in sorted(self._words):
+            start = word << _WORD
+            yield from (one for one in range(start, start + _IN_WORD + 1) if one in self)
 
 
 def numbers_in(tables: Tables, table: int) -> Iterator[int]:

@@ -231,14 +231,14 @@ class Search:
         def is_free(number: int) -> bool:
             if last is not None and number > last:  # written after the commit of the trees
                 return True
-            return free is not None and number < free.pages and free.is_marked(number)
+            return free is not None and number in free
 
         def wanted(number: int) -> bool:
-            if walk is None or number >= walk.map.pages:
+            if walk is None or number >= walk.pages:
                 return number > 1
             if number in walk.damaged:
                 return number > 1
-            return not walk.map.is_marked(number) or (number > 1 and is_free(number))
+            return number not in walk.map or (number > 1 and is_free(number))
 
         for one in scan_pages(pages, wanted, self._progress):
             free_page = is_free(one.page)
