@@ -19,24 +19,24 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.archive.lock import ArchiveLock
-from streamkeep.engine.archive.segment_output import TEMPORARY
+from streamkeep.engine.archive.segment_output import copy_segment
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.remote.remote_archive import check_means
 from streamkeep.engine.store.command import Free
 from streamkeep.engine.store.place import find_folder
-from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translated
-from streamkeep.engine.system.safe_files import Folder, copy_file
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.txn import WriteTxn
@@ -399,20 +399,18 @@ class _Job:
             if record.path not in self.kept:
                 self.copied[record.path] = record.size_bytes
             return
-        self.staging.make_folder(name.rpartition("/")[0])
         self.staging.remove(name)  # a file that is there is not the segment
+        source = self.store._environment.folder
         if self.earlier is not None and _is_there(self.earlier, record):
-            try:
-                self.earlier.link(name, self.staging)
-            except OSError:
-                _copy_segment(self.earlier, self.staging, name)
             self.kept[record.path] = record.size_bytes
-            return
-        try:
-            _copy_segment(self.store._environment.folder, self.staging, name)
-        except FileNotFoundError:
-            raise errors.MissingSegmentError(record.where, "the file does not exist") from None
-        self.copied[record.path] = record.size_bytes
+            self.staging.make_folder(name.rpartition("/")[0])
+            with suppress(OSError):  # another file system, for example
+                self.earlier.link(name, self.staging)
+                return
+            source = self.earlier
+        else:
+            self.copied[record.path] = record.size_bytes
+        copy_segment(open_stored(source, record.path, record.where), self.staging, name)
         segment = open_stored(self.staging, record.path, record.where)
         check_means(record, segment)
         for problem in segment.check():
@@ -470,15 +468,3 @@ def _is_there(store: Folder, record: SegmentRecord) -> bool:
     except errors.CorruptionError:
         return False
     return True
-
-
-def _copy_segment(source: Folder, target: Folder, name: str) -> None:
-    """Copy a file of the archive, sync it, and only then give it its name."""
-    temporary = name + TEMPORARY
-    copy_file(source, name, target, temporary)
-    handle = target.open(temporary, os.O_RDWR)
-    try:
-        files.sync_data(handle)
-    finally:
-        os.close(handle)
-    target.rename(temporary, name)

@@ -23,12 +23,12 @@ from typing import Any, Final, NamedTuple
 
 import lmdb
 
-from streamkeep.engine.archive.segment_output import TEMPORARY
+from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, sync_lmdb
 from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
 from streamkeep.engine.journal.slots import Slot
-from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of
@@ -462,15 +462,8 @@ def fetch_segment(target: Target, record: SegmentRecord, store: Folder) -> bool:
     size = target.objects.size(name)
     if size is None:
         return False
-    store.make_folder(stored.rpartition("/")[0])
-    new = f"{stored}{TEMPORARY}"
-    handle = store.replace(new)
-    try:
+    store.remove(stored)
+    with segment_output(store, stored) as output:
         for offset in range(0, size, _BATCH_BYTES):
-            data = target.objects.read(name, offset, min(_BATCH_BYTES, size - offset))
-            files.write_at(handle, data, offset)
-        files.sync_data(handle)
-    finally:
-        os.close(handle)
-    store.rename(new, stored)
+            output.write(target.objects.read(name, offset, min(_BATCH_BYTES, size - offset)))
     return True

@@ -21,10 +21,9 @@ from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
+from streamkeep.engine.archive.segment_output import copy_segment
 from streamkeep.engine.crash_recovery.stored_version import META_UUID
 from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, remote_archive
-from streamkeep.engine.system.lmdb_errors import translate_os
-from streamkeep.engine.system.safe_files import copy_file
 from streamkeep.engine.tables import segment_files
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.tables.node_walk import NodeWalk, put_retired
@@ -185,11 +184,7 @@ class ArchiveWriter:
         ):
             self._unpack(record, segment)
         else:
-            try:
-                self.out.folder.make_folder(name.rpartition("/")[0])
-                copy_file(self.store, name, self.out.folder, name)
-            except OSError as error:
-                raise translate_os(error) from error
+            copy_segment(segment, self.out.folder, name)
             self._put_segment(record)
 
     def _put_segment(self, record: manifest.SegmentRecord) -> None:
