@@ -16,7 +16,6 @@ from typing import Final
 
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.store.survey import CHECK_FILE
-from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreError
 
 _MOST_BYTES: Final = 4096
@@ -51,7 +50,7 @@ def note_check(
     now = time.time_ns() // 1_000_000
     text = json.dumps(asdict(LastCheck(now, commit, errors, warnings, quick)))
     with suppress(OSError, StoreError):  # such as on read-only media
-        folder = _folder(store)
+        folder = find_folder(Path(store).absolute())
         if folder is not None:
             with os.fdopen(folder.replace(CHECK_FILE), "w") as file:
                 file.write(text + "\n")
@@ -60,14 +59,10 @@ def note_check(
 def last_check(store: str | os.PathLike[str]) -> LastCheck | None:
     """Return the last check that was noted; None if there was none, or the file is damaged."""
     with suppress(OSError, StoreError, ValueError, TypeError):
-        folder = _folder(store)
+        folder = find_folder(Path(store).absolute())
         if folder is not None:
             found = LastCheck(**json.loads(folder.read(CHECK_FILE, _MOST_BYTES)))
             numbers = (found.time_ms, found.commit, found.errors, found.warnings)
             if all(type(one) is int and one >= 0 for one in numbers):
                 return found
     return None
-
-
-def _folder(store: str | os.PathLike[str]) -> Folder | None:
-    return find_folder(Path(store).absolute())

@@ -38,7 +38,6 @@ from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.survey import check_files, check_lmdb_files, is_swapping
 from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import SLOT, SLOT_SIZE, SLOTS, CheckpointSlot, decode_slot
@@ -58,12 +57,11 @@ from streamkeep.recovery.pages.tree import PageFile, Tables
 _TRIES: Final = 1000
 _SLOT_TRIES: Final = 3
 _SLOT_WAIT_S: Final = 0.02
-_PAGE_SIZES: Final = (32768, 16384, 8192, 4096)  # the usual one last: its problem is told
+PAGE_SIZES: Final = (32768, 16384, 8192, 4096)  # the usual one last: its problem is told
 _JOURNAL_TRIES: Final = 3
 _LISTED: Final = 20  # rows that differ
 _MANY_READERS: Final = 512
 _NODE_START: Final = MAGIC + bytes([FORMAT])
-_PIECE: Final = 1 << 20
 _SEARCHED: Final = 64 << 20  # bytes of `data.mdb` that are searched for a macro node
 
 
@@ -96,20 +94,9 @@ class Source:
         if meta is not None and self.folder.exists(DATA_FILE):
             self.tables = Tables(PageFile(self.folder, meta.page_size), meta)
 
-    def meta_damaged(self) -> bool:
-        """Return whether a meta page is damaged: the newest commit may then be missing."""
-        return any(one.code == "SK003" for one in self.found)
-
     def partial(self, table: int, db_key: bytes) -> bytes | None:
         """Return what a row had before a part that the journal lacks; None if it has all of it."""
         return None if self.replay is None else self.replay.partial.get((table, db_key))
-
-    def raw_pages(self) -> PageFile | None:
-        """Return the data file without its trees; None if it is missing. The caller closes it."""
-        try:
-            return PageFile(self.folder, _PAGE_SIZES[-1])
-        except OSError:
-            return None
 
     def close(self) -> None:
         tables, self.tables = self.tables, None
@@ -126,7 +113,7 @@ def read_metas(store: Folder) -> tuple[list[MetaPage], list[Finding]]:
             size = 0
             for number in (0, 1):
                 # If page 0 is damaged, page 1 is where its own page size says.
-                for offset in (0,) if number == 0 else (size,) if size else _PAGE_SIZES:
+                for offset in (0,) if number == 0 else (size,) if size else PAGE_SIZES:
                     data = os.pread(file.fileno(), META_SIZE, offset)
                     problem = meta_problem(data, number, offset)
                     if not problem:
@@ -203,7 +190,9 @@ def open_source(path: Path) -> Iterator[Source]:
     with ExitStack() as stack:
         stack.callback(source.close)
         if opened is not None:
-            use_snapshot(source, stack.enter_context(opened.begin_image()))
+            txn = stack.enter_context(opened.begin_image())
+            source.slot, source.found = read_slots(folder)
+            source.use_commit(_meta_of(folder, txn.raw().id()))
         else:
             _choose_commit(source, stack)
         yield source
@@ -383,13 +372,6 @@ def _differences(source: Source, checkpoint: Way, data: Way) -> Iterator[Finding
         tables.pages.close()
 
 
-def use_snapshot(source: Source, txn: ReadTxn) -> None:
-    """Read the commit of a snapshot, which must stay open."""
-    source.slot, slot_findings = read_slots(source.folder)
-    source.found += slot_findings
-    source.use_commit(_meta_of(source.folder, txn.raw().id()))
-
-
 def _meta_of(store: Folder, commit_number: int) -> MetaPage:
     """Return the meta page of a pinned commit, or of a newer one.
 
@@ -468,19 +450,9 @@ def _locked(store: Folder) -> Iterator[tuple[CheckpointFile | None, bool]]:
 
 def _has_nodes(store: Folder) -> bool:
     """Return whether the first 64 MiB of a data file without meta pages contain a macro node."""
-    try:
-        with os.fdopen(store.open(DATA_FILE), "rb") as file:
-            end = b""
-            for _ in range(_SEARCHED // _PIECE):
-                piece = file.read(_PIECE)
-                if _NODE_START in end + piece:
-                    return True
-                if not piece:
-                    break
-                end = piece[-len(_NODE_START) :]
-            return False
-    except OSError:
-        return False
+    with suppress(OSError):
+        return _NODE_START in store.read(DATA_FILE, _SEARCHED)
+    return False
 
 
 def _check_is_store(source: Source) -> None:

@@ -31,7 +31,7 @@ from streamkeep.recovery.fsck.groups import (
 )
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.rows import check_garbage, check_meta, check_rows
-from streamkeep.recovery.fsck.source import Source, open_source, use_snapshot
+from streamkeep.recovery.fsck.source import Source, open_source
 from streamkeep.recovery.pages.tree import Tables
 
 LOST_AND_FOUND: Final = "lost+found"  # folder in which repair saves what belongs nowhere
@@ -80,16 +80,8 @@ def check(
         NoSuchKeyError: the stream does not exist.
     """
     scope = Scope(quick, progress)
-    if isinstance(store, Store):
-        with store._environment.begin_image() as txn:
-            source = Source(store._environment.folder)
-            try:
-                use_snapshot(source, txn)
-                yield from check_source(source, scope, stream)
-            finally:
-                source.close()
-        return
-    with open_source(Path(store).absolute()) as source:
+    path = store.path if isinstance(store, Store) else Path(store)
+    with open_source(path.absolute()) as source:
         yield from check_source(source, scope, stream)
 
 

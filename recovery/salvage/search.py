@@ -25,9 +25,9 @@ from streamkeep.format.rows.group_records import decode_consumer, decode_group
 from streamkeep.format.rows.producers import decode_producer
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.recovery.fsck.pages import PageWalk
-from streamkeep.recovery.fsck.source import Source
+from streamkeep.recovery.fsck.source import PAGE_SIZES, Source
 from streamkeep.recovery.pages.raw_pages import RawEnvelope, RawRow, envelope_at, scan_pages
-from streamkeep.recovery.pages.tree import Hole, Row, Tables
+from streamkeep.recovery.pages.tree import Hole, PageFile, Row, Tables
 from streamkeep.recovery.salvage import placement
 from streamkeep.recovery.salvage.damaged_bytes import ByteGuesser, record_only
 from streamkeep.recovery.salvage.found import Found, read_names
@@ -54,7 +54,8 @@ class Search:
         self.report = found.report
         self._guesser = ByteGuesser()
         self.names: list[tuple[bytes, bytes]] = []
-        self.damaged = source.tables is None or source.meta_damaged()
+        # With a damaged meta page, the newest commit may be missing.
+        self.damaged = source.tables is None or any(one.code == "SK003" for one in source.found)
         self._progress = progress
         self.highest_epoch = 0
         self._newest: tuple[int, int] | None = None  # (epoch, commit) of the trees
@@ -211,8 +212,10 @@ class Search:
     def _scan(self, walk: PageWalk | None) -> None:
         """Find every envelope and row in pages that no tree leads to."""
         tables = self.source.tables
-        pages = tables.pages if tables is not None else self.source.raw_pages()
-        if pages is None:
+        try:
+            folder = self.source.folder
+            pages = PageFile(folder, PAGE_SIZES[-1]) if tables is None else tables.pages
+        except OSError:
             self.report.other.append(f"everything in {DATA_FILE}, which cannot be read")
             return
         free_known = walk is not None and walk.free_known
