@@ -18,7 +18,6 @@ from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import partial
 from uuid import UUID
 
 from streamkeep.engine.archive.segment_output import copy_segment
@@ -27,7 +26,6 @@ from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, 
 from streamkeep.engine.tables import segment_files
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.tables.node_walk import NodeWalk, put_retired
-from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, StoreError, UntrustedFileError
@@ -138,7 +136,7 @@ class ArchiveWriter:
             except CorruptionError:  # the key says which entry was erased; only the time is lost
                 time_ms = 0
             row = manifest.encode_erasure(time_ms)
-            self.out.write(partial(_put_row, keys.ERASURES, db_key, row))
+            self.out.txn().put_row(keys.ERASURES, db_key, row)
         name = self.found.noted(NAMED + keys.pack_number(number))
         with self.out.snapshot() as txn:
             stream = None if name is None else txn.find_stream(name)
@@ -193,7 +191,7 @@ class ArchiveWriter:
         if record.sequence in self._sequences:
             record = record._replace(sequence=self._next_sequence())
         self._sequences.add(record.sequence)
-        self.out.write(partial(_put_row, keys.SEGMENTS, record.db_key(), record.encode()))
+        self.out.txn().put_row(keys.SEGMENTS, record.db_key(), record.encode())
 
     def _next_sequence(self) -> int:
         self._sequence += 1
@@ -303,7 +301,7 @@ class ArchiveWriter:
             key = keys.unpack_node_key(db_key)[1:]
             if is_former_name(*key):
                 if not is_live(self.found, number):
-                    self.out.write(partial(put_value, keys.RETIRED, db_key, value))
+                    self.out.txn().put(keys.RETIRED, db_key, value)
                 continue
             try:
                 envelope = decode_envelope(value, "retired node")
@@ -331,7 +329,8 @@ class ArchiveWriter:
                 self.found.keep(number, "a retired node overlaps others", slots)
             else:
                 before = last
-                self.out.write(partial(_put_retired, envelope), len(value))
+                txn = self.out.txn(len(value))
+                put_retired(txn, number, *key, envelope.listpack, envelope.trimmed)
 
     def _read_damaged(self, number: int, key: Id, value: bytes) -> None:
         """Put the entries of a damaged node up to the damage back."""
@@ -425,18 +424,3 @@ class ArchiveWriter:
                 self.report.other.append(f"archive file {path}: another file may have replaced it")
             else:
                 self._records[number].append(record._replace(sequence=self._next_sequence()))
-
-
-# --- transactions ---------------------------------------------------------------------------------
-
-
-def _put_row(table: int, db_key: bytes, body: bytes, txn: WriteTxn) -> None:
-    txn.put_row(table, db_key, body)
-
-
-def put_value(table: int, db_key: bytes, value: bytes, txn: WriteTxn) -> None:
-    txn.put(table, db_key, value)
-
-
-def _put_retired(one: Envelope, txn: WriteTxn) -> None:
-    put_retired(txn, one.number, one.ms, one.seq, one.listpack, one.trimmed)

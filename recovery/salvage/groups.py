@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
-from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -170,11 +169,14 @@ def _group(
     if record.consumers > len(members):
         count = count_text(record.consumers - len(members), "consumer")
         found.lose(stream, f"{count} of {where}")
-    out.write(partial(_create, stream_name, record, members, leases))
+    _create(out.txn(), stream_name, record, members, leases)
     while some := list(islice(nacks, _BATCH)):
-        out.write(
-            partial(_add, stream_name, record.name, members, some), len(some) * nack_rows.NACK_SIZE
-        )
+        txn = out.txn(len(some) * nack_rows.NACK_SIZE)
+        group: Group | None = find_group(txn, written(txn, stream_name), record.name)
+        assert group is not None
+        for nack in some:
+            owner = members.get(nack.consumer)
+            group.put(nack, None if owner is None else group.find_consumer(owner.name))
 
 
 def _pages(found: Found, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
@@ -290,7 +292,15 @@ def write_messages(found: Found, out: NewStore, number: int, name: bytes) -> Non
         found.note(owner)
         remembered = _remembered(found, number, state)
     if state.encode() != Idempotence().encode():
-        out.write(partial(_remember, name, state, remembered))
+        txn = out.txn()
+        tracker = Tracker(txn, written(txn, name))
+        now = tracker.state
+        now.duration, now.maxsize = state.duration, state.maxsize
+        for producer, messages in remembered:
+            for one in messages:
+                tracker.track(producer, one.iid, one.ms, one.seq)
+        now.added, now.duplicates = state.added, state.duplicates
+        tracker.save()
 
 
 def _remembered(found: Found, stream: int, state: Idempotence) -> Remembered:
@@ -340,15 +350,12 @@ def move_messages(found: Found) -> None:
             found.report.other.append(f"{count} whose stream is unknown")
 
 
-# --- transactions ---------------------------------------------------------------------------------
-
-
 def _create(
+    txn: WriteTxn,
     stream_name: bytes,
     before: GroupRecord,
     members: dict[int, Member],
     leases: Leases,
-    txn: WriteTxn,
 ) -> None:
     """Create a group with its consumers, which keep their numbers, and their leases."""
     group = create_group(txn, written(txn, stream_name), before.name, before.last_id())
@@ -366,28 +373,3 @@ def _create(
     for number, order, lease in leases:
         db_key = keys.lease_key(group.prefix, number, order)
         txn.put_row(keys.CONSUMERS, db_key, encode_lease(lease))
-
-
-def _add(
-    stream_name: bytes,
-    group_name: bytes,
-    members: dict[int, Member],
-    nacks: list[Nack],
-    txn: WriteTxn,
-) -> None:
-    group: Group | None = find_group(txn, written(txn, stream_name), group_name)
-    assert group is not None
-    for nack in nacks:
-        member = members.get(nack.consumer)
-        group.put(nack, None if member is None else group.find_consumer(member.name))
-
-
-def _remember(name: bytes, before: Idempotence, producers: Remembered, txn: WriteTxn) -> None:
-    tracker = Tracker(txn, written(txn, name))
-    state = tracker.state
-    state.duration, state.maxsize = before.duration, before.maxsize
-    for producer, messages in producers:
-        for one in messages:
-            tracker.track(producer, one.iid, one.ms, one.seq)
-    state.added, state.duplicates = before.added, before.duplicates
-    tracker.save()

@@ -6,7 +6,7 @@ If the process is killed, that folder and `.NAME.found-...` remain and may be re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +31,7 @@ from streamkeep.format.core.keys import META
 
 _MAX_READERS: Final = 8
 _BATCH_BYTES: Final = 4 << 20  # that a transaction writes
-_OVERHEAD: Final = 1 << 10  # of a command
+_OVERHEAD: Final = 1 << 10  # of a write
 
 
 @contextmanager
@@ -69,6 +69,8 @@ def new_store(path: Path, modes: Modes) -> Iterator[NewStore]:
                 parent.sync()
             finally:
                 parent.remove_any(folder.path.name)
+    except lmdb.Error as error:
+        raise translate(error) from error
     except OSError as error:
         raise translate_os(error) from error
 
@@ -85,8 +87,8 @@ class NewStore:
         self.folder = folder
         self.scratch = scratch
         self._environment: Environment | None = None
-        self._commands: list[Callable[[WriteTxn], None]] = []
-        self._size = 0
+        self._txn: WriteTxn | None = None
+        self._size = 0  # bytes that it writes
         for one in (folder, scratch):
             one.make_file(DATA_FILE)  # LMDB would give it the modes of the umask
 
@@ -111,30 +113,27 @@ class NewStore:
             standby=True,  # if it is one, it stays one
         )
 
-    def write(self, command: Callable[[WriteTxn], None], size: int = 0) -> None:
-        """Run a command in a write transaction, soon, and in the order of these calls.
+    def txn(self, size: int = 0) -> WriteTxn:
+        """Return the transaction of the next write; one has some megabytes, and the next follows.
 
         Args:
-            size: bytes that it writes, if they are many.
+            size: bytes that will be written, if they are many.
         """
-        self._commands.append(command)
-        self._size += _OVERHEAD + size
         if self._size >= _BATCH_BYTES:
             self.flush()
+        self._size += _OVERHEAD + size
+        if self._txn is None:
+            assert self._environment is not None
+            self._txn = self._environment.begin_write(durable=False)
+        return self._txn
 
     def flush(self) -> None:
-        """Run the commands that wait."""
-        commands, self._commands, self._size = self._commands, [], 0
-        if not commands:
-            return
-
-        def run(txn: WriteTxn) -> None:
-            for command in commands:
-                command(txn)
-
-        assert self._environment is not None
-        self._environment.write(run)
-        self._environment.settle()
+        """Commit what was written."""
+        if self._txn is not None:
+            assert self._environment is not None
+            self._txn.commit()
+            self._txn, self._size = None, 0
+            self._environment.settle()
 
     def snapshot(self) -> ReadTxn:
         """Return a snapshot with all that was written; the caller closes it."""
@@ -143,6 +142,8 @@ class NewStore:
         return self._environment.begin_read()
 
     def close(self) -> None:
-        """Close the store, which makes it durable."""
+        """Close the store, which makes what was committed durable."""
+        if self._txn is not None:
+            self._txn.abort()
         if self._environment is not None:
             self._environment.release()

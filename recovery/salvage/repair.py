@@ -16,7 +16,6 @@ import shutil
 import tempfile
 import uuid
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +25,7 @@ from streamkeep.engine.store.meta import META_CREATED
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.tables.group import NEXT_GROUP
-from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM, WriteTxn
+from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError, StoreError
 from streamkeep.format.core.keys import META, ROWS, pack_number
@@ -37,7 +36,7 @@ from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.rows import check_meta_row
 from streamkeep.recovery.fsck.source import Source, open_source
 from streamkeep.recovery.fsck.store import LOST_AND_FOUND, check
-from streamkeep.recovery.salvage.archive import ArchiveWriter, put_value
+from streamkeep.recovery.salvage.archive import ArchiveWriter
 from streamkeep.recovery.salvage.found import NAMED, Found
 from streamkeep.recovery.salvage.groups import (
     move_groups,
@@ -124,8 +123,12 @@ def _write(source: Source, search: Search, out: NewStore) -> None:
     move_groups(found)
     move_messages(found)
     for db_key, value in found.rows(ROWS):
-        out.write(partial(put_value, ROWS, db_key, value), len(value))
-    out.write(partial(_raise_counters, {NEXT_STREAM: highest + 1, **archive.counters()}))
+        out.txn(len(value)).put(ROWS, db_key, value)
+    txn = out.txn()
+    for counter, following in {NEXT_STREAM: highest + 1, **archive.counters()}.items():
+        body = txn.get_row(META, counter, "meta")
+        if body is None or decode_number(body, "meta") < following:
+            txn.put_row(META, counter, encode_number(following))
     for loss in report.streams.values():
         loss.name = found.noted(NAMED + pack_number(loss.number)) or loss.name
 
@@ -154,13 +157,6 @@ def _meta(source: Source, search: Search) -> dict[bytes, bytes]:
         META_FORMAT: encode_number(STORE_VERSION),
         META_EPOCH: encode_number(min(epoch, LAST_EPOCH)),
     }
-
-
-def _raise_counters(least: dict[bytes, int], txn: WriteTxn) -> None:
-    for name, following in least.items():
-        body = txn.get_row(META, name, "meta")
-        if body is None or decode_number(body, "meta") < following:
-            txn.put_row(META, name, encode_number(following))
 
 
 def try_repair(

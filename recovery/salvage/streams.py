@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
@@ -105,19 +104,36 @@ class StreamWriter:
                 self.found.lost.keep_value("row", why, value, table="keys", key=db_key.hex())
                 self.report.other.append(f"row {db_key.hex()} of keys")
             self.search.names.clear()
-        self.out.write(partial(_create, number, name, record))
-        length = 0
+        new = self.out.txn().create_stream(name, number).record
+        new.node_max_bytes, new.node_max_entries = record.node_max_bytes, record.node_max_entries
+        new.extension = extension.without_section(record.extension, extension.IDEMPOTENCE)
         highest: Id = (0, 0)
         for node in self._in_order(number, self._sound(number, tail)):
-            length += node.ids.live
             highest = node.ids.last_slot
-            self.out.write(partial(_append, name, node), len(node.data))
+            self._append(name, node)
         for node in self._damaged_tail(number, highest):
-            length += node.ids.live
-            self.out.write(partial(_append, name, node), len(node.data))
-        self._count_losses(number, record, length)
-        self.out.write(partial(_finish, name, record))
+            self._append(name, node)
+        stream = written(self.out.txn(), name)
+        self._count_losses(number, record, stream.record.length)
+        last = max(record.last_id(), stream.record.last_id())
+        stream.set_last_id(last)
+        stream.set_max_deleted(min(record.max_deleted_id(), last))
+        stream.set_entries_added(max(record.entries_added, stream.record.length))
         return name
+
+    def _append(self, name: bytes, node: Node) -> None:
+        txn, ids = self.out.txn(len(node.data)), node.ids
+        append_node(
+            txn,
+            written(txn, name),
+            node.ms,
+            node.seq,
+            node.data,
+            first_live=ids.first_live,
+            last_live=ids.last_live,
+            last_slot=ids.last_slot,
+            trimmed=node.trimmed,
+        )
 
     def _record(self, number: int) -> tuple[records.StreamRecord, Envelope | None]:
         """Return the record of a stream, and its row if it has a tail node."""
@@ -292,40 +308,6 @@ def _nodes_of(slots: list[Slot]) -> Iterator[Node]:
     live = [(slot.ms, slot.seq, slot.pairs) for slot in slots if not slot.deleted]
     for ms, seq, data in encode_nodes(live, envelopes.PAGE_LISTPACK):
         yield Node(ms, seq, data, b"", _UNKNOWN, validate(data, ms, seq))
-
-
-# --- transactions ---------------------------------------------------------------------------------
-
-
-def _create(number: int, name: bytes, record: records.StreamRecord, txn: WriteTxn) -> None:
-    new = txn.create_stream(name, number).record
-    new.node_max_bytes, new.node_max_entries = record.node_max_bytes, record.node_max_entries
-    new.extension = extension.without_section(
-        record.extension, extension.IDEMPOTENCE
-    )  # `messages` sets it
-
-
-def _append(name: bytes, node: Node, txn: WriteTxn) -> None:
-    append_node(
-        txn,
-        written(txn, name),
-        node.ms,
-        node.seq,
-        node.data,
-        first_live=node.ids.first_live,
-        last_live=node.ids.last_live,
-        last_slot=node.ids.last_slot,
-        trimmed=node.trimmed,
-    )
-
-
-def _finish(name: bytes, record: records.StreamRecord, txn: WriteTxn) -> None:
-    """Set the counters that the nodes do not show."""
-    stream = written(txn, name)
-    last = max(record.last_id(), stream.record.last_id())
-    stream.set_last_id(last)
-    stream.set_max_deleted(min(record.max_deleted_id(), last))
-    stream.set_entries_added(max(record.entries_added, stream.record.length))
 
 
 def written(txn: WriteTxn, name: bytes) -> Stream:
