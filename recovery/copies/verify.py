@@ -8,7 +8,6 @@ noted at the copy, so that the next verification begins there, if the pieces bef
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from streamkeep.engine.remote.object_store import put_bytes
@@ -177,15 +176,14 @@ class _Check:
         for rows in found:
             if not self.known or rows.last > self.commit:
                 try:
-                    for _ in self._rows_of(rows):
-                        self.pieces += 1
+                    self._check_changes(rows)
                 except CorruptionError as error:
                     # A shipper removes rows after it has merged them into others.
                     left = self.target.names(self.generation.name, 1)
                     if rows.first == 0 or set(rows.parts).issubset(left):
                         self._note(error)
 
-    def _rows_of(self, rows: Rows) -> Iterator[None]:
+    def _check_changes(self, rows: Rows) -> None:
         before: tuple[int, bytes] = (-1, b"")
         for name in rows.parts:
             piece, body, _ = self.target.piece(name)
@@ -202,8 +200,8 @@ class _Check:
                 commit, chain = self.generation.base_commit, self.generation.base_chain
                 if (piece.last_commit, piece.chain_after) != (commit, chain):
                     raise CorruptionError(where, "it is not the base that the head names")
+            self.pieces += 1
             self._report()
-            yield
 
     def _check_identity(self, piece: Piece, where: str) -> None:
         if piece.store_uuid != self.store_uuid:
@@ -211,17 +209,18 @@ class _Check:
 
     def _check_records(self) -> None:
         """Check the records after what is known, up to the first one that is missing or damaged."""
-        names = self.target.names(self.generation.name, 0)
-        for _ in self._sound(self._pieces_of(names)):
-            self.pieces += 1
+        try:
+            self._check_pieces()
+        except CorruptionError as error:
+            self._note(error)
         proved = self.verified.commit_number
         if not self.problems and self.commit < proved:
             where = self.target.where(PieceName(self.generation.name, 0, self.commit + 1))
             gone = f"the pieces up to commit {proved} are missing, which were proved"
             self._note(CorruptionError(where, gone))
 
-    def _pieces_of(self, names: list[PieceName]) -> Iterator[None]:
-        for name in names:
+    def _check_pieces(self) -> None:
+        for name in self.target.names(self.generation.name, 0):
             if name.first <= self.commit:
                 continue
             where = self.target.where(name)
@@ -239,30 +238,23 @@ class _Check:
                 self.commits += 1
                 self.commit, self.chain = commit.commit_number, commit.chain
             self.checksum, self.last_ms = checksum, piece.last_ms
+            self.pieces += 1
             self._report()
-            yield
 
     def _check_segments(self) -> None:
         for name in sorted(self.target.needed_segments(self.generation.name) - self.proved):
-            for _ in self._sound(self._segment(name), name):
-                self.segments += 1
-                self.proved.add(name)
-                self._report()
-
-    def _segment(self, name: str) -> Iterator[None]:
-        where = self.target.where(name)
-        segment = self.target.segment(name)
-        if f"{segment.trailer.checksum:016x}" != name.rpartition(".")[2]:
-            raise CorruptionError(where, "it has another checksum than its name")
-        check_checksums(segment)
-        yield
-
-    def _sound(self, steps: Iterator[None], name: str = "") -> Iterator[None]:
-        """Run steps up to the first problem, which is noted."""
-        try:
-            yield from steps
-        except CorruptionError as error:
-            self._note(error, name)
+            try:
+                segment = self.target.segment(name)
+                if f"{segment.trailer.checksum:016x}" != name.rpartition(".")[2]:
+                    where = self.target.where(name)
+                    raise CorruptionError(where, "it has another checksum than its name")
+                check_checksums(segment)
+            except CorruptionError as error:
+                self._note(error, name)
+                continue
+            self.segments += 1
+            self.proved.add(name)
+            self._report()
 
     def _note(self, error: CorruptionError, name: str = "") -> None:
         self.problems.append(error)
