@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import groupby
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -32,7 +34,6 @@ from streamkeep.format.core.keys import META, NODES, RETIRED, STREAMS, pack_numb
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.node import end_ids
-from streamkeep.format.node.ranges import has_live
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.records import ARCHIVE_FILE, decode_uuid
 from streamkeep.format.rows.retired import decode_former_name, is_former_name
@@ -305,23 +306,16 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
     """SK310: a segment has no erased entry, unless the erasure is not finished yet."""
     if tables.get(META, META_SCRUB) is not None:
         return
-    read = -1
-    nodes = []
-    for db_key, _ in Rows(tables).under(shapes.ERASURE_SHAPE, pack_number(row.stream_number)):
-        wanted = unpack_node_key(db_key)[1:]
-        if not row.first_id <= wanted <= row.last_id:
-            continue
-        number = segment.seek(*wanted)
-        if number != read:
-            try:
-                nodes = segment.block(number)
-            except errors.CorruptionError:
-                nodes = []  # reported above
-            read = number
-        if any(has_live(node.listpack, node.ms, node.seq, *wanted) for node in nodes):
-            yield finding(
-                "SK310", row.where, f"contains entry {StreamId(*wanted)}, which was erased"
-            )
+    rows = Rows(tables).under(shapes.ERASURE_SHAPE, pack_number(row.stream_number))
+    erased = (unpack_node_key(db_key)[1:] for db_key, _ in rows)
+    inside = (one for one in erased if row.first_id <= one <= row.last_id)
+    for _, of_block in groupby(inside, lambda one: segment.seek(*one)):
+        ids = list(of_block)
+        with suppress(errors.CorruptionError):  # of the block, which is reported above
+            for one in ids if segment.has_any(ids) else ():
+                if segment.has_any([one]):
+                    problem = f"contains entry {StreamId(*one)}, which was erased"
+                    yield finding("SK310", row.where, problem)
 
 
 def _named_by_now(source: Source) -> tuple[set[str], set[str]] | None:
