@@ -11,9 +11,9 @@ from typing import Any
 
 import streamkeep
 from real_redis.shown import TABLE, TIMES, Call, stream
+from streamkeep.commands.command_table import find
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CommandError
-from streamkeep.server.commands.command_table import find
 
 KEYS = [b"a", b"b", b"c", b"long" * 200]
 Words = list[bytes]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from resp_peer import decode
+from streamkeep.commands.command_table import BY_NAME, READS, SERVER_SPECS, by_name, find
 from streamkeep.engine.api.store import Store
-from streamkeep.server.commands.command_table import BY_NAME, READS, SERVER_SPECS, by_name, find
 from streamkeep.server.resp.turn import run_one
 
 Call = Callable[..., Any]

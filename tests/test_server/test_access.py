@@ -10,8 +10,8 @@ import pytest
 from real_redis.server import RealRedis
 from resp_peer import Peer, serving
 from stores import open_at
+from streamkeep.commands.command_table import BY_NAME
 from streamkeep.server.access import Access, categories_of
-from streamkeep.server.commands.command_table import BY_NAME
 from streamkeep.server.resp.turn import TABLE
 
 RULES = {

@@ -16,13 +16,13 @@ import pytest
 from patience import run_threads, wait_until
 from resp_peer import Peer, Running, serving
 from stores import open_at
+from streamkeep.commands.append import run_xadd
+from streamkeep.commands.command_table import BY_NAME, READS, WRITES, Spec
+from streamkeep.commands.read import Waiting
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.notify.wait_table import READ
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.server.commands.append import run_xadd
-from streamkeep.server.commands.command_table import BY_NAME, READS, WRITES, Spec
-from streamkeep.server.commands.read import Waiting
 from streamkeep.server.resp.turn import HANDLERS, TABLE
 from test_server.conftest import Connect
 

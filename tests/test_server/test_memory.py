@@ -13,10 +13,10 @@ import pytest
 
 from patience import PATIENCE_S, run_threads, thread_of, wait_until
 from resp_peer import Peer, Running, decode
+from streamkeep.commands import strings
+from streamkeep.commands.command_table import BY_NAME, READS, Spec
+from streamkeep.commands.replies import OK
 from streamkeep.format.redis.resp import encode_command
-from streamkeep.server.commands import strings
-from streamkeep.server.commands.command_table import BY_NAME, READS, Spec
-from streamkeep.server.commands.replies import OK
 from streamkeep.server.resp import memory
 from streamkeep.server.resp.server import Server
 from test_server.conftest import Connect

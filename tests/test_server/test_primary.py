@@ -18,8 +18,8 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.redis.rdb import StreamObject, read_rdb
 from streamkeep.format.redis.resp import read_commands
 from streamkeep.format.redis.stream_parts import Node
+from streamkeep.replication.primary import Replica
 from streamkeep.server.access import Access
-from streamkeep.server.replicas.primary import Replica
 from streamkeep.server.resp.server import Server
 
 from .conftest import Connect

@@ -21,8 +21,8 @@ from real_redis.server import RealRedis, running_redis
 from replica_load import batch, in_processes, shown
 from streamkeep.format.redis.stream_dump import TARGETS
 from streamkeep.replication import Follower
+from streamkeep.replication.primary import Primary
 from streamkeep.server.access import Access
-from streamkeep.server.replicas.primary import Primary
 from tiers import daily_or_all
 
 from .conftest import served

@@ -16,8 +16,8 @@ from replica_load import batch, run, shown
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.redis.resp import read_commands
 from streamkeep.format.redis.stream_dump import TARGETS, Losses
-from streamkeep.server.replicas.changes import Log
-from streamkeep.server.replicas.steps import Step
+from streamkeep.replication.changes import Log
+from streamkeep.replication.steps import Step
 from tiers import daily_or_all
 
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import streamkeep
 from cli_runner import lines, run, start
 from patience import PATIENCE_S, line_of
+from streamkeep.commands.command_table import SPECS
+from streamkeep.commands.replies import Status
+from streamkeep.commands.summaries import SUMMARIES
+from streamkeep.commands.words import integer
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.redis.resp import split_line
-from streamkeep.server.commands.command_table import SPECS
-from streamkeep.server.commands.replies import Status
-from streamkeep.server.commands.summaries import SUMMARIES
-from streamkeep.server.commands.words import integer
 from streamkeep.tools.commands.exec_cmd import text_of
 
 

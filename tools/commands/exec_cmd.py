@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from streamkeep.commands.command_table import FREES, READS, find
+from streamkeep.commands.replies import NIL_ARRAY, Status, plain
+from streamkeep.commands.summaries import SUMMARIES
 from streamkeep.engine.store.command import Command, Free, Read, Write, attempt, wait
 from streamkeep.format import quoting
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.redis.resp import split_line
-from streamkeep.server.commands.command_table import FREES, READS, find
-from streamkeep.server.commands.replies import NIL_ARRAY, Status, plain
-from streamkeep.server.commands.summaries import SUMMARIES
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import StorePath
 from streamkeep.tools.base.command import command, tell

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from streamkeep.commands import append
+from streamkeep.commands.strings import find_string
 from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.commands.history import last_archived
@@ -25,8 +27,6 @@ from streamkeep.format.quoting import named
 from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow
 from streamkeep.format.rows.retention import NO_RETENTION, Retention
-from streamkeep.server.commands import append
-from streamkeep.server.commands.strings import find_string
 from streamkeep.transfer.aof import OTHER_KEY, Command, Replay
 from streamkeep.transfer.formats import UNNAMED
 from streamkeep.transfer.stores import Target

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from streamkeep.commands.strings import delete_keys
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys, xadd
 from streamkeep.engine.commands.xrange import xrange
@@ -39,7 +40,6 @@ from streamkeep.format.rows.extension import RETENTION, without_section
 from streamkeep.format.rows.following import FollowingRow
 from streamkeep.replication.commands import Followed, all_followed, put_row
 from streamkeep.replication.link import LinkLost
-from streamkeep.server.commands.strings import delete_keys
 from streamkeep.transfer.differences import BOTH, FIRST, diff_entries
 from streamkeep.transfer.loading.staged import BATCH_ENTRIES, Load
 

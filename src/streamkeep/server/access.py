@@ -22,9 +22,9 @@ import hmac
 from pathlib import Path
 from typing import Final
 
+from streamkeep.commands.command_table import BY_NAME, READ, READS, WRITE, Spec
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.format.core.errors import ArgumentError, CommandError
-from streamkeep.server.commands.command_table import BY_NAME, READ, READS, WRITE, Spec
 
 EVERY_KEY: Final = "*"  # the pattern
 REFUSED_S: Final = 0.5  # how long a wrong password waits for its answer

@@ -2,7 +2,7 @@
 
 Rooms: `dumping` writes files, `loading` reads them, `aof` applies the commands of Redis's
 append-only files. Callers use the names below, which `dump_file`, `load_file` and `inspection`
-define. May import `server.commands`, `arrow`, `engine` and `format`; not click, nor `tools`.
+define. May import `commands`, `arrow`, `engine` and `format`; not click, nor `tools`.
 
     >>> from streamkeep import transfer
     >>> transfer.dump("orders.store", "orders.parquet")

@@ -23,14 +23,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
+from streamkeep.commands import append, command_table, keys
+from streamkeep.commands.strings import delete_keys
+from streamkeep.commands.words import integer, wrong_count
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.stream_dump import STREAM_TYPES, Losses
-from streamkeep.server.commands import append, command_table, keys
-from streamkeep.server.commands.strings import delete_keys
-from streamkeep.server.commands.words import integer, wrong_count
 from streamkeep.transfer.stores import Target, uninterrupted
 
 BATCH_COMMANDS: Final = 1000

@@ -24,13 +24,13 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 import streamkeep
+from streamkeep.commands.command_table import BY_NAME, READS, Spec
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.metrics.prometheus import Metric
 from streamkeep.server.access import User
-from streamkeep.server.commands.command_table import BY_NAME, READS, Spec
 from streamkeep.server.http import wire
 from streamkeep.server.http.overview import keys_of
 

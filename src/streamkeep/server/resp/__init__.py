@@ -13,5 +13,5 @@ From the bottom up:
                          the commands that are not about keys
     connection, server   one client; all of them
 
-May import: `server.commands`, `recovery`, `engine`, `format`.
+May import: `replication`, `commands`, `recovery`, `engine`, `format`.
 """

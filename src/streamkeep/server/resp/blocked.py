@@ -20,6 +20,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.commands.read import Waiting
+from streamkeep.commands.replies import NIL_ARRAY, Named
 from streamkeep.engine.blocking.calls import Wait
 from streamkeep.engine.blocking.waiters import NOTE, Steps
 from streamkeep.engine.notify.notifier import ALARM, Bell
@@ -27,8 +29,6 @@ from streamkeep.engine.notify.wait_table import GROUP, READ
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
-from streamkeep.server.commands.read import Waiting
-from streamkeep.server.commands.replies import NIL_ARRAY, Named
 from streamkeep.server.resp.encoder import encode, error_line
 from streamkeep.server.resp.transactions import Watches
 from streamkeep.server.resp.turn import Step, Turn, Watcher, failure_line, is_error

@@ -6,10 +6,8 @@ import time
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from streamkeep.engine.store.durability import following_of
-from streamkeep.format.core.errors import CommandError
-from streamkeep.server.commands.replies import NIL_ARRAY, OK, CodedError, Status
-from streamkeep.server.commands.words import (
+from streamkeep.commands.replies import NIL_ARRAY, OK, CodedError, Status
+from streamkeep.commands.words import (
     integer,
     option,
     syntax,
@@ -17,7 +15,9 @@ from streamkeep.server.commands.words import (
     wrong_count,
     wrong_subcommand,
 )
-from streamkeep.server.replicas.primary import Replica
+from streamkeep.engine.store.durability import following_of
+from streamkeep.format.core.errors import CommandError
+from streamkeep.replication.primary import Replica
 from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.info import client_line, followed_by, is_replica
 from streamkeep.server.resp.transactions import drop_transaction

@@ -11,11 +11,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from streamkeep.commands.command_table import Spec, find
+from streamkeep.commands.replies import CodedError
+from streamkeep.commands.words import option
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
-from streamkeep.server.commands.command_table import Spec, find
-from streamkeep.server.commands.replies import CodedError
-from streamkeep.server.commands.words import option
 from streamkeep.server.resp import server_commands
 from streamkeep.server.resp.encoder import encode
 from streamkeep.server.resp.requests import WORD_BYTES
@@ -24,8 +24,8 @@ from streamkeep.server.resp.turn import ALREADY, HANDLERS, TABLE, Turn, failure_
 from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
+    from streamkeep.replication.primary import Replica
     from streamkeep.server.access import User
-    from streamkeep.server.replicas.primary import Replica
     from streamkeep.server.resp.blocked import Blocked
     from streamkeep.server.resp.server import Server
 

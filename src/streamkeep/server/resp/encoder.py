@@ -10,10 +10,10 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
+from streamkeep.commands.replies import Named, NilArray, Status
 from streamkeep.engine.commands.reply_budget import SentEntries
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import id_text
-from streamkeep.server.commands.replies import Named, NilArray, Status
 
 _SHORT: Final[i64] = 256
 _HEADS: Final[list[bytes]] = [b"$%d\r\n" % size for size in range(256)]

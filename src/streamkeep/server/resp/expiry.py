@@ -1,6 +1,6 @@
 """Times to live: keys that end at their deadline, and strings in the way of streams.
 
-The deadlines are rows of the store (`server.commands.strings`); a server keeps a copy in memory,
+The deadlines are rows of the store (`commands.strings`); a server keeps a copy in memory,
 which it renews once a second, since other servers may change them, and after each command that
 does. A key whose deadline has passed is deleted before the next command that names it, and
 otherwise within about a second. While there are no deadlines and no strings, commands run without
@@ -12,11 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine.commands import rows
-from streamkeep.engine.commands.keys import iter_keys, name_of
-from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.format.core.keys import pack_number
-from streamkeep.server.commands.strings import (
+from streamkeep.commands.strings import (
     DEADLINES,
     FOREVER,
     check_streams,
@@ -24,13 +20,17 @@ from streamkeep.server.commands.strings import (
     expire,
     string_deadlines,
 )
+from streamkeep.engine.commands import rows
+from streamkeep.engine.commands.keys import iter_keys, name_of
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.keys import pack_number
 from streamkeep.server.resp.turn import Step, Turn
 from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
+    from streamkeep.commands.command_table import Spec
     from streamkeep.engine.txn.read_txn import ReadTxn
     from streamkeep.engine.txn.txn import WriteTxn
-    from streamkeep.server.commands.command_table import Spec
     from streamkeep.server.resp.server import Server
 
 _PERIOD_S: Final = 1.0

@@ -17,11 +17,11 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from streamkeep.commands.keys import count_keys
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import FOLLOWING, is_held
 from streamkeep.engine.store.durability import following_of, standby_of
 from streamkeep.metrics.prometheus import Labels, Metric, Value
-from streamkeep.server.commands.keys import count_keys
 from streamkeep.server.resp.turn import REDIS_VERSION
 
 if TYPE_CHECKING:

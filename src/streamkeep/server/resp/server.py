@@ -17,14 +17,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from streamkeep.commands.command_table import READS, Spec
+from streamkeep.commands.read import Waiting
+from streamkeep.commands.replies import CodedError, Named
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
+from streamkeep.replication.primary import Primary
 from streamkeep.server.access import REFUSED_S, Access
-from streamkeep.server.commands.command_table import READS, Spec
-from streamkeep.server.commands.read import Waiting
-from streamkeep.server.commands.replies import CodedError, Named
-from streamkeep.server.replicas.primary import Primary
 from streamkeep.server.resp import info
 from streamkeep.server.resp.blocked import BlockedClients
 from streamkeep.server.resp.connection import Connection

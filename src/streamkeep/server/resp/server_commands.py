@@ -7,15 +7,11 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine.commands.glob import Glob
-from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.format.core.errors import CommandError
-from streamkeep.server.access import categories_of
-from streamkeep.server.commands import command_table
-from streamkeep.server.commands.replies import OK, Status
-from streamkeep.server.commands.strings import is_known, load_script
-from streamkeep.server.commands.summaries import SUMMARIES
-from streamkeep.server.commands.words import (
+from streamkeep.commands import command_table
+from streamkeep.commands.replies import OK, Status
+from streamkeep.commands.strings import is_known, load_script
+from streamkeep.commands.summaries import SUMMARIES
+from streamkeep.commands.words import (
     integer,
     option,
     options,
@@ -23,6 +19,10 @@ from streamkeep.server.commands.words import (
     text_of,
     wrong_subcommand,
 )
+from streamkeep.engine.commands.glob import Glob
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.format.core.errors import CommandError
+from streamkeep.server.access import categories_of
 from streamkeep.server.resp import client_commands, info, transactions
 from streamkeep.server.resp.encoder import Sent, encode
 from streamkeep.server.resp.turn import ALREADY, HANDLERS, TABLE, Handler, Turn

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from streamkeep.commands.command_table import READS, Spec
+from streamkeep.commands.keys import run_flush
+from streamkeep.commands.replies import CodedError
+from streamkeep.commands.words import integer, text_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.arguments import NODE_LIMITS
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.rows import extension
 from streamkeep.format.rows.records import PAGE_FIT
-from streamkeep.server.commands.command_table import READS, Spec
-from streamkeep.server.commands.keys import run_flush
-from streamkeep.server.commands.replies import CodedError
-from streamkeep.server.commands.words import integer, text_of
 from streamkeep.server.resp.turns import Turns
 
 _SYNC_OF: Final = {"always": "commit", "everysec": "interval", "no": "none"}

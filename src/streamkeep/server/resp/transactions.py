@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.commands.command_table import READS, Spec
+from streamkeep.commands.replies import NIL_ARRAY, OK, CodedError
+from streamkeep.commands.strings import deadline_of, find_string
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.ranges import MOST_SENT
-from streamkeep.server.commands.command_table import READS, Spec
-from streamkeep.server.commands.replies import NIL_ARRAY, OK, CodedError
-from streamkeep.server.commands.strings import deadline_of, find_string
 from streamkeep.server.resp.encoder import Sent, encode, error_line
 from streamkeep.server.resp.turn import (
     ALREADY,

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 import lmdb
 from mypy_extensions import i64, mypyc_attr
 
+from streamkeep.commands.command_table import BY_NAME, FREES, READS, Spec
 from streamkeep.engine.txn.begin import CheckpointNeeded, begin_read, begin_write
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import errors
 from streamkeep.format.node.node import RESP
-from streamkeep.server.commands.command_table import BY_NAME, FREES, READS, Spec
 from streamkeep.server.resp.encoder import encode, error_line, error_text
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from streamkeep.commands.command_table import Spec
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.server.commands.command_table import Spec
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.turn import Turn, Watcher, is_error, run_commands
 

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from streamkeep.commands import strings
+from streamkeep.commands.replies import OK, Status
+from streamkeep.commands.words import integer, option, options, syntax
 from streamkeep.engine.commands import dump, keys, load
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.commands.reply_budget import NO_LIMIT
@@ -15,9 +18,6 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, KeyExistsError, NoSuchKeyError
 from streamkeep.format.core.keys import KEYS
-from streamkeep.server.commands import strings
-from streamkeep.server.commands.replies import OK, Status
-from streamkeep.server.commands.words import integer, option, options, syntax
 
 _TOP: Final = (1 << 64) - 1
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, Final
 
+from streamkeep.commands.strings import DEADLINES, FOREVER, STRINGS, stamp
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.dump import pending_of, stream_parts
 from streamkeep.engine.commands.keys import iter_keys
@@ -57,8 +58,7 @@ from streamkeep.format.rows.extension import IDEMPOTENCE, split_sections
 from streamkeep.format.rows.group_records import decode_consumer, decode_group
 from streamkeep.format.rows.nacks import Nack, count_nacks, decode_nack
 from streamkeep.format.rows.records import StreamRecord, decode_key_row
-from streamkeep.server.commands.strings import DEADLINES, FOREVER, STRINGS, stamp
-from streamkeep.server.replicas.changes import Changes
+from streamkeep.replication.changes import Changes
 
 SPLIT: Final = b""  # here, what was sent is a state that a replica may show
 _SMALL: Final = 256 << 10  # bytes of a new stream that is sent as one payload in any case

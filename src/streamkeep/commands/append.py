@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
+from streamkeep.commands.replies import OK
+from streamkeep.commands.words import integer, option, options, syntax, wrong_count
 from streamkeep.engine.commands import idempotency, xadd, xinfo, xtrim
 from streamkeep.engine.commands.idempotency import check_idempotent
 from streamkeep.engine.tables.existing import existing_stream
@@ -11,8 +13,6 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import parse_id
 from streamkeep.format.rows.producers import content_iid
-from streamkeep.server.commands.replies import OK
-from streamkeep.server.commands.words import integer, option, options, syntax, wrong_count
 
 POLICIES = {b"KEEPREF": 0, b"DELREF": 1, b"ACKED": 2}
 

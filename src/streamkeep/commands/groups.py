@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamkeep.commands.append import counted_ids
+from streamkeep.commands.replies import NIL_ARRAY, OK, Status
+from streamkeep.commands.words import (
+    integer,
+    option,
+    options,
+    syntax,
+    text_of,
+    wrong_subcommand,
+)
 from streamkeep.engine.commands import xack, xclaim, xgroup, xinfo, xpending
 from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.engine.commands.xgroup import HELP
@@ -13,16 +23,6 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import id_text, parse_id
 from streamkeep.format.node.node import PAIRS
-from streamkeep.server.commands.append import counted_ids
-from streamkeep.server.commands.replies import NIL_ARRAY, OK, Status
-from streamkeep.server.commands.words import (
-    integer,
-    option,
-    options,
-    syntax,
-    text_of,
-    wrong_subcommand,
-)
 
 _MODES = {b"SILENT": xack.SILENT, b"FAIL": xack.FAIL, b"FATAL": xack.FATAL}
 

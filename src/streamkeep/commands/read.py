@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from streamkeep.commands.replies import NIL_ARRAY, Named
+from streamkeep.commands.words import integer, option, syntax
 from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, ReadCall
 from streamkeep.engine.commands import xread, xreadgroup
 from streamkeep.engine.commands.arguments import range_end, range_start
@@ -15,8 +17,6 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import PAIRS, RESP
 from streamkeep.format.node.ranges import MOST_SENT, Range
-from streamkeep.server.commands.replies import NIL_ARRAY, Named
-from streamkeep.server.commands.words import integer, option, syntax
 
 _MOST_MS: Final = (1 << 63) - 1
 

@@ -12,13 +12,13 @@ import time
 from collections import defaultdict
 from typing import Final
 
+from streamkeep.commands.strings import DEADLINES, STRINGS
 from streamkeep.engine.journal.reader import Owner, Reader
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.format.journal.journal import MOVE, ChangeReader
-from streamkeep.server.commands.strings import DEADLINES, STRINGS
 
 _LOOK: Final = 64  # commits between two looks at the clock
 _STRINGS: Final = keys.space_prefix(STRINGS)

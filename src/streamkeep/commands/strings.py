@@ -22,14 +22,14 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from streamkeep.commands.replies import OK, CodedError
+from streamkeep.commands.words import integer, option, syntax, text_of
 from streamkeep.engine.commands import keys, rows
 from streamkeep.engine.notify.wait_table import removed, touched
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError
 from streamkeep.format.core.keys import pack_number
-from streamkeep.server.commands.replies import OK, CodedError
-from streamkeep.server.commands.words import integer, option, syntax, text_of
 
 STRINGS: Final = b"redis.strings"
 DEADLINES: Final = b"redis.deadlines"

@@ -29,8 +29,8 @@ from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.format.redis.stream_dump import TARGETS, Losses
-from streamkeep.server.replicas.changes import Log
-from streamkeep.server.replicas.steps import Step, file_of
+from streamkeep.replication.changes import Log
+from streamkeep.replication.steps import Step, file_of
 
 BACKLOG_BYTES: Final = 16 << 20
 MOST_BEHIND_BYTES: Final = 256 << 20

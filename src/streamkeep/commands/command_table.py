@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from streamkeep.commands import append, groups, keys, read, strings
+from streamkeep.commands.append import ids_and_policy
+from streamkeep.commands.words import SHOWN, integer, option, text_of, wrong_count
 from streamkeep.engine.commands import xack, xdel, xgroup, xinfo
 from streamkeep.format.core.errors import CommandError
-from streamkeep.server.commands import append, groups, keys, read, strings
-from streamkeep.server.commands.append import ids_and_policy
-from streamkeep.server.commands.words import SHOWN, integer, option, text_of, wrong_count
 
 Run = Callable[[Any, list[bytes], int], object]  # transaction, words, shape of entries
 Parse = Callable[[list[bytes], int], read.Waiting]
