@@ -28,6 +28,8 @@ class FollowingRow(NamedTuple):
         full_ms: Unix time at which that was done last.
         commands, entries: how many were applied, and added, since the store began to follow.
         skipped: what was left out, such as commands of other types, and how often.
+        replicaof: the address of the server that servers of the store follow, as REPLICAOF has
+            chosen it; empty if another process is to follow the source.
     """
 
     source: str
@@ -44,6 +46,7 @@ class FollowingRow(NamedTuple):
     commands: int = 0
     entries: int = 0
     skipped: dict[str, int] = {}  # noqa: RUF012  # never changed
+    replicaof: str = ""
 
     def encode(self) -> bytes:
         return json.dumps(self._asdict()).encode()

@@ -14,7 +14,7 @@ from resp_peer import Line, Peer, Running, serving
 from stores import open_at
 from streamkeep.engine.commands import keys
 from streamkeep.format.core.checksum import row_body
-from streamkeep.server.commands import strings
+from streamkeep.commands import strings
 from test_server.conftest import Connect
 
 

@@ -42,6 +42,7 @@ def serve(
     socket_mode: str = "600",
     archive_every: Ms | None = None,
     replica_format: Literal["7.0", "7.2", "8.6", "8.8", "8.10"] = "7.0",
+    replicaof: str | None = None,
     allow_flush: bool = False,
     readonly: bool = False,
     max_clients: Positive = 10_000,
@@ -63,6 +64,7 @@ def serve(
       streamkeep serve orders.store --socket /run/orders.sock --sync none
       streamkeep serve orders.store
       streamkeep serve standby.store --readonly
+      streamkeep serve copy.store --bind 127.0.0.1:6380 --replicaof '127.0.0.1 6379'
       streamkeep serve orders.store --bind 10.0.0.5:6380 --password-file pw --tls-cert c --tls-key k
 
     Args:
@@ -85,6 +87,9 @@ def serve(
         archive_every: Maintain and archive the store so often: retention, and segments of what was
             trimmed.
         replica_format: The oldest Redis among the replicas of this server; Valkey reads 7.2.
+        replicaof ("HOST PORT"): Be a replica of a Redis server: follow it, and let no client write.
+            Also redis://[user@]host[:port], rediss:// with TLS, or unix:///socket. A password is
+            taken from REDISCLI_AUTH. "NO ONE" ends that.
         allow_flush: Allow FLUSHDB and FLUSHALL.
         readonly: Clients may only read, as of a replica; for a standby, and what `follow` writes.
         max_clients: Refuse further clients.
@@ -104,6 +109,7 @@ def serve(
         "--ship": ship is not None,
         "--archive-every": archive_every is not None,
         "--allow-flush": allow_flush,
+        "--replicaof": replicaof is not None,
     }
     if readonly and any(changes.values()):
         named = " and ".join(name for name, given_here in changes.items() if given_here)
@@ -124,12 +130,24 @@ def serve(
         backup=backup,
         ship=ship,
         replica_format=replica_format,
+        replicaof=None if replicaof is None else _source(replicaof),
         max_clients=max_clients,
         allow_flush=allow_flush,
         ready=_tell,
     )
     note_opened(store_path)
     serving.run(store_path, options, sync=given().sync)
+
+
+def _source(text: str) -> str:
+    from streamkeep.server.resp.upstream import source_of
+
+    words = text.split()
+    if len(words) == 2:
+        return source_of(*words)
+    if "://" in text:
+        return text
+    raise click.UsageError(f"--replicaof is 'HOST PORT', an address or 'NO ONE', not {text!r}")
 
 
 def _access(password_file: Path | None, users: Path | None) -> Access:

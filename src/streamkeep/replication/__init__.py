@@ -16,7 +16,14 @@ May import `transfer`, `commands`, `engine` and `format`.
 from __future__ import annotations
 
 from streamkeep.format.rows.following import FollowingRow
-from streamkeep.replication.follower import Deletions, Follower, FollowError, detach, following
+from streamkeep.replication.follower import (
+    Deletions,
+    Follower,
+    FollowError,
+    attach,
+    detach,
+    following,
+)
 from streamkeep.replication.link import LinkLost, RefusedError
 
 __all__ = [
@@ -26,6 +33,7 @@ __all__ = [
     "FollowingRow",
     "LinkLost",
     "RefusedError",
+    "attach",
     "detach",
     "following",
 ]

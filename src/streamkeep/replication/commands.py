@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from streamkeep.commands import append
-from streamkeep.commands.strings import find_string
-from streamkeep.engine.commands import keys
+from streamkeep.commands.strings import STRINGS, find_string
+from streamkeep.engine.commands import keys, rows
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.commands.history import last_archived
 from streamkeep.engine.commands.load import copy
@@ -67,10 +67,22 @@ class Followed:
 
 def all_followed(txn: Txn) -> Iterator[bytes]:
     """Yield the names of all streams that follow a server."""
+    return (stream.name for stream in _streams(txn) if follows(stream))
+
+
+def own_keys(txn: Txn) -> Iterator[bytes]:
+    """Yield the names of all streams that follow no server, and of all strings."""
+    yield from (stream.name for stream in _streams(txn) if not follows(stream))
+    yield from (
+        name for name, _ in rows.row_range(txn, rows.check_space(STRINGS), b"", b"", -1, False)
+    )
+
+
+def _streams(txn: Txn) -> Iterator[Stream]:
     for name, _ in list(keys.iter_keys(txn)):
         stream = txn.find_stream(name)
-        if stream is not None and not name.startswith(UNNAMED) and follows(stream):
-            yield name
+        if stream is not None and not name.startswith(UNNAMED):
+            yield stream
 
 
 def follows(stream: Stream) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Final, Literal
 
 from streamkeep.engine.api.store import Store
@@ -23,12 +25,13 @@ from streamkeep.format.core.errors import (
     StreamkeepError,
 )
 from streamkeep.format.core.keys import META
+from streamkeep.format.quoting import named
 from streamkeep.format.redis.rdb_values import Source
 from streamkeep.format.redis.resp import read_command
 from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow
 from streamkeep.format.rows.retention import NO_RETENTION
 from streamkeep.replication.address import parse_address
-from streamkeep.replication.commands import Followed, Following, all_followed
+from streamkeep.replication.commands import Followed, Following, all_followed, own_keys, put_row
 from streamkeep.replication.link import Link, LinkLost, RefusedError, Stopped
 from streamkeep.replication.synchronize import Synchronization
 from streamkeep.transfer.aof import CommandFailure, SkippedKey
@@ -40,6 +43,7 @@ BACKLOG: Final = 4 << 30
 _SHORTEST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 _DETACHED: Final = 1000  # streams of one transaction
+_NAMED: Final = 3  # keys in an error
 
 log: Final = logging.getLogger("streamkeep.follow")
 
@@ -58,6 +62,33 @@ def following(store: Store[Any]) -> FollowingRow | None:
         return following_of(snapshot.txn)
 
 
+def attach(store: Store[Any], source: str) -> None:
+    """Have the servers of a store follow a Redis server, whenever they run (REPLICAOF).
+
+    Raises:
+        ArgumentError: the address cannot be used.
+        CommandError: the store has streams or strings of its own; nothing has changed.
+        StoreLockedError: a process follows a server with this store.
+    """
+    shown = parse_address(source).shown()
+    lock = _lock(store)
+    try:
+        with store.snapshot() as snapshot:
+            own = [named(name) for name in islice(own_keys(snapshot.txn), _NAMED + 1)]
+        if own:  # a Redis would delete them
+            names = ", ".join(own[:_NAMED]) + " and others" * (len(own) > _NAMED)
+            raise CommandError(
+                f"the store has keys of its own, which no replica of {shown} would have: {names}; "
+                "next: delete them, or add the streams of that server to them with `streamkeep "
+                "follow`"
+            )
+        with store.transaction() as transaction:
+            row = following_of(transaction.txn) or FollowingRow(shown)
+            put_row(transaction.txn, row._replace(replicaof=shown))
+    finally:
+        lock.close()
+
+
 def detach(store: Store[Any]) -> int:
     """Let a store follow no more; return how many streams are its own from now on.
 
@@ -69,6 +100,8 @@ def detach(store: Store[Any]) -> int:
     lock = _lock(store)
     try:
         with store.snapshot() as snapshot:
+            if following_of(snapshot.txn) is None:
+                return 0
             names = list(all_followed(snapshot.txn))
         for start in range(0, len(names), _DETACHED):
             with store.transaction() as transaction:
@@ -100,6 +133,8 @@ class Follower:
     Attributes:
         stop: set it to end `run`.
         problem: why there is no connection; empty while there is one.
+        state: "connect", "connecting", "sync" or "connected", as ROLE says it.
+        address: where the server is; a change counts for the next connection.
     """
 
     def __init__(
@@ -142,7 +177,7 @@ class Follower:
             raise ArgumentError(f"deletions must be 'apply' or 'keep', not {deletions!r}")
         if backlog < 1 << 20:
             raise ArgumentError(f"backlog must be 1 MiB or more, not {backlog}")
-        self._address = address._replace(password=address.password or password)
+        self.address = address._replace(password=address.password or password)
         self._name = address.shown()
         self._match = tuple(match)
         self._followed = Followed(self._match, deletions)
@@ -154,8 +189,12 @@ class Follower:
         self._told = told or log.info
         self._progress = progress
         self._row = FollowingRow("")
+        self._link: Link | None = None
+        self._lock: SlotLock | None = None
+        self._busy = threading.Lock()  # held while `run` may use the store
         self.stop = threading.Event()
         self.problem = ""
+        self.state = "connect"
 
     def run(self, *, once: bool = False) -> FollowingRow:
         """Follow the server; return when `stop` is set, with what `following` returns.
@@ -175,19 +214,43 @@ class Follower:
             StoreLockedError: another process follows a server with this store.
             StoreError: the store follows another server, or cannot be written.
         """
-        with self._target as target:
+        with self._busy, self._target as target:
+            if self.stop.is_set():
+                return self._row
             store = target.store()
-            lock = _lock(store)
+            self._lock = _lock(store)
             try:
                 self._row = self._begin(store)
                 self._keep_on(store, once)
             finally:
-                lock.close()
+                self._lock.close()
         return self._row
+
+    def end(self) -> None:
+        """End `run` of another thread: when this returns, it changes the store no more.
+
+        It may go on for the time of an attempt to connect, and other threads and processes may
+        follow a server with the store meanwhile.
+        """
+        self.stop.set()
+        if self._link is not None:
+            self._link.interrupt()
+        with self._busy:
+            if self._lock is not None:
+                self._lock.close()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Let `end` return while the block runs."""
+        self._busy.release()
+        try:
+            yield
+        finally:
+            self._busy.acquire()
 
     def _begin(self, store: Store[Any]) -> FollowingRow:
         """Return the row to go on from."""
-        database = self._address.database
+        database = self.address.database
         row = following(store) or FollowingRow(
             self._name, database=database, match=self._match, deletions=self._deletions
         )
@@ -205,27 +268,35 @@ class Follower:
         pause = _SHORTEST_PAUSE_S
         while not self.stop.is_set():
             before = self._row.offset
-            link = None
+            durable = store._waits(self._target.sync)
+            self.state = "connecting"
             try:
-                durable = store._waits(self._target.sync)
-                link = Link(self._address, store.path, self._backlog, durable=durable)
-                self._follow(store, link, once)
+                with self._waiting():
+                    self._link = Link(self.address, store.path, self._backlog, durable=durable)
+                if self.stop.is_set():
+                    return
+                self._follow(store, self._link, once)
             except Stopped:
                 return
             except RefusedError as error:
                 raise RefusedError(f"{self._name}: {error}") from error
             except (LinkLost, StoreFullError) as error:
+                if self.stop.is_set():
+                    return
                 if once and not isinstance(error, _Anew):
                     raise type(error)(f"{self._name}: {error}") from error
                 if str(error) != self.problem:
                     self._told(f"{self._name}: {error}; trying again")
                 self.problem = str(error)
             finally:
-                if link is not None:
-                    link.close()
+                self.state = "connect"
+                if self._link is not None:
+                    self._link.close()
+                    self._link = None
             pause = _SHORTEST_PAUSE_S if self._row.offset != before else pause * 2
             pause = min(pause, _LONGEST_PAUSE_S)
-            self.stop.wait(pause)
+            with self._waiting():
+                self.stop.wait(pause)
 
     def _follow(self, store: Store[Any], link: Link, once: bool) -> None:
         """Take what a connection brings, until it ends.
@@ -238,10 +309,11 @@ class Follower:
         full, replication_id, offset = link.psync(self._row.replication_id, self._row.offset)
         rest = b""
         if full:
+            self.state = "sync"
             rest = self._synchronize(store, link, replication_id, offset)
             link.loading = False
         self._row = self._row._replace(source=self._name, replication_id=replication_id)
-        self.problem = ""
+        self.problem, self.state = "", "connected"
         how = "took all its streams, and follows" if full else "goes on"
         self._told(f"{self._name}: {how}")
 

@@ -83,18 +83,22 @@ class Link:
         self.loading = False
         try:
             if address.password:
-                self._ask("AUTH", *filter(None, (address.user, address.password)))
+                words = filter(None, (address.user, address.password))
+                self._ask("AUTH", *(word.encode("utf-8", "surrogateescape") for word in words))
             self._ask("PING")
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        """End the connection."""
-        with suppress(OSError):
-            self._wake.send(b"x")
+    def interrupt(self) -> None:
+        """End the connection, as the server may do, while another thread uses it."""
+        self.acknowledge_now()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection."""
+        self.interrupt()
         if self._thread is not None:
             self._thread.join()
         for one in (self._socket, self._wake, self._woken):
@@ -135,18 +139,18 @@ class Link:
         self._thread.start()
         return self.loading, replication_id, offset
 
-    def _ask(self, *words: str | int) -> str:
+    def _ask(self, name: str, *words: bytes | str | int) -> str:
         """Send a command; return its answer, which is one line or a string."""
         replies = self._replies
         try:
-            self._socket.sendall(encode_command(*words))
+            self._socket.sendall(encode_command(name, *words))
             line = b""
             while not line:  # empty ones come while the server prepares a file
                 line = replies.line(_LONGEST_LINE).rstrip(b"\r")
             if line[:1] == b"$" and line[1:].isdigit():
                 line = replies.take(int(line[1:]) + 2)[:-2]
         except OSError as error:
-            problem = f"{words[0]}: {error.strerror or error}"
+            problem = f"{name}: {error.strerror or error}"
             if isinstance(error, ssl.SSLError) and not self._address.files[0]:
                 problem += (
                     "; next: if the server asks for certificates, add ?ssl_certfile=FILE"
@@ -158,7 +162,7 @@ class Link:
             raise RefusedError(problem) from error
         text = line.decode(errors="replace")
         if text.startswith("-"):
-            problem = f"{words[0]} was refused: {text[1:]}"
+            problem = f"{name} was refused: {text[1:]}"
             raise (RefusedError if text[1:].startswith(_FINAL) else LinkLost)(problem)
         return text.removeprefix("+")
 

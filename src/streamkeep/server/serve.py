@@ -34,6 +34,7 @@ from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.format.redis.stream_dump import TARGETS
 from streamkeep.recovery import shipping
 from streamkeep.recovery.backups.backup import backup
+from streamkeep.replication import following
 from streamkeep.server.access import Access
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.info import metrics_of
@@ -68,6 +69,8 @@ class Options:
         unix_mode: who may connect to the Unix socket.
         ship: keep a copy of the store there; None for none.
         replica_format: the oldest Redis that may be a replica of the server.
+        replicaof: the address of a server to follow; empty for none, and None for what the store
+            was following when it was served last.
         readonly: no client may write; a standby of a copy can be served only so.
         archive_every: maintain and archive the store at this interval, in seconds.
         write: callers over HTTP may change the store.
@@ -89,6 +92,7 @@ class Options:
     ship: str | None = None
     archive_every: float | None = None
     replica_format: str = "7.0"
+    replicaof: str | None = None
     max_clients: int = 10_000
     timeout_s: int = 0
     query_buffer_limit: int = 1 << 30
@@ -195,6 +199,11 @@ async def serve(store: Store[bytes], options: Options) -> None:
     context = None if options.tls is None else tls_context(*options.tls)
     with contextlib.ExitStack() as stack:
         sockets = list(_sockets(options, stack, settings.shown))
+        source = options.replicaof
+        if source is None and not options.readonly and (row := following(store)) is not None:
+            source = row.replicaof or None
+        if source is not None:
+            await server.upstream.follow(source)
         listening = []
         for one in sockets:
             secured = context if one.family != socket.AF_UNIX else None
@@ -210,6 +219,7 @@ async def serve(store: Store[bytes], options: Options) -> None:
         if options.http is not None:
             http, settings.shown["http"] = await start_http(store, options, context)
             http.app.state.more_metrics = lambda: metrics_of(server)
+            http.app.state.is_replica = lambda: settings.refuses_writes
         _notify("READY=1")
         if options.ready is not None:
             options.ready(server)

@@ -19,7 +19,9 @@ at any command.
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
@@ -35,6 +37,7 @@ from streamkeep.transfer.stores import Target, uninterrupted
 
 BATCH_COMMANDS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
+BATCH_S: Final = 0.1  # so that one that is killed again and again goes on
 DATABASE: Final = b"0"  # the only one that is loaded
 EXPIRES: Final = "time of a stream to expire"
 OTHER_KEY: Final = "command for a key that is not followed"
@@ -156,18 +159,22 @@ class Replay:
         if not batch:
             return
         failure: CommandFailure | None = None
-        try:
-            self._commit(batch)
-        except CommandFailure as error:  # it may have changed something before
-            failure = error
-            if before := batch[: error.number - batch[0][0]]:
-                self._commit(before)
-        self._moved(self.entries)
+        while batch and failure is None:
+            try:
+                batch = batch[self._commit(batch) :]
+            except CommandFailure as error:  # it may have changed something before
+                failure = error
+                if before := batch[: error.number - batch[0][0]]:
+                    self._commit(before, math.inf)
+            self._moved(self.entries)
         if failure is not None:
             raise failure
 
-    def _commit(self, batch: list[Command]) -> None:
-        """Run a batch in one transaction.
+    def _commit(self, batch: list[Command], most_s: float = BATCH_S) -> int:
+        """Run a batch in one transaction, or the first commands of it; return how many.
+
+        Args:
+            most_s: seconds after which no further one is run, but for those before EXEC.
 
         Raises:
             CommandFailure: a command is refused. Nothing has changed.
@@ -178,13 +185,21 @@ class Replay:
             try:
                 with store.transaction(self._target.sync) as transaction:
                     self.txn = transaction.txn
-                    for command in batch:
+                    until = time.monotonic() + most_s
+                    multi = False
+                    for count, command in enumerate(batch, 1):
                         self._run(command)
+                        name = command[2][0].upper()
+                        multi = (multi or name == b"MULTI") and name != b"EXEC"
+                        if not multi and time.monotonic() > until:
+                            batch = batch[:count]
+                            break
                     self.finish(batch)
             except BaseException:  # the transaction was not committed
                 self.database, self.losses, self.entries = former
                 raise
             self.done = batch[-1][0]
+        return len(batch)
 
     def finish(self, batch: list[Command]) -> None:
         """Do what belongs into the same transaction, after the commands of a batch."""

@@ -52,6 +52,7 @@ class State:
         heavy: to be held by what reads much.
         reading: to be held while a page is read, so that threads are left for short requests.
         event_streams: how many clients follow a stream.
+        is_replica: returns whether no client may write at present.
         more_metrics: returns further figures for Prometheus.
         stopping: event streams end, within a second.
     """
@@ -75,6 +76,7 @@ class State:
         self.reading = asyncio.Semaphore(_PAGES_AT_ONCE)
         self.checker: Any = None  # a `health.Checker`, from `create_app` on
         self.event_streams = 0
+        self.is_replica: Callable[[], bool] = bool
         self.more_metrics: Callable[[], list[Metric]] = list
         self.stopping = False
 
@@ -112,8 +114,10 @@ class Call(wire.Parameters):
         """Raise unless the caller may run these commands on the keys that the path names."""
         for command in commands:
             spec = BY_NAME[command.encode()]
-            if spec.kind != READS and not self.state.write:
+            if spec.kind != READS and (not self.state.write or self.state.is_replica()):
                 hint = "start the server with --write"
+                if self.state.write:
+                    hint = "write to the server of which this one is a replica"
                 raise wire.Problem(403, "this server is read-only", hint=hint)
             self.user.check_rights(spec, spec.rights_to([*self._keys]))
 

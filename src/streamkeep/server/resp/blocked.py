@@ -328,8 +328,8 @@ class BlockedClients(Watcher):
                 if notes:
                     self._note(turn.write_txn(), blocked)
                 else:
-                    readonly = self._environment.readonly
-                    txn = turn.read_txn() if readonly else turn.write_txn()
+                    # XREAD need not wait for another writer, such as what follows a server.
+                    txn = turn.read_txn() if blocked.kind == READ else turn.write_txn()
                     found = self._try(turn, txn, blocked)
                     blocked.wait.owes = blocked.client.served_here = False
                     if not found:

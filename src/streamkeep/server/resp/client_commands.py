@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.commands.replies import NIL_ARRAY, OK, CodedError, Status
@@ -15,13 +14,13 @@ from streamkeep.commands.words import (
     wrong_count,
     wrong_subcommand,
 )
-from streamkeep.engine.store.durability import following_of
 from streamkeep.format.core.errors import CommandError
 from streamkeep.replication.primary import Replica
 from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.info import client_line, followed_by, is_replica
 from streamkeep.server.resp.transactions import drop_transaction
 from streamkeep.server.resp.turn import ALREADY, REDIS_VERSION, Handler, Turn
+from streamkeep.server.resp.upstream import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -304,7 +303,9 @@ def _replconf(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 def _psync(client: Connection, words: list[bytes], turn: Turn) -> object:
     """PSYNC, and SYNC; the answer comes from the feed."""
-    replica = _replica(client)
+    replica, follower = _replica(client), client.server.upstream.follower
+    if follower is not None and follower.state != "connected":  # nor does it follow itself
+        raise CodedError("NOMASTERLINK Can't SYNC while not connected with my master")
     if not replica.attached:
         feed = text_of(words[1]) if len(words) > 1 else ""
         # It asks for the first byte that it lacks.
@@ -315,31 +316,23 @@ def _psync(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 def _role(client: Connection, words: list[bytes], turn: Turn) -> object:
     primary = client.server.primary
-    followed = followed_by(client.server, turn) if client.server.settings.readonly else None
+    followed = followed_by(client.server, turn)
     if followed is not None:
-        link = b"connected" if followed.linked else b"connect"
-        return [b"slave", followed.host.encode(), followed.port, link, followed.offset]
+        state = followed.state.encode()
+        return [b"slave", followed.host.encode(), followed.port, state, followed.offset]
     online = [one for one in primary.replicas if one.online]
     rows = [[one.host.encode(), b"%d" % one.port, b"%d" % one.acked] for one in online]
     return [b"master", primary.end, rows]
 
 
 def _replicaof(client: Connection, words: list[bytes], turn: Turn) -> object:
-    path = quote(str(client.server.environment.path))
-    if option(words[1]) == b"NO" and option(words[2]) == b"ONE":
-        row = following_of(turn.read_txn())
-        if row is None:
-            return OK
-        raise CommandError(
-            f"another process has the store follow {row.source}; next: end it, and run `streamkeep "
-            f"follow {quote(row.source)} {path} --detach`"
-        )
-    host, port = text_of(words[1]), integer(words[2], "Invalid master port")
-    source = quote(f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}")
-    raise CommandError(
-        "this server is no replica, since its store has other writers; next: `streamkeep follow "
-        f"{source} {path}` copies what that server has"
-    )
+    if is_replica(client):
+        raise CommandError("Command is not valid when client is a replica.")
+    source = source_of(text_of(words[1]), text_of(words[2]))
+    if source and client.server.upstream.follows(source):
+        return Status("OK Already connected to specified master")
+    client.server.follow(client, source)
+    return OK  # which is replaced
 
 
 COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (

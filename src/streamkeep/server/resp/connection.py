@@ -141,7 +141,7 @@ class Connection(ClientState, asyncio.Protocol):
             and self.mode == "on"
             and self.user.is_unrestricted()
             and not self.server.watches_commands
-            and not self.server.settings.readonly
+            and not self.server.settings.refuses_writes
         )
         self.parser.trusted = self.authenticated
 
@@ -180,6 +180,9 @@ class Connection(ClientState, asyncio.Protocol):
             if self.queued is not None and spec.name in server_commands.NOT_IN_TRANSACTION:
                 raise CommandError("Command not allowed inside a transaction")
             self.server.settings.check_allowed(spec)
+            if spec.name == "exec" and self.queued is not None:  # it may be a replica by now
+                for queued, _ in self.queued:
+                    self.server.settings.check_allowed(queued)
         except CommandError as error:
             self.broken = self.queued is not None
             known = TABLE.get(words[0].upper())

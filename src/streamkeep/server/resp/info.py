@@ -249,20 +249,22 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         ]
     if name == "replication":
         primary, now = server.primary, time.time()
-        followed = None if not server.settings.readonly else followed_by(server, turn)
+        followed = followed_by(server, turn)
         role: list[tuple[str, object]] = [("role", "master")]
         if followed is not None:
+            up = followed.state == "connected"
             role = [
                 ("role", "slave"),
                 ("master_host", followed.host),
                 ("master_port", followed.port),
-                ("master_link_status", "up" if followed.linked else "down"),
-                ("master_last_io_seconds_ago", max(0, int(now - followed.time_ms / 1000))),
-                ("master_sync_in_progress", 0),
+                ("master_link_status", "up" if up else "down"),
+                ("master_last_io_seconds_ago", int(now - followed.time_ms / 1000) if up else -1),
+                ("master_sync_in_progress", int(followed.state == "sync")),
                 ("slave_read_repl_offset", followed.offset),
                 ("slave_repl_offset", followed.offset),
-                ("slave_priority", 100),
-                ("slave_read_only", 1),
+                ("slave_priority", 0),  # no Sentinel promotes what has only the streams
+                ("slave_read_only", int(server.settings.refuses_writes)),
+                *([("streamkeep_link_problem", followed.problem)] if followed.problem else []),
             ]
         return [
             *role,
@@ -319,35 +321,44 @@ class Followed(NamedTuple):
 
     Attributes:
         host, port: of the Redis server; of a socket or a copy, its URI, and 0.
-        linked: a process follows it now.
+        state: "connected", or what ROLE says in place of that.
         offset: in the commands of the server; of a standby, the newest commit.
         time_ms: Unix time at which what it has newest was made.
+        problem: why there is no connection, if that is known.
     """
 
     host: str
     port: int
-    linked: bool
+    state: str
     offset: int
     time_ms: int
+    problem: str = ""
 
 
 def followed_by(server: Server, turn: Turn) -> Followed | None:
-    """Return what the store follows; None for a store of its own."""
+    """Return what a replica follows; None for a server that is none."""
+    follower = server.upstream.follower
+    if follower is None and not server.settings.readonly:
+        return None
     folder = server.environment.folder.folder(JOURNAL_FOLDER)
     txn = turn.read_txn()
     standby = standby_of(txn)
     if standby is not None:
-        linked = is_held(folder, standby.source)
-        return Followed(standby.source, 0, linked, standby.commit_number, standby.time_ms)
+        state = "connected" if is_held(folder, standby.source) else "connect"
+        return Followed(standby.source, 0, state, standby.commit_number, standby.time_ms)
     redis = following_of(txn)
     if redis is None:
         return None
-    address = urlsplit(redis.source)
-    linked = is_held(folder, FOLLOWING)
-    host, port = redis.source, 0  # of a Unix socket
+    if follower is None:
+        source, state = redis.source, "connected" if is_held(folder, FOLLOWING) else "connect"
+    else:
+        source, state = follower.address.shown(), follower.state
+    address = urlsplit(source)
+    host, port = source, 0  # of a Unix socket
     if address.hostname:
         host, port = address.hostname, address.port or 6379
-    return Followed(host, port, linked, redis.offset, redis.time_ms)
+    problem = "" if follower is None else follower.problem
+    return Followed(host, port, state, redis.offset, redis.time_ms, problem)
 
 
 def metrics_of(server: Server) -> list[Metric]:

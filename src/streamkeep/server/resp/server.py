@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from streamkeep.commands.command_table import READS, Spec
 from streamkeep.commands.read import Waiting
-from streamkeep.commands.replies import CodedError, Named
+from streamkeep.commands.replies import OK, CodedError, Named
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import CommandError
+from streamkeep.format.core.errors import CommandError, StreamkeepError
 from streamkeep.replication.primary import Primary
 from streamkeep.server.access import REFUSED_S, Access
 from streamkeep.server.resp import info
@@ -35,6 +35,7 @@ from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.settings import Settings
 from streamkeep.server.resp.turn import Step, Turn, failure_line
 from streamkeep.server.resp.turns import Turns
+from streamkeep.server.resp.upstream import Upstream
 
 _MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
 _SYNC_THREADS: Final = 2
@@ -78,6 +79,7 @@ class Server:
         )
         self.turns.watcher = self.blocked
         self.primary = Primary(self.environment, self.loop, self.drop)
+        self.upstream = Upstream(self)
         self._stopped = stopped
         self._backup = backup
         self._next_id = 1
@@ -90,6 +92,7 @@ class Server:
             thread.start()
         self._sync_s = 1.0  # how long the newest sync took
         self._settling = False
+        self._tasks: set[asyncio.Task[None]] = set()
         self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
 
     # --- clients ----------------------------------------------------------------------------
@@ -168,8 +171,11 @@ class Server:
         """Have each command checked for deadlines and strings, or run without."""
         if self.watches_commands != needed:
             self.watches_commands = needed
-            for client in self.clients.values():
-                client.renew_plain()
+            self.renew_plain()
+
+    def renew_plain(self) -> None:
+        for client in self.clients.values():
+            client.renew_plain()
 
     def schedule(self) -> None:
         """Have a turn soon, before which something is due."""
@@ -365,9 +371,7 @@ class Server:
                 asked = asked or (bool(self.primary.replicas) and self.primary.ask(commit_number))
                 return
             self.primary.waiting.remove(look)
-            if client.out:
-                client.out[-1] = encode(count, client.resp3)
-            self._synced([client], False, None, None)
+            self._answer(client, encode(count, client.resp3))
 
         def poll() -> None:
             if look in self.primary.waiting:
@@ -381,6 +385,34 @@ class Server:
             poll()
 
         # After the commit of this turn, which this client may have a part in.
+        self.loop.call_soon(begin)
+
+    def _answer(self, client: Connection, reply: bytes) -> None:
+        """Send the replies of a client that was held, with this one as the last."""
+        if client.out:
+            client.out[-1] = reply
+        self._synced([client], False, None, None)
+
+    def follow(self, client: Connection, source: str) -> None:
+        """Follow another server, or none, and hold the reply of REPLICAOF until that is so."""
+        client.waits_for_disk += 1
+        client.stopped = True
+
+        async def follow() -> None:
+            try:
+                await self.upstream.follow(source)
+                reply = encode(OK, client.resp3)
+            except Exception as error:
+                failure = CommandError(str(error)) if isinstance(error, StreamkeepError) else error
+                reply = failure_line(failure)
+            self._answer(client, reply)
+
+        def begin() -> None:
+            task = self.loop.create_task(follow())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        # After the commit of this turn, which other clients may have a part in.
         self.loop.call_soon(begin)
 
     def settle(self, garbage: bool) -> None:
@@ -438,6 +470,7 @@ class Server:
         ):
             await asyncio.sleep(0.005)
         self._idle_timer.cancel()
+        await self.upstream.close()
         self.primary.stop()
         self.expiry.close()
         self.blocked.close()

@@ -2,7 +2,8 @@
 
 These have an effect: `appendfsync` is the sync mode, `stream-node-max-...` and `stream-idmp-...`
 apply to streams that are created from now on, and `maxclients`, `timeout`, `maxmemory-clients` and
-`client-query-buffer-limit` are limits of the server. The others answer what is true of a store,
+`client-query-buffer-limit` are limits of the server; `masterauth`, `masteruser` and
+`replica-read-only` are for what it follows. The others answer what is true of a store,
 since clients and exporters ask for them.
 """
 
@@ -41,6 +42,7 @@ _FIXED: Final = {
 # Which change no key, and cannot do what they promise.
 _NOT_READONLY: Final = ("bgsave", "psync", "sync", "wait", "waitaof", "replicaof", "slaveof")
 _NODE_NAMES: Final = ("stream-node-max-bytes", "stream-node-max-entries")
+_READ_ONLY: Final = ("replica-read-only", "slave-read-only")
 # Whose attribute each is, the least value, and the first that is too much.
 _NUMBERS: Final[dict[str, tuple[str, str, int, int]]] = {
     "maxclients": ("settings", "max_clients", 1, 1 << 32),
@@ -63,15 +65,26 @@ class Settings:
         self.timeout_s = 0
         self.allow_flush = False
         self.readonly = store._readonly
+        self.is_replica = False  # of a server that it follows itself
+        self.replica_readonly = True
         self.sync = store.sync_mode
         self._turns = turns
         turns.durable = self.sync == "commit"
         self.shown: dict[str, str] = {"dir": str(store.path), "dbfilename": "data.mdb"}
 
+    @property
+    def refuses_writes(self) -> bool:
+        return self.readonly or (self.is_replica and self.replica_readonly)
+
     def check_allowed(self, spec: Spec) -> None:
         """Raise for a command that this server does not run."""
-        if self.readonly and spec.kind != READS:
+        if self.refuses_writes and spec.kind != READS:
             raise CodedError("READONLY You can't write against a read only replica.")
+        if self.is_replica and spec.name in ("wait", "waitaof"):
+            raise CommandError(
+                f"{spec.name.upper()} cannot be used with replica instances. Please also note that "
+                "writes to replicas are just local and are not propagated."
+            )
         if self.readonly and spec.name in _NOT_READONLY:
             raise CommandError("the store is open for reading only (--readonly)")
         if spec.run is run_flush and not self.allow_flush:
@@ -98,7 +111,16 @@ class Settings:
         if self._context.node_max_bytes == PAGE_FIT:
             limits = zip(_NODE_NAMES, map(str, NODE_LIMITS), strict=True)
             numbers.update(limits)
-        return {**_FIXED, **self.shown, "appendfsync": _FSYNC_OF[self.sync], **numbers}
+        upstream = self._turns.host.upstream
+        return {
+            **_FIXED,
+            **self.shown,
+            "appendfsync": _FSYNC_OF[self.sync],
+            "masterauth": upstream.password,
+            "masteruser": upstream.user,
+            **dict.fromkeys(_READ_ONLY, "yes" if self.replica_readonly else "no"),
+            **numbers,
+        }
 
     def get(self, patterns: list[bytes]) -> dict[str, bytes]:
         """Return the settings whose names match one of the patterns."""
@@ -133,6 +155,11 @@ class Settings:
             self.sync = _SYNC_OF[text.lower()]  # type: ignore[assignment]  # one of the modes
             self._store._note_sync(self.sync)
             self._turns.durable = self.sync == "commit"
+        elif name in _READ_ONLY:
+            self.replica_readonly = text.lower() == "yes"
+            self._turns.host.renew_plain()
+        elif name in ("masterauth", "masteruser"):
+            setattr(self._turns.host.upstream, "user" if name == "masteruser" else "password", text)
         elif name in _NUMBERS:
             if name in _NODE_NAMES and context.node_max_bytes == PAGE_FIT:
                 context.node_max_bytes, context.node_max_entries = NODE_LIMITS
@@ -156,7 +183,10 @@ def _check(name: str, text: str, present: str) -> None:
             raise _refused(name, "argument couldn't be parsed into an integer") from None
         if not least <= number < most:
             raise _refused(name, f"argument must be between {least} and {most - 1} inclusive")
-    elif text != present and name != "loglevel":
+    elif name in _READ_ONLY:
+        if text.lower() not in ("yes", "no"):
+            raise _refused(name, "argument must be 'yes' or 'no'")
+    elif text != present and name not in ("loglevel", "masterauth", "masteruser"):
         raise _refused(name, "can't set immutable config")
 
 

@@ -1,0 +1,142 @@
+"""REPLICAOF: the server follows a Redis, as `streamkeep follow` does, in a thread of its own.
+
+Which one is written in the store, so that it goes on after a restart. The store has the streams of
+that Redis and no other keys, which a Redis would delete: then REPLICAOF is refused. NO ONE makes
+the streams those of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from streamkeep.commands.words import integer
+from streamkeep.format.core.errors import CommandError, StreamkeepError
+from streamkeep.replication import Follower, FollowingRow, attach, detach, following
+from streamkeep.replication.address import parse_address
+from streamkeep.server.resp.encoder import error_text
+
+if TYPE_CHECKING:
+    from streamkeep.server.resp.server import Server
+
+_RETRY_S: Final = 2.0
+_UNBLOCKED: Final = error_text(
+    "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+)
+
+log: Final = logging.getLogger("streamkeep.server")
+
+
+def source_of(host: str, port: str) -> str:
+    """Return the address of a server that REPLICAOF names; empty for NO ONE."""
+    if (host.upper(), port.upper()) == ("NO", "ONE"):
+        return ""
+    number = integer(port.encode(), "Invalid master port")
+    return f"redis://[{host}]:{number}" if ":" in host else f"redis://{host}:{number}"
+
+
+class Upstream:
+    """What a server follows.
+
+    Attributes:
+        follower: it follows with this; None for a server that is no replica.
+        user, password: of its next connection (`masteruser`, `masterauth`).
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.follower: Follower | None = None
+        self.user = ""
+        self.password = os.environ.get("REDISCLI_AUTH", "")
+        self._server = server
+        self._source = ""
+        self._changing = asyncio.Lock()
+        self._closed = False
+
+    def follows(self, source: str) -> bool:
+        """Return whether this is the server that is followed."""
+        follower = self.follower
+        return follower is not None and follower.address[:4] == parse_address(source)[:4]
+
+    async def follow(self, source: str) -> None:
+        """Follow a server from now on, none if there is no source.
+
+        Raises:
+            ArgumentError: the address cannot be used.
+            CommandError: the store has keys of its own. The server follows what it followed.
+            StoreError: another process follows a server with the store, or it cannot be written.
+        """
+        if source:
+            address = parse_address(source)
+            self.user = address.user or self.user
+            self.password = address.password or self.password
+        store = self._server.store
+        async with self._changing:
+            if self._closed:
+                raise CommandError("the server is about to end")
+            self._set_role(source or self._source)  # no client writes any more
+            try:
+                await self._end()
+                if source:
+                    await asyncio.to_thread(attach, store, source)
+                else:
+                    await asyncio.to_thread(detach, store)
+                self._source = source
+            finally:
+                self._set_role(self._source)
+                if self._source:
+                    self._start()
+
+    async def _end(self) -> None:
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            await asyncio.to_thread(follower.end)
+
+    def _set_role(self, source: str) -> None:
+        server = self._server
+        server.settings.is_replica = bool(source)
+        server.renew_plain()
+
+    def _start(self) -> None:
+        server = self._server
+        for client in list(server.clients.values()):
+            if client.blocked is not None:  # it may wait to take entries, which is a write
+                server.blocked.end(client.blocked, _UNBLOCKED)
+                client.close()
+                client.flush()
+        row = following(server.store) or FollowingRow(self._source)
+        self.follower = Follower(
+            self._source,
+            server.store,
+            match=row.match,
+            deletions="keep" if row.deletions == "keep" else "apply",
+            told=server.log,
+        )
+        thread = threading.Thread(
+            target=self._run, args=(self.follower,), name="streamkeep replica", daemon=True
+        )
+        thread.start()
+
+    def _run(self, follower: Follower) -> None:
+        """Follow, whatever the problem is, until it is ended; in a thread of its own."""
+        while not follower.stop.is_set():
+            said = follower.problem
+            address = follower.address
+            follower.address = address._replace(user=self.user, password=self.password)
+            try:
+                follower.run()
+            except Exception as error:
+                if not isinstance(error, StreamkeepError):
+                    log.exception("%s: an internal error", self._server.store.path)
+                follower.problem = str(error)
+                if follower.problem != said:
+                    self._server.log(f"{error}; trying again")
+            follower.stop.wait(_RETRY_S)
+
+    async def close(self) -> None:
+        """End following, until a server of the store begins again."""
+        async with self._changing:
+            self._closed = True
+            await self._end()
