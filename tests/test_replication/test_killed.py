@@ -1,0 +1,105 @@
+"""Followers that are killed every second, while a server runs commands as fast as it can."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_runner import start
+from patience import PATIENCE_S
+from real_redis.server import RealRedis, running_redis
+from streamkeep.format.redis.resp import encode_command
+from test_replication.test_follow import (
+    AT_ONCE,
+    check_same,
+    command,
+    following_of,
+    history,
+    source,
+)
+from tiers import daily_or_all
+
+pytestmark = pytest.mark.redis
+
+COMMANDS = daily_or_all(20_000, 1_000_000)
+TRIMMED = (b"a", b"b")
+KEPT = {**AT_ONCE, "repl-backlog-size": "1gb", "repl-ping-replica-period": "3600"}
+
+
+@pytest.mark.parametrize("verb", ["follow", "serve"])
+def test_a_follower_that_is_killed_every_second_gets_all_that_was_ever_added(
+    verb: str, tmp_path: Path
+) -> None:
+    """A server goes on with what it followed when it was killed, without being told again."""
+    store = tmp_path / "s"
+    with running_redis(KEPT) as server:
+        server.call(b"CONFIG", b"SET", b"stream-node-max-entries", 20)
+        words = [verb, str(store)]
+        if verb == "follow":
+            words[1:1] = [source(server)]
+        else:
+            words += ["--socket", str(tmp_path / "u")]
+        first = [] if verb == "follow" else ["--replicaof", source(server)]
+        worker = quiet(*words, *first)
+        load = threading.Thread(target=send, args=(server, random.Random(verb)))
+        try:
+            end = time.monotonic() + PATIENCE_S
+            while not (following_of(store) and following_of(store).full):
+                assert time.monotonic() < end
+                time.sleep(0.1)
+            load.start()
+            end = time.monotonic() + PATIENCE_S + COMMANDS / 500
+            kills = 0
+            while load.is_alive() or following_of(store).offset < offset(server):
+                assert time.monotonic() < end, (kills, following_of(store))
+                time.sleep(1)
+                worker.kill()
+                worker.wait()
+                kills += 1
+                worker = quiet(*words)
+        finally:
+            worker.kill()
+            worker.wait()
+        print(f"{kills} kills, {following_of(store)}")
+        assert following_of(store).full == 1
+        check_same(server, store, (b"a", b"b", b"s", b"t", b"u"))
+        for key in TRIMMED:
+            assert history(store, key.decode()) == [b"%d-1" % n for n in range(1, COMMANDS // 4 + 1)]
+
+
+def quiet(*words: str) -> subprocess.Popen[bytes]:
+    return start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def offset(server: RealRedis) -> int:
+    text: Any = server.call(b"INFO", b"replication")
+    return int(text.split(b"master_repl_offset:")[1].split()[0])
+
+
+def send(server: RealRedis, chance: random.Random) -> None:
+    """Send commands without waiting for replies: half of them add entries and trim others."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(server.socket))
+        drain = threading.Thread(target=receive, args=(peer,))
+        drain.start()
+        for number in range(1, COMMANDS // 4 + 1):
+            adds = (("XADD", key, "MAXLEN", "~", 50, f"{number}-1", "n", number) for key in TRIMMED)
+            peer.sendall(b"".join(encode_command(*words) for words in (*adds, *two(chance))))
+        peer.shutdown(socket.SHUT_WR)
+        drain.join()
+
+
+def two(chance: random.Random) -> list[list[Any]]:
+    return [command(chance), command(chance)]
+
+
+def receive(peer: socket.socket) -> None:
+    while peer.recv(1 << 20):
+        pass
