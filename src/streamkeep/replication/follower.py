@@ -74,7 +74,10 @@ def attach(store: Store[Any], source: str) -> None:
     lock = _lock(store)
     try:
         with store.snapshot() as snapshot:
+            row = following_of(snapshot.txn) or FollowingRow(shown)
             own = [named(name) for name in islice(own_keys(snapshot.txn), _NAMED + 1)]
+        if row.replicaof == shown:
+            return
         if own:  # a Redis would delete them
             names = ", ".join(own[:_NAMED]) + " and others" * (len(own) > _NAMED)
             raise CommandError(
@@ -83,7 +86,6 @@ def attach(store: Store[Any], source: str) -> None:
                 "follow`"
             )
         with store.transaction() as transaction:
-            row = following_of(transaction.txn) or FollowingRow(shown)
             put_row(transaction.txn, row._replace(replicaof=shown))
     finally:
         lock.close()

@@ -197,13 +197,13 @@ async def serve(store: Store[bytes], options: Options) -> None:
     settings.allow_flush = options.allow_flush
     server.primary.target = TARGETS[options.replica_format]
     context = None if options.tls is None else tls_context(*options.tls)
+    source = options.replicaof
+    if source is None and not options.readonly and (row := following(store)) is not None:
+        source = row.replicaof or None
+    if source is not None:
+        await server.upstream.follow(source)
     with contextlib.ExitStack() as stack:
         sockets = list(_sockets(options, stack, settings.shown))
-        source = options.replicaof
-        if source is None and not options.readonly and (row := following(store)) is not None:
-            source = row.replicaof or None
-        if source is not None:
-            await server.upstream.follow(source)
         listening = []
         for one in sockets:
             secured = context if one.family != socket.AF_UNIX else None

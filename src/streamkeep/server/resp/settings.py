@@ -159,7 +159,9 @@ class Settings:
             self.replica_readonly = text.lower() == "yes"
             self._turns.host.renew_plain()
         elif name in ("masterauth", "masteruser"):
-            setattr(self._turns.host.upstream, "user" if name == "masteruser" else "password", text)
+            upstream = self._turns.host.upstream
+            setattr(upstream, "user" if name == "masteruser" else "password", text)
+            upstream.log_in()
         elif name in _NUMBERS:
             if name in _NODE_NAMES and context.node_max_bytes == PAGE_FIT:
                 context.node_max_bytes, context.node_max_entries = NODE_LIMITS

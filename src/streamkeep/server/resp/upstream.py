@@ -114,17 +114,22 @@ class Upstream:
             deletions="keep" if row.deletions == "keep" else "apply",
             told=server.log,
         )
+        self.log_in()
         thread = threading.Thread(
             target=self._run, args=(self.follower,), name="streamkeep replica", daemon=True
         )
         thread.start()
 
+    def log_in(self) -> None:
+        """Use the user and the password from the next connection on."""
+        if self.follower is not None:
+            address = self.follower.address
+            self.follower.address = address._replace(user=self.user, password=self.password)
+
     def _run(self, follower: Follower) -> None:
         """Follow, whatever the problem is, until it is ended; in a thread of its own."""
         while not follower.stop.is_set():
             said = follower.problem
-            address = follower.address
-            follower.address = address._replace(user=self.user, password=self.password)
             try:
                 follower.run()
             except Exception as error:
