@@ -645,21 +645,6 @@ def test_a_follower_that_never_had_a_connection_says_so(store: Path) -> None:
     assert said == f"{store}: has nothing of redis://127.0.0.1:1/0 yet\n"
 
 
-def test_a_server_of_a_store_that_follows_says_how_that_ends(
-    server: RealRedis, tmp_path: Path
-) -> None:
-    store = tmp_path / "s"
-    fill(server, "s", 1)
-    once(server, store)
-    with served(store, unix=tmp_path / "u"), Peer(tmp_path / "u") as peer:
-        said = peer.call("REPLICAOF", "NO", "ONE").decode()
-        assert f"follow {source(server)}" in said
-        assert f"{store} --detach`" in said
-        with streamkeep.open(store) as opened:
-            detach(opened)
-        assert peer.call("REPLICAOF", "NO", "ONE") == b"+OK\r\n"
-
-
 @pytest.mark.slow
 def test_a_move_loses_and_doubles_nothing(tmp_path: Path, store: Path) -> None:
     """Programs write all the time, the follower is killed, and then they go to the store."""

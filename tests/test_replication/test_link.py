@@ -9,6 +9,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,8 +32,10 @@ from streamkeep.replication import (
     link,
 )
 from streamkeep.replication import spool as spooling
+from streamkeep.replication.commands import Following
 from streamkeep.replication.link import Link
 from streamkeep.replication.spool import Spool
+from streamkeep.transfer import aof
 from test_replication.test_follow import following_of
 
 ID = "a" * 40
@@ -300,6 +303,31 @@ def test_a_transaction_of_more_commands_than_a_batch_is_one(
         assert store.xlen("s") == 3000
         # The first file, SELECT, and all of the transaction.
         assert store.durability().last_commit <= 5
+
+
+def test_a_batch_of_slow_commands_ends_early(
+    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a follower that is killed again and again goes on; a transaction stays one."""
+    seconds = count()
+    monkeypatch.setattr(aof, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    sizes: list[int] = []
+    finish = Following.finish
+
+    def note(self: Following, batch: list[aof.Command]) -> None:
+        sizes.append(len(batch))
+        finish(self, batch)
+
+    monkeypatch.setattr(Following, "finish", note)
+    words = [["SELECT", "0"], ["XADD", "s", "1-1", "a", "b"], ["MULTI"]]
+    words += [["XADD", "s", f"{number}-1", "a", "b"] for number in (2, 3)]
+    words += [["EXEC"], ["XADD", "s", "4-1", "a", "b"]]
+    commands = b"".join(encode_command(*one) for one in words)
+    server = primary(full(sized(FILE), commands))
+    server.offset = len(commands)
+    report = follow(server, tmp_path / "s")
+    assert (report.offset, report.entries, report.commands) == (len(commands), 4, 7)
+    assert sizes == [1, 1, 4, 1]
 
 
 def test_a_follower_ends_in_the_middle_of_a_file(
