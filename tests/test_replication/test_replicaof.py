@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import streamkeep
@@ -156,6 +157,26 @@ def test_clients_of_a_replica_only_read(server: RealRedis, store: Path) -> None:
         assert peer.ask("XADD", "x", "*", "a", "b") is not None
         assert peer.call("CONFIG", "SET", "replica-read-only", "yes") == OK
         assert peer.call("XADD", "x", "*", "a", "b") == READONLY
+
+
+def test_callers_over_http_only_read(server: RealRedis, store: Path) -> None:
+    word = "a-long-password"
+    options: dict[str, Any] = {"http": "127.0.0.1:0", "write": True, "access": Access(word)}
+    with served(store, unix=store.parent / "u", **options) as at, Peer(store.parent / "u") as peer:
+
+        def post() -> httpx.Response:
+            headers = {"authorization": f"Bearer {word}"}
+            return httpx.post(f"http://{at['http']}/streams/k", json={"n": 2}, headers=headers)
+
+        peer.call("AUTH", word)
+        assert post().status_code == 201
+        peer.call("DEL", "k")
+        follow(peer, server)
+        refused = post()
+        assert refused.status_code == 403
+        assert "write to the server of which this one is a replica" in refused.text
+        peer.call("REPLICAOF", "NO", "ONE")
+        assert post().status_code == 201
 
 
 def test_clients_that_wait(server: RealRedis, store: Path) -> None:
@@ -363,6 +384,18 @@ def test_passwords(server: RealRedis, store: Path) -> None:
         wait_until(lambda: b"user=copier" in call("CLIENT", "LIST", "TYPE", "replica"))
     with streamkeep.open(store) as opened:
         assert "p@ss" not in str(following(opened))
+
+
+def test_another_database(server: RealRedis, store: Path) -> None:
+    call: Any = server.call
+    call("SELECT", 2)
+    call("XADD", "s", "1-1", "a", "b")
+    with replica(store, replicaof=f"{source(server)}?db=2") as peer:
+        linked(peer)
+        assert peer.ask("KEYS", "*") == [b"s"]
+    with replica(store) as peer:
+        linked(peer)
+        assert info(peer)["master_port"] == "0"
 
 
 def test_the_password_of_the_address_is_not_in_the_store(server: RealRedis, store: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -70,11 +71,13 @@ def attach(store: Store[Any], source: str) -> None:
         CommandError: the store has streams or strings of its own; nothing has changed.
         StoreLockedError: a process follows a server with this store.
     """
-    shown = parse_address(source).shown()
+    address = parse_address(source)
+    shown, now = address.shown(), int(time.time() * 1000)
+    new = FollowingRow(shown, database=address.database, since_ms=now, time_ms=now)
     lock = _lock(store)
     try:
         with store.snapshot() as snapshot:
-            row = following_of(snapshot.txn) or FollowingRow(shown)
+            row = following_of(snapshot.txn) or new
             own = [named(name) for name in islice(own_keys(snapshot.txn), _NAMED + 1)]
         if row.replicaof == shown:
             return

@@ -15,13 +15,13 @@ import time
 from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from streamkeep.commands.keys import count_keys
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import FOLLOWING, is_held
 from streamkeep.engine.store.durability import following_of, standby_of
 from streamkeep.metrics.prometheus import Labels, Metric, Value
+from streamkeep.replication.address import parse_address
 from streamkeep.server.resp.turn import REDIS_VERSION
 
 if TYPE_CHECKING:
@@ -350,14 +350,11 @@ def followed_by(server: Server, turn: Turn) -> Followed | None:
     if redis is None:
         return None
     if follower is None:
-        source, state = redis.source, "connected" if is_held(folder, FOLLOWING) else "connect"
+        address, problem = parse_address(redis.source), ""
+        state = "connected" if is_held(folder, FOLLOWING) else "connect"
     else:
-        source, state = follower.address.shown(), follower.state
-    address = urlsplit(source)
-    host, port = source, 0  # of a Unix socket
-    if address.hostname:
-        host, port = address.hostname, address.port or 6379
-    problem = "" if follower is None else follower.problem
+        address, problem, state = follower.address, follower.problem, follower.state
+    host, port = (address.shown(), 0) if address.path else (address.host, address.port)
     return Followed(host, port, state, redis.offset, redis.time_ms, problem)
 
 

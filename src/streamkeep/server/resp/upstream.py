@@ -85,14 +85,14 @@ class Upstream:
                     await asyncio.to_thread(detach, store)
                 self._source = source
             finally:
+                self.follower = None
                 self._set_role(self._source)
                 if self._source:
                     self._start()
 
     async def _end(self) -> None:
-        follower, self.follower = self.follower, None
-        if follower is not None:
-            await asyncio.to_thread(follower.end)
+        if self.follower is not None:
+            await asyncio.to_thread(self.follower.end)
 
     def _set_role(self, source: str) -> None:
         server = self._server
