@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from streamkeep.commands.words import integer
 from streamkeep.format.core.errors import CommandError, StreamkeepError
-from streamkeep.replication import Follower, FollowingRow, attach, detach, following
+from streamkeep.replication import (
+    Follower,
+    FollowingRow,
+    RefusedError,
+    attach,
+    detach,
+    following,
+)
 from streamkeep.replication.address import parse_address
 from streamkeep.server.resp.encoder import error_text
 
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from streamkeep.server.resp.server import Server
 
 _RETRY_S: Final = 2.0
+_LONGEST_RETRY_S: Final = 60.0
 _UNBLOCKED: Final = error_text(
     "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
 )
@@ -128,6 +136,7 @@ class Upstream:
 
     def _run(self, follower: Follower) -> None:
         """Follow, whatever the problem is, until it is ended; in a thread of its own."""
+        pause = _RETRY_S
         while not follower.stop.is_set():
             said = follower.problem
             try:
@@ -136,9 +145,13 @@ class Upstream:
                 if not isinstance(error, StreamkeepError):
                     log.exception("%s: an internal error", self._server.store.path)
                 follower.problem = str(error)
-                if follower.problem != said:
+                new = follower.problem != said
+                if new:
                     self._server.log(f"{error}; trying again")
-            follower.stop.wait(_RETRY_S)
+                # Each attempt may have the other server write a file of all that it has.
+                cheap = new or isinstance(error, RefusedError)
+                pause = _RETRY_S if cheap else min(2 * pause, _LONGEST_RETRY_S)
+            follower.stop.wait(pause)
 
     async def close(self) -> None:
         """End following, until a server of the store begins again."""
