@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import streamkeep
+from addresses import free_ports
 from cli_runner import run, start
 from patience import PATIENCE_S, line_of, wait_until
 from real_redis.server import RealRedis, running_redis
@@ -321,10 +322,8 @@ def test_a_stream_of_another_process_under_a_name_of_the_server(
 def test_another_server_that_has_another_history(server: RealRedis, store: Path) -> None:
     """Its streams do not take the place of those that the store follows, unless that is asked."""
     fill(server, "s", 3)
-    with running_redis(AT_ONCE) as other, replica(store, replicaof=source(server)) as peer:
+    with replica(store, replicaof=source(server)) as peer:
         linked(peer)
-        fill(other, "s", 1)
-        attached = f"unix://{other.socket}"
         peer.call("REPLICAOF", "127.0.0.1", "1")
         wait_until(lambda: "cannot connect" in problem(peer))
         assert peer.ask("XLEN", "s") == 3
@@ -332,14 +331,32 @@ def test_another_server_that_has_another_history(server: RealRedis, store: Path)
         linked(peer)
     with running_redis(AT_ONCE) as other:
         fill(other, "s", 1)
-        attached = source(other)
-        with replica(store, replicaof=attached) as peer:
+        with replica(store, replicaof=source(other)) as peer:
             wait_until(lambda: "does not go on" in problem(peer))
             assert peer.ask("XLEN", "s") == 3
         once(other, store, resync=True)
         with replica(store) as peer:
             linked(peer)
             assert peer.ask("XLEN", "s") == 1
+
+
+def test_a_server_that_was_promoted_goes_on_with_the_history(
+    server: RealRedis, store: Path
+) -> None:
+    with free_ports(1) as [port], running_redis({**AT_ONCE, "port": str(port)}) as second:
+        call: Any = second.call
+        call("REPLICAOF", "127.0.0.1", port_of(server))
+        wait_until(lambda: b"master_link_status:up" in call("INFO", "replication"))
+        with replica(store) as peer:
+            follow(peer, server)
+            ids = fill(server, "s", 3)
+            wait_until(lambda: server.call(b"WAIT", 2, 1000) == 2)
+            call("REPLICAOF", "NO", "ONE")
+            follow(peer, second)
+            ids += fill(second, "s", 3, "MAXLEN", "2")
+            caught_up(second)
+    assert following_of(store).full == 1
+    assert history(store, "s") == ids
 
 
 def test_a_process_that_follows_is_not_disturbed(server: RealRedis, store: Path) -> None:

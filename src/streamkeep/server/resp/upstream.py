@@ -124,7 +124,7 @@ class Upstream:
         )
         self.log_in()
         thread = threading.Thread(
-            target=self._run, args=(self.follower,), name="streamkeep replica", daemon=True
+            target=self._run, args=(self.follower,), name="streamkeep-replica", daemon=True
         )
         thread.start()
 
