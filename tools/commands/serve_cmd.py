@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 import shlex
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
+from streamkeep.format.core.errors import CommandError
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, Positive, StorePath
 from streamkeep.tools.base.command import command
@@ -143,10 +145,11 @@ def _source(text: str) -> str:
     from streamkeep.server.resp.upstream import source_of
 
     words = text.split()
-    if len(words) == 2:
-        return source_of(*words)
     if "://" in text:
         return text
+    with contextlib.suppress(CommandError):
+        if len(words) == 2:
+            return source_of(*words)
     raise click.UsageError(f"--replicaof is 'HOST PORT', an address or 'NO ONE', not {text!r}")
 
 

@@ -68,8 +68,8 @@ def attach(store: Store[Any], source: str) -> None:
 
     Raises:
         ArgumentError: the address cannot be used.
-        CommandError: the store has streams or strings of its own; nothing has changed.
         StoreLockedError: a process follows a server with this store.
+        StoreError: the store has streams or strings of its own; nothing has changed.
     """
     address = parse_address(source)
     shown, now = address.shown(), int(time.time() * 1000)
@@ -83,7 +83,7 @@ def attach(store: Store[Any], source: str) -> None:
             return
         if own:  # a Redis would delete them
             names = ", ".join(own[:_NAMED]) + " and others" * (len(own) > _NAMED)
-            raise CommandError(
+            raise StoreError(
                 f"the store has keys of its own, which no replica of {shown} would have: {names}; "
                 "next: delete them, or add the streams of that server to them with `streamkeep "
                 "follow`"

@@ -73,8 +73,8 @@ class Upstream:
 
         Raises:
             ArgumentError: the address cannot be used.
-            CommandError: the store has keys of its own. The server follows what it followed.
-            StoreError: another process follows a server with the store, or it cannot be written.
+            StoreError: the store has keys of its own, another process follows a server with it, or
+                it cannot be written. The server follows what it followed.
         """
         if source:
             address = parse_address(source)
