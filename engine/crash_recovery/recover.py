@@ -43,7 +43,7 @@ from streamkeep.engine.crash_recovery.state import (
     is_healthy,
     lacks,
 )
-from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, stored_identity
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, stored_identity, stored_meta
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, read_control_file
 from streamkeep.engine.journal.journal import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
@@ -56,12 +56,13 @@ from streamkeep.engine.journal.reader import (
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import keep_in_place
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.format.core.checksum import row_body, with_checksum
-from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
+from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError, StoreFullError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
@@ -136,24 +137,48 @@ def prepare(
     if slot is None:
         is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
     state = examine(store, slot)
+    state = state._replace(made=max(state.made, _made_before(store, state)))
     way = None
     if not state.healthy and (slot is not None or state.unreadable(follows=False)):
         way = choose(state, store, force)
+    control = read_control_file(store.folder(JOURNAL_FOLDER, missing_ok=True))
     if way is None:
         check_extent(store)
-        control = read_control_file(store.folder(JOURNAL_FOLDER, missing_ok=True))
         if slot is not None and control is not None and control.cut_off:
             checkpoint_file.rewrite()  # an error of that sync was perhaps told to who died in it
         journal = _clear_journal(store)
-        journal.remove(CONTROL_FILE)  # first: the disk may be full
         if slot is not None and is_writable_at(journal, slot, position_of(slot)):
-            _replace_control_file(journal, position_of(slot))
+            _replace_control_file(journal, position_of(slot), slot.commit_number)
+        else:
+            journal.remove(CONTROL_FILE)
         return
     journal = _clear_journal(store)
     _set_checkpoint(store, checkpoint_file, way.slot, new=way is state.data)
     _forget_errors(store)
     _recover(store, way, open_lmdb, clock, state)
-    _replace_control_file(journal, LogPosition(0, 0, 0, way.end))
+    durable = 0 if control is None else min(control.durable, way.end)
+    _replace_control_file(journal, LogPosition(0, 0, 0, way.end), durable)
+
+
+def _made_before(store: Folder, state: State) -> int:
+    """Return the newest commit that a recovery knew of which was killed before its checkpoint.
+
+    It may have lost commits, as its caller had chosen, or after a power loss. Nothing else says so.
+    """
+    if state.data is None:
+        return 0
+    slot = state.data.slot
+    handle = store.open(DATA_FILE)
+    try:
+        meta = meta_of(slot)
+        if stored_identity(handle, meta)[0] == slot.epoch:
+            return 0
+        lost = decode_recovery(stored_meta(handle, meta, META_RECOVERY)).lost
+        return slot.commit_number + lost
+    except CorruptionError:  # whoever reads that row gets the error
+        return 0
+    finally:
+        os.close(handle)
 
 
 def _set_checkpoint(
@@ -262,20 +287,25 @@ def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
     return here in (NO_BOOT, slot.boot_id) or is_healthy(store, slot)
 
 
-def _replace_control_file(journal: Folder, position: LogPosition) -> None:
+def _replace_control_file(journal: Folder, position: LogPosition, durable: int) -> None:
     """Set up a new control file: all commits up to a position were made, and nothing follows.
-
-    Only what a checkpoint has counts as on disk; the next one covers what a recovery has replayed.
 
     Args:
         position: where the next record goes. Without a journal file, that begins one.
+        durable: a commit up to which all was on disk before; the next checkpoint covers the others.
     """
     # Not the same file: one that was copied here may have blocks that move when they are
     # overwritten. On a full disk, a commit could then neither be published nor be cut (see
     # `keep_in_place`). By a rename: until a checkpoint is made, only the control file says which
     # commits a recovery has replayed, so a damaged journal would lose them without an error.
-    control = ControlFile(journal, _NEW_CONTROL, only=True)
-    control.reset(position)
+    try:
+        control = ControlFile(journal, _NEW_CONTROL, only=True)
+    except OSError as error:
+        if not isinstance(translate_os(error), StoreFullError):
+            raise
+        journal.remove(CONTROL_FILE)  # whose block is the only room on a full disk
+        control = ControlFile(journal, _NEW_CONTROL, only=True)
+    control.reset(position, durable)
     control.close()
     journal.rename(_NEW_CONTROL, CONTROL_FILE)
 

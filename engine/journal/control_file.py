@@ -155,17 +155,18 @@ class ControlFile:
             self._file.close()
             os.close(handle)
 
-    def reset(self, position: LogPosition) -> None:
+    def reset(self, position: LogPosition, durable: int) -> None:
         """Set up a new file; no other process has the store open.
 
         Args:
             position: after the newest commit. If it has a file, a checkpoint has that commit.
+            durable: a commit up to which all is on disk.
         """
         self.publish(position.commit_number)
+        self._try_word(_DURABLE, durable)
         if position.file_number:
             self.count_begun()  # by a process that may have died before its name was on disk
             self.set_file(position.file_number)
-            self._try_word(_DURABLE, position.commit_number)
             self._try_word(_DURABLE_FILE, position.file_number)
 
     def file_number(self) -> int:

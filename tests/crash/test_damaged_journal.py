@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import streamkeep
 from crash.losses import in_child, killed_after
 from crash.power import another_boot, another_mount
 from inside import checkpoint_now, flush_now
-from stopped import child_of, die_at, status_of
+from stopped import child_of, die_at, killed_at, status_of
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
 from streamkeep.engine.journal.reader import Reader, file_name
@@ -116,6 +117,14 @@ def lost(path: Path) -> int:
         return recovered.lost
 
 
+def publish(path: Path, commit_number: int) -> None:
+    """Have the control file say that this is the newest commit."""
+    control = path / "journal" / "head"
+    words = memoryview(bytearray(control.read_bytes())).cast("q")
+    words[1] = commit_number
+    control.write_bytes(words.tobytes())
+
+
 def contents(path: Path) -> dict[str, bytes]:
     return {
         str(one.relative_to(path)): one.read_bytes()
@@ -144,10 +153,7 @@ def test_damage_before_the_newest_commit_of_lmdb_loses_nothing(store: Path) -> N
 def test_a_reader_sees_what_lmdb_has_in_spite_of_damage_before_it(store: Path) -> None:
     torn_off(store, SHOWN)
     damage(store, 5)
-    control = store / "journal" / "head"
-    words = memoryview(bytearray(control.read_bytes())).cast("q")
-    words[1] = words[2] = 13  # the newest commit is that of LMDB
-    control.write_bytes(words.tobytes())
+    publish(store, 13)  # the newest commit is that of LMDB
     assert entries(store, readonly=True) == list(range(SHOWN))
     assert entries(store) == list(range(SHOWN))
     assert lost(store) == 0
@@ -227,6 +233,28 @@ def test_what_a_recovery_has_replayed_after_a_power_loss_is_not_lost_without_a_w
         damage_like(copy, store, 15)
         assert entries(copy) == list(range(ALL))
         assert lost(copy) == 0
+
+
+@pytest.mark.parametrize("boot", [nullcontext, another_boot, another_mount])
+def test_a_recovery_that_is_killed_forgets_nothing_that_was_on_disk(
+    store: Path, boot: Callable[[], AbstractContextManager[None]]
+) -> None:
+    copy = store.with_name("copy")
+    shutil.copytree(store, copy)
+    with boot():
+        killed_at("checkpoint:pinned", lambda: streamkeep.open(copy))
+    damage_like(copy, store, 15)
+    with another_boot(2):
+        assert "SK024" in str(errors(copy))
+        with pytest.raises(RecoveryNeededError, match="commits 18 to 23 were made"):
+            streamkeep.open(copy)
+
+
+def test_the_commits_that_a_recovery_gave_up_are_counted_also_if_it_is_killed(store: Path) -> None:
+    damage(store, 15)
+    killed_at("checkpoint:pinned", lambda: streamkeep.open(store, force_recovery="checkpoint"))
+    assert entries(store) == list(range(ALL - 6))
+    assert lost(store) == 6
 
 
 # --- damage after it ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot, copy_store
 from inside import checkpoint_now, context_of, flush_each_commit, journal_of
 from patience import thread_of
-from stopped import child_of, die, status_of
+from stopped import child_of, die, killed, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -348,6 +348,27 @@ def test_a_failed_sync_of_a_checkpoint_stops_all_writing(tmp_path: Path, at: int
 
 def fail_in_lmdb(raw: object) -> None:
     raise lmdb.Error("mdb_env_sync: Input/output error", errno.EIO)
+
+
+@pytest.mark.parametrize("boot", [nullcontext, another_boot])
+def test_a_store_whose_process_was_killed_on_a_full_disk_opens(
+    tmp_path: Path, boot: Callable[[], AbstractContextManager[None]]
+) -> None:
+    with small_disk(tmp_path / "disk", 24) as disk:
+
+        def work() -> None:
+            store = Store(disk / "store")
+            for _ in range(30):
+                store.xadd("s", FIELDS)
+            with open(disk / "ballast", "wb", buffering=0) as out, suppress(OSError):
+                while True:
+                    out.write(bytes(1 << 12))
+
+        killed(work)
+        assert shutil.disk_usage(disk).free == 0
+        with boot(), Store(disk / "store") as store:
+            assert store.xlen("s") == 30
+            assert store.delete("s") == 1
 
 
 def test_a_recovery_that_meets_a_full_disk_can_be_tried_again(tmp_path: Path) -> None:

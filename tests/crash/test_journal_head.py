@@ -34,7 +34,7 @@ def control(tmp_path: Path) -> Iterator[ControlFile]:
 def test_a_sync_covers_what_was_made_and_no_commit_that_is_being_made(
     control: ControlFile, tmp_path: Path
 ) -> None:
-    control.reset(LogPosition(3, 400, 81, 4))
+    control.reset(LogPosition(3, 400, 81, 4), 4)
     assert control.to_sync(4) == (3, 4)
     control.set_file(4)  # the record of commit 5 is in the next file; it may be cut again
     assert control.to_sync(4) == (4, 4)
