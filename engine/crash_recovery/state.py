@@ -231,11 +231,18 @@ def _examine(store: Folder, handle: int, slot: CheckpointSlot | None) -> State:
             torn = _why_torn(journal, control, slot, None) or f"data.mdb is damaged ({error})"
     if position is not None:
         made = max(made, position.commit_number)
+        if control is not None and control.same_mount and not control.poisoned:
+            promised = max(promised, position.commit_number)  # an older file, put back, says less
     if data is not None:
         promised = max(promised, data.slot.commit_number, made if slot is None else 0)
     sure = control is None or (control.same_mount and control.knows_mount)
     published = control is not None and control.same_mount and not control.copied
     published = published and len(read_meta_pages(handle)) == 2  # otherwise LMDB opens no file
+    if published and control is not None:
+        ends = [way.end for way in (checkpoint, data) if way is not None]
+        # A killed process leaves one record more at most. Otherwise the number was damaged: a
+        # reader would hide commits, and the next writer overwrite them.
+        published = max(ends, default=0) <= control.made + 1
     return State(False, torn, checkpoint, data, sure, made, promised, damage, published)
 
 

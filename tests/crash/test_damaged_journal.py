@@ -159,6 +159,24 @@ def test_a_reader_sees_what_lmdb_has_in_spite_of_damage_before_it(store: Path) -
     assert lost(store) == 0
 
 
+def test_a_control_file_of_before_hides_nothing_that_lmdb_has(store: Path) -> None:
+    publish(store, 8)
+    damage(store, 5)
+    assert "SK024" in str(errors(store))
+    with pytest.raises(RecoveryNeededError, match="commits 8 to 13 were made and would be lost"):
+        streamkeep.open(store)
+
+
+def test_a_control_file_with_a_number_that_is_too_low_is_not_followed(store: Path) -> None:
+    """A reader would hide commits, and a writer that joins it would overwrite them."""
+    publish(store, 22)  # perhaps a process was killed before it published the last one
+    assert entries(store, readonly=True) == list(range(ALL - 1))
+    publish(store, 21)
+    with pytest.raises(RecoveryNeededError, match=r"holds 10 commits that data\.mdb lacks"):
+        streamkeep.open(store, readonly=True)
+    assert entries(store) == list(range(ALL))
+
+
 def test_without_numbers_of_mounts_lmdb_is_kept_only_by_choice(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
