@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from streamkeep.engine.journal.reader import Reader
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import TABLES, check_key
+from streamkeep.format.core.keys import NODES, STREAMS, TABLES, check_key, node_key
 from streamkeep.format.journal import journal
+from streamkeep.format.node.envelope import HEADER_SIZE, decode_envelope, encode_envelope
+from streamkeep.format.rows.records import decode_stream_record
 from streamkeep.recovery.fsck.rows import row_place
+from streamkeep.recovery.pages.raw_pages import key_of, record_only
 from streamkeep.recovery.pages.tree import Tables
 
 
@@ -25,6 +28,7 @@ class Replay:
         self.tables = tables
         self.reader = reader
         self.partial: dict[tuple[int, bytes], bytes] = {}
+        self._followed: set[bytes] = set()  # streams that were changed since the last lost record
 
     def run(self, end: int) -> None:
         """Apply the records up to a commit; raise CorruptionError."""
@@ -56,11 +60,15 @@ class Replay:
                     lost.append(f"{commits}: the journal is damaged there")
                 if not more:
                     return lost
+                self._followed.clear()
                 continue
             before = reader.position.commit_number
             try:
                 for change in journal.read_changes(body, TABLES):
+                    tail = self._tail_before(change)
                     problem = self._apply_if_possible(change)
+                    if tail:
+                        self._keep_sealed(change, tail)
                     if problem:
                         place = row_place(change.table, change.db_key)
                         lost.append(f"what precedes commit {before} in {place}: {problem}")
@@ -85,6 +93,36 @@ class Replay:
             else:
                 tables.change(table, db_key, change.apply(old))
 
+    def _tail_before(self, change: journal.Change) -> bytes:
+        """Return the row of a stream that is changed for the first time after a lost record."""
+        if change.table != STREAMS or change.db_key in self._followed:
+            return b""
+        self._followed.add(change.db_key)
+        place = (STREAMS, change.db_key)
+        return self.partial.get(place) or self._row(place)
+
+    def _keep_sealed(self, change: journal.Change, before: bytes) -> None:
+        """Seal the tail that a stream had, if that was done in the record that is lost.
+
+        The row has another tail by now: without this, one lost record would take a whole node.
+        """
+        tables = self.tables
+        try:
+            old = decode_envelope(before, "streams")
+            new = decode_envelope(tables.get(STREAMS, change.db_key) or b"", "streams")
+            first = decode_stream_record(new.record, "streams").first_id()
+        except CorruptionError:
+            return
+        db_key = node_key(old.number, old.ms, old.seq)
+        if (
+            old.listpack
+            and (old.ms, old.seq) != (new.ms, new.seq)
+            and (0, 0) < first <= (old.ms, old.seq)  # otherwise some of it was trimmed
+            and not tables.is_changed(NODES, db_key)
+        ):
+            sealed = (old.epoch, old.commit_number, b"", old.listpack, old.trimmed)
+            tables.change(NODES, db_key, encode_envelope(old.number, old.ms, old.seq, *sealed))
+
     def _apply_if_possible(self, change: journal.Change) -> str:
         """Make a change, or the part of it that can be made.
 
@@ -93,20 +131,29 @@ class Replay:
         """
         tables, place = self.tables, (change.table, change.db_key)
         extends = change.kind in (journal.SPLICE, journal.EXTEND)
-        if extends and place in self.partial:
-            tables.change(*place, change.joined(tables.get(*place) or b""))
-            return ""
+        problem = ""
+        if not (extends and place in self.partial):
+            try:
+                self._apply(change)
+            except CorruptionError as error:
+                if not extends:
+                    return error.problem
+                problem = error.problem
+                self.partial[place] = self._row(place)
+            else:
+                if change.kind in (journal.PUT, journal.DELETE):
+                    self.partial.pop(place, None)
+                return ""
+        old = self._row(place)
+        value = change.joined(old)
+        if change.table == STREAMS and len(value) > HEADER_SIZE and key_of(value) != key_of(old):
+            value = record_only(value)  # what follows the first entry of a tail is nothing alone
+        tables.change(*place, value)
+        return problem
+
+    def _row(self, place: tuple[int, bytes]) -> bytes:
+        """Return a row; b"" if there is none that can be read."""
         try:
-            self._apply(change)
-        except CorruptionError as error:
-            if extends:
-                try:
-                    old = tables.get(*place) or b""
-                except CorruptionError:
-                    old = b""
-                tables.change(*place, change.joined(old))
-                self.partial[place] = old
-            return error.problem
-        if change.kind in (journal.PUT, journal.DELETE):
-            self.partial.pop(place, None)
-        return ""
+            return self.tables.get(*place) or b""
+        except CorruptionError:
+            return b""

@@ -295,9 +295,12 @@ def _use_state(source: Source, state: State) -> bool:
         if data is not None and data.end >= way.end:
             way = data
     except errors.CorruptionError:  # nothing can be recovered: read what can be read
-        if slot is None:
+        if data is not None:
+            way = data
+        elif slot is not None:
+            way = Way(slot, slot.commit_number, "")
+        else:
             return False
-        way = Way(slot, slot.commit_number, "")
         source.loses = True
     _tell(source, state, way)
     if state.checkpoint is not None and data is not None:

@@ -24,9 +24,19 @@ from typing import Final, NamedTuple
 
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, TABLES, fits, node_key, pack_number
 from streamkeep.format.lmdb_file import lmdb_pages
-from streamkeep.format.node.envelope import FORMAT, MAGIC, OVERHEAD, Envelope, decode_envelope
+from streamkeep.format.node.envelope import (
+    ENVELOPE,
+    FORMAT,
+    HEADER_SIZE,
+    MAGIC,
+    OVERHEAD,
+    Envelope,
+    decode_envelope,
+    encode_envelope,
+)
 from streamkeep.recovery.pages.tree import PageFile
 
 _CHUNK: Final = 1 << 20
@@ -209,3 +219,16 @@ def _inline_envelope(number: int, db_key: bytes, value: bytes) -> RawEnvelope | 
         node_key(envelope.number, envelope.ms, envelope.seq),
     )
     return RawEnvelope(number, envelope, value, True) if db_key in own_keys else None
+
+
+def record_only(value: bytes) -> bytes:
+    """Return the row of a stream without its node, of one whose header and record are sound."""
+    _, _, _, number, _, _, epoch, commit, size, _, _ = ENVELOPE.struct.unpack_from(value)
+    record = value[HEADER_SIZE : HEADER_SIZE + size]
+    return encode_envelope(number, 0, 0, epoch, commit, record, b"", b"")
+
+
+def key_of(value: bytes) -> Id:
+    """Return the node key that a damaged envelope states."""
+    at = ENVELOPE.offset("ms")
+    return int.from_bytes(value[at : at + 8], "big"), int.from_bytes(value[at + 8 : at + 16], "big")

@@ -151,19 +151,6 @@ def _is_of(value: bytes, number: int, key: Id) -> bool:
     return _LISTPACK_HEADER < size <= room <= size + _MAX_BITMAP
 
 
-def record_only(value: bytes) -> bytes:
-    """Return the row of a stream without its node, of one whose header and record are sound."""
-    _, _, _, number, _, _, epoch, commit, size, _, _ = envelope.ENVELOPE.struct.unpack_from(value)
-    record = value[envelope.HEADER_SIZE : envelope.HEADER_SIZE + size]
-    return envelope.encode_envelope(number, 0, 0, epoch, commit, record, b"", b"")
-
-
-def key_of(value: bytes) -> Id:
-    """Return the node key that a damaged envelope states."""
-    at = envelope.ENVELOPE.offset("ms")
-    return int.from_bytes(value[at : at + 8], "big"), int.from_bytes(value[at + 8 : at + 16], "big")
-
-
 def first_unread(slots: list[Slot], key: Id) -> StreamId:
     """Return the first ID that was not read: after the last slot, or the key of the node."""
     if not slots:

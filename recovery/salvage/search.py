@@ -26,10 +26,16 @@ from streamkeep.format.rows.producers import decode_producer
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.source import PAGE_SIZES, Source
-from streamkeep.recovery.pages.raw_pages import RawEnvelope, RawRow, envelope_at, scan_pages
+from streamkeep.recovery.pages.raw_pages import (
+    RawEnvelope,
+    RawRow,
+    envelope_at,
+    record_only,
+    scan_pages,
+)
 from streamkeep.recovery.pages.tree import Hole, PageFile, Row, Tables
 from streamkeep.recovery.salvage import placement
-from streamkeep.recovery.salvage.damaged_bytes import ByteGuesser, record_only
+from streamkeep.recovery.salvage.damaged_bytes import ByteGuesser
 from streamkeep.recovery.salvage.found import Found, read_names
 
 _DERIVED: Final = (keys.CONSUMER_PEL, keys.PEL_ORDER, keys.GARBAGE)  # the engine makes them

@@ -27,9 +27,10 @@ from streamkeep.format.node.node import NodeIds, tombstone_slots
 from streamkeep.format.rows import extension, records
 from streamkeep.format.rows.retention import retention_of
 from streamkeep.recovery.fsck.source import Source
+from streamkeep.recovery.pages.raw_pages import key_of
 from streamkeep.recovery.salvage import placement
 from streamkeep.recovery.salvage.archive import ArchiveWriter
-from streamkeep.recovery.salvage.damaged_bytes import first_unread, key_of, live_slots, slots_of
+from streamkeep.recovery.salvage.damaged_bytes import first_unread, live_slots, slots_of
 from streamkeep.recovery.salvage.found import NAMED, ascending, name_of
 from streamkeep.recovery.salvage.losses import IdRange
 from streamkeep.recovery.salvage.new_store import NewStore
@@ -267,11 +268,12 @@ class StreamWriter:
         loss = self.report.streams.get(number)
         if missing > 0 and (loss is None or not loss.ranges):
             holes = self._holes_of(number)
-            if not holes:
+            if not holes and not self.source.loses:
                 return  # no node can be missing: the length was wrong
             loss = self.report.stream(number)
             loss.ranges += holes
-        if loss is not None and loss.ranges and loss.entries is not None:
+        counted = loss is not None and (loss.ranges or self.source.loses)
+        if loss is not None and counted and loss.entries is not None:
             loss.entries = max(0, int(missing))
 
     def _holes_of(self, number: int) -> list[IdRange]:

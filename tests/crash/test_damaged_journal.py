@@ -22,8 +22,8 @@ from streamkeep.engine.journal.reader import Reader, file_name
 from streamkeep.engine.system import boot_id
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.stream import decode_stream
-from streamkeep.format.core.errors import ArgumentError, RecoveryNeededError
-from streamkeep.format.core.keys import STREAMS, TABLES, pack_number
+from streamkeep.format.core.errors import ArgumentError, CorruptionError, RecoveryNeededError
+from streamkeep.format.core.keys import NODES, STREAMS, TABLES, pack_number
 from streamkeep.format.journal import journal
 from streamkeep.format.journal.checkpoint import CheckpointSlot
 from streamkeep.format.journal.position import LogPosition
@@ -336,6 +336,47 @@ def test_repair_names_commits_at_the_end_that_cannot_be_read(
     repaired = repair(store, store.with_name("new"))
     assert repaired.report.lines() == [f"lost: {commits}: the journal is damaged there"]
     assert entries(store.with_name("new")) == list(range(ALL - (21 - first)))
+
+
+@pytest.mark.parametrize(("node", "kept"), [(0, 25), (1, 20)])
+def test_repair_keeps_the_node_that_was_sealed_in_a_record_that_is_damaged(
+    tmp_path: Path, node: int, kept: int
+) -> None:
+    """That record also begins the next node, of which the others are nothing without its first."""
+    path, new = tmp_path / "store", tmp_path / "new"
+
+    def work() -> None:
+        one = streamkeep.open(path, node_max_entries=10)
+        for number in range(25):
+            one.xadd("s", {"n": number}, id=f"{number + 1}-{number}")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(work)
+    sealing = [
+        number
+        for number, (_, body) in enumerate(records(path), start=1)
+        if any(change.table == NODES for change in journal.read_changes(body, TABLES))
+    ]
+    damage(path, sealing[node])
+    repaired = repair(path, new)
+    assert repaired.findings == []
+    with streamkeep.open(new) as store:
+        found = [(entry.id.decode(), int(entry.fields[b"n"])) for entry in store.xrange("s")]
+    assert found == [(f"{number + 1}-{number}", number) for number in range(kept)]
+    lines = repaired.report.lines()
+    assert ("lost: stream 's': 5 entries" in lines) == (kept == 20)
+
+
+def test_repair_reads_the_journal_of_a_store_without_checkpoints(store: Path) -> None:
+    damage(store, 15)
+    (store / "steady").unlink()
+    with another_mount():
+        with pytest.raises(CorruptionError, match="there is no checkpoint"):
+            streamkeep.open(store)
+        repaired = repair(store, store.with_name("new"))
+    assert any("stream 's': 1 entry" in line for line in repaired.report.lines())
+    missing = ALL - 6
+    assert entries(store.with_name("new")) == [one for one in range(ALL) if one != missing]
 
 
 @pytest.mark.parametrize("store", [flush_now, checkpoint_now], indirect=True)
