@@ -74,6 +74,7 @@ class Source:
         slot: its newest checkpoint; None if there is none.
         replay: what is in memory of the journal; None if nothing is.
         loses: a recovery would lose commits, or fail.
+        unread: a commit of which the tree itself cannot be read; 0 if there is none.
         made: the newest commit that is known to have been made, where a recovery is needed.
         alone: no other process can open the store until this one is closed.
     """
@@ -86,6 +87,7 @@ class Source:
         self.slot: CheckpointSlot | None = None
         self.replay: Replay | None = None
         self.loses = False
+        self.unread = 0
         self.made = 0
         self.alone = False
 
@@ -299,6 +301,7 @@ def _use_state(source: Source, state: State) -> bool:
             way = data
         elif slot is not None:
             way = Way(slot, slot.commit_number, "")
+            source.unread = slot.commit_number
         else:
             return False
         source.loses = True

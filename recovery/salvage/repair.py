@@ -92,6 +92,8 @@ def repair(
     with open_source(store) as source:
         replay = source.replay if source.loses else None
         unread = [] if replay is None else replay.salvage(source.made)
+        if source.unread:
+            unread.append(f"what data.mdb had at commit {source.unread} and none of its pages has")
         with new_store(output, source.folder.modes) as out:
             lost = LostAndFound(out.folder)
             with closing(Found(out.scratch, source.tables, lost)) as found:

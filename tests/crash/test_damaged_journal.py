@@ -379,6 +379,27 @@ def test_repair_reads_the_journal_of_a_store_without_checkpoints(store: Path) ->
     assert entries(store.with_name("new")) == [one for one in range(ALL) if one != missing]
 
 
+def test_repair_says_that_an_older_data_file_lacks_what_a_checkpoint_had(tmp_path: Path) -> None:
+    path, older = tmp_path / "store", tmp_path / "older"
+
+    def work() -> None:
+        one = streamkeep.open(path)
+        shutil.copy(path / "data.mdb", older)
+        for number in range(ALL):
+            one.xadd("s", {"n": number})
+        checkpoint_now(one)
+        one.xadd("s", {"n": ALL})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(work)
+    older.replace(path / "data.mdb")
+    assert errors(path)
+    with pytest.raises(CorruptionError, match="run `streamkeep repair`"):
+        streamkeep.open(path)
+    lines = repair(path, tmp_path / "new").report.lines()
+    assert "lost: what data.mdb had at commit 22 and none of its pages has" in lines
+
+
 @pytest.mark.parametrize("store", [flush_now, checkpoint_now], indirect=True)
 def test_a_flipped_bit_loses_nothing_or_is_an_error_that_fsck_announces(store: Path) -> None:
     """In all bytes of all records, also if the first one that is needed follows the checkpoint."""
