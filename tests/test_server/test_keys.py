@@ -12,9 +12,9 @@ import redis
 from patience import wait_until
 from resp_peer import Line, Peer, Running, serving
 from stores import open_at
+from streamkeep.commands import strings
 from streamkeep.engine.commands import keys
 from streamkeep.format.core.checksum import row_body
-from streamkeep.commands import strings
 from test_server.conftest import Connect
 
 
