@@ -67,7 +67,7 @@ class ArchiveWriter:
         self._uuid = self.found.get_row(keys.META, META_UUID, "meta")
         if self._uuid is None and source.slot is not None:
             self._uuid = source.slot.store_uuid
-        self._remote = self._find_remote()
+        self._remote = self._find_remote(source)
         self._records: defaultdict[int, list[manifest.SegmentRecord]] = defaultdict(list)
         self._sequence = 0  # the highest one
         self._sequences: set[int] = set()
@@ -86,19 +86,18 @@ class ArchiveWriter:
         for records in self._records.values():
             records.sort(key=lambda one: one.first_id)
 
-    def _find_remote(self) -> RemoteArchive | None:
+    def _find_remote(self, source: Source) -> RemoteArchive | None:
         """Return the archive in an object store that the store has noted; None without one."""
-        try:
-            body = self.found.get_row(keys.META, META_REMOTE, "meta")
-            if body is None or self._uuid is None:
-                return None
+        body = self.found.get_row(keys.META, META_REMOTE, "meta")
+        if body is not None and self._uuid is not None:
             return remote_archive(decode_setting(body, "meta"), str(UUID(bytes=self._uuid)))
-        except CorruptionError:
-            self.report.other.append(
-                "where the archive is also kept: the row is damaged; `streamkeep archive adopt "
-                "STORE URI/UUID` takes the segments from there"
-            )
-            return None
+        with suppress(CorruptionError):
+            if source.tables is not None and source.tables.get(keys.META, META_REMOTE) is not None:
+                self.report.other.append(
+                    "where the archive is also kept: the row is damaged; `streamkeep archive adopt "
+                    "STORE URI/UUID` takes the segments from there"
+                )
+        return None
 
     def has(self, envelope: Envelope) -> bool:
         """Return whether all entries of a node are in a segment.

@@ -45,6 +45,7 @@ from streamkeep.format.rows.records import (
     encode_garbage,
     encode_key_row,
 )
+from streamkeep.format.segment.remote import META_REMOTE
 from streamkeep.recovery.fsck import archive as archive_checks
 from streamkeep.recovery.fsck.findings import CATALOGUE
 from streamkeep.recovery.fsck.source import open_source, read_metas
@@ -598,3 +599,13 @@ def test_a_standby_is_repaired_and_stays_one(tmp_path: Path) -> None:
     assert repair(path, target).findings == []
     with raw_store(target) as raw:
         assert decode_standby(raw.body(keys.META, META_STANDBY), "meta") == row
+
+
+def test_a_lost_place_of_the_archive_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    build(path)
+    with raw_store(path) as raw:
+        raw.put_value(keys.META, META_REMOTE, b"not a setting")
+    assert codes(path) == ["SK002"]
+    [line] = repair(path, tmp_path / "repaired").report.lines()
+    assert line.startswith("lost: where the archive is also kept: the row is damaged")
