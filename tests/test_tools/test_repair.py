@@ -13,7 +13,6 @@ import pytest
 
 import streamkeep
 from cli_runner import objects, run
-from patience import thread_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CorruptionError
@@ -141,7 +140,8 @@ def test_a_store_in_use_is_checked_while_others_write(tmp_path: Path) -> None:
                 store.xadd_many("s", [{"n": "1"}] * 50)
                 store.xtrim("s", maxlen=2000)
 
-        writer = thread_of(write)
+        writer = threading.Thread(target=write)
+        writer.start()
         try:
             for _ in range(15):
                 assert list(recovery.check(store)) == []
