@@ -296,12 +296,14 @@ def _use_state(source: Source, state: State) -> bool:
         way = state.best()
         if data is not None and data.end >= way.end:
             way = data
-    except errors.CorruptionError:  # nothing can be recovered: read what can be read
+    except errors.CorruptionError as error:  # nothing can be recovered: read what can be read
         if data is not None:
             way = data
         elif slot is not None:
             way = Way(slot, slot.commit_number, "")
             source.unread = slot.commit_number
+            problem = error.problem.partition("; next: ")[0]
+            source.found.append(finding("SK004", DATA_FILE, problem))  # perhaps no check finds it
         else:
             return False
         source.loses = True

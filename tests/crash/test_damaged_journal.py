@@ -26,7 +26,7 @@ from streamkeep.format.core.errors import ArgumentError, CorruptionError, Recove
 from streamkeep.format.core.keys import NODES, STREAMS, TABLES, pack_number
 from streamkeep.format.journal import journal
 from streamkeep.format.journal.checkpoint import CheckpointSlot
-from streamkeep.format.journal.position import LogPosition
+from streamkeep.format.journal.position import LogPosition, encode_position
 from streamkeep.recovery.fsck.source import open_source
 from streamkeep.recovery.salvage.repair import repair
 from tiers import daily_or_all
@@ -377,6 +377,20 @@ def test_repair_reads_the_journal_of_a_store_without_checkpoints(store: Path) ->
     assert any("stream 's': 1 entry" in line for line in repaired.report.lines())
     missing = ALL - 6
     assert entries(store.with_name("new")) == [one for one in range(ALL) if one != missing]
+
+
+def test_a_check_says_that_a_changed_page_prevents_a_recovery(store: Path) -> None:
+    """Which no other check finds: a recovery takes the log position from the checkpoint itself."""
+    row = encode_position(*position_of(slot_of(store)))
+    data = (store / "data.mdb").read_bytes()
+    assert data.count(row) == 1
+    (store / "data.mdb").write_bytes(data.replace(row, bytes([row[0] ^ 1]) + row[1:]))
+    with another_boot():
+        assert "SK004: data.mdb: page" in str(errors(store))
+        with pytest.raises(CorruptionError, match="is not the root of commit 3"):
+            streamkeep.open(store)
+    repair(store, store.with_name("new"))
+    assert entries(store.with_name("new")) == list(range(ALL))
 
 
 def test_repair_says_that_an_older_data_file_lacks_what_a_checkpoint_had(tmp_path: Path) -> None:
