@@ -91,6 +91,8 @@ class ArchiveWriter:
         body = self.found.get_row(keys.META, META_REMOTE, "meta")
         if body is not None and self._uuid is not None:
             return remote_archive(decode_setting(body, "meta"), str(UUID(bytes=self._uuid)))
+        if body is not None:
+            return None  # the identity of the store is lost, without which nothing is found there
         with suppress(CorruptionError):
             if source.tables is not None and source.tables.get(keys.META, META_REMOTE) is not None:
                 self.report.other.append(
