@@ -6,15 +6,25 @@ recovery ends: it skips damaged records, and applies of the others each change t
 
 from __future__ import annotations
 
+from typing import Final
+
 from streamkeep.engine.journal.reader import Reader
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NODES, STREAMS, TABLES, check_key, node_key
 from streamkeep.format.journal import journal
-from streamkeep.format.node.envelope import HEADER_SIZE, decode_envelope, encode_envelope
+from streamkeep.format.node.envelope import (
+    ENVELOPE,
+    HEADER_SIZE,
+    decode_envelope,
+    encode_envelope,
+)
 from streamkeep.format.rows.records import decode_stream_record
 from streamkeep.recovery.fsck.rows import row_place
 from streamkeep.recovery.pages.raw_pages import key_of, record_only
 from streamkeep.recovery.pages.tree import Tables
+
+_RECORD_SIZE_AT: Final = ENVELOPE.offset("record_size")
+_LISTPACK_HEADER: Final = 6
 
 
 class Replay:
@@ -146,6 +156,9 @@ class Replay:
                 return ""
         old = self._row(place)
         value = change.joined(old)
+        longer = _head_size(value) - _head_size(old) if change.table == STREAMS and old else 0
+        if longer:  # the record that is lost made the head of the row longer
+            value = change.joined(bytes(longer) + old if longer > 0 else old[-longer:])
         if change.table == STREAMS and len(value) > HEADER_SIZE and key_of(value) != key_of(old):
             value = record_only(value)  # what follows the first entry of a tail is nothing alone
         tables.change(*place, value)
@@ -157,3 +170,10 @@ class Replay:
             return self.tables.get(*place) or b""
         except CorruptionError:
             return b""
+
+
+def _head_size(row: bytes) -> int:
+    """Return where a row of `streams` goes on after the count of its tail, which begins that."""
+    record_size = int.from_bytes(row[_RECORD_SIZE_AT : _RECORD_SIZE_AT + 2], "big")
+    at = HEADER_SIZE + record_size + _LISTPACK_HEADER
+    return at + (2 if row[at : at + 1] < b"\x80" else 3)  # the count has 7 or 13 bits

@@ -367,6 +367,23 @@ def test_repair_keeps_the_node_that_was_sealed_in_a_record_that_is_damaged(
     assert ("lost: stream 's': 5 entries" in lines) == (kept == 20)
 
 
+def test_repair_keeps_a_tail_whose_head_became_longer_in_a_damaged_record(tmp_path: Path) -> None:
+    """From 128 entries on, their count takes another byte."""
+    path = tmp_path / "store"
+
+    def work() -> None:
+        one = streamkeep.open(path)
+        for number in range(132):
+            one.xadd("s", {"n": number})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(work)
+    damage(path, 128)
+    repaired = repair(path, tmp_path / "new")
+    assert "lost: stream 's': 1 entry" in str(repaired.report.lines())
+    assert entries(tmp_path / "new") == [one for one in range(132) if one != 127]
+
+
 def test_repair_reads_the_journal_of_a_store_without_checkpoints(store: Path) -> None:
     damage(store, 15)
     (store / "steady").unlink()
