@@ -30,8 +30,9 @@ from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.format.node import check, node, ranges
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import PAGE_LISTPACK
-from streamkeep.recovery.fsck.source import open_source
+from streamkeep.recovery.fsck.source import PAGE_SIZES, open_source
 from streamkeep.recovery.pages.raw_pages import scan_pages
+from streamkeep.recovery.pages.tree import PageFile
 from streamkeep.recovery.salvage import repair as repairs
 from streamkeep.tools.cli import main
 
@@ -268,8 +269,7 @@ def _check(what: str, path: Path) -> None:
     if what == "scan":
         with open_source(path) as source:
             assert source.tables is None
-            pages = source.raw_pages()
-            assert pages is not None
+            pages = PageFile(source.folder, PAGE_SIZES[-1])
             for _ in scan_pages(pages, lambda page: page > 1, lambda pages: None):
                 pass
     elif what == "repair":

@@ -21,6 +21,7 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.rows.extension import with_section, without_section
 from streamkeep.transfer.loading.staged import Load
+from streamkeep.transfer.loading.tables import Row
 
 MODES: Final[tuple[Sync, ...]] = ("commit", "interval", "none")
 BAD = b"\xff\xfe"  # is not UTF-8
@@ -203,7 +204,8 @@ def test_an_aborted_transaction_costs_a_load_nothing(opened: Open) -> None:
         with store.transaction() as txn:
             txn.xadd("other", {"n": 1})
             txn.abort()  # it empties the cache
-        incoming.append([(number, 0, [b"n", b"1"]) for number in range(1, 10)])
+        rows: list[Row] = [(number, 0, [b"n", b"1"]) for number in range(1, 10)]
+        incoming.append(rows)
         load.publish()
     assert store.xinfo_stream("s")["radix-tree-keys"] == 3
 
