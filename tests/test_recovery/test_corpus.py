@@ -301,6 +301,7 @@ CASES: Final[dict[str, Recipe]] = {
         lambda raw: raw.put_value(keys.STREAMS, keys.pack_number(ORDERS), b"nothing")
     ),
     "SK002-meta": rows(lambda raw: raw.delete(keys.META, META_FORMAT)),
+    "SK002-remote": rows(lambda raw: raw.put_value(keys.META, META_REMOTE, b"no setting")),
     "SK003-both": meta_pages,
     "SK003-and-steady": all_metas,
     "SK004-nodes": zero_leaf(keys.NODES),
