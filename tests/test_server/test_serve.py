@@ -222,7 +222,7 @@ def test_systemd_hands_over_a_socket_and_learns_the_state(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_a_server_that_any_user_can_reach_says_so(tmp_path: Path) -> None:
     (tmp_path / "pw").write_text("secret\n")
-    (tmp_path / "pw").chmod(0o600)
+    (tmp_path / "pw").chmod(0o600)  # whatever the umask is: else the first line is about it
     for words, warns in (
         (["--socket", str(tmp_path / "k")], False),
         (["--bind", "127.0.0.1:0", "--password-file", str(tmp_path / "pw")], False),
