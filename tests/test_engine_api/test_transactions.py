@@ -204,8 +204,7 @@ def test_an_aborted_transaction_costs_a_load_nothing(opened: Open) -> None:
         with store.transaction() as txn:
             txn.xadd("other", {"n": 1})
             txn.abort()  # it empties the cache
-        rows: list[Row] = [(number, 0, [b"n", b"1"]) for number in range(1, 10)]
-        incoming.append(rows)
+        incoming.append([Row(n, b"s", n, 0, [b"n", b"1"]) for n in range(1, 10)])
         load.publish()
     assert store.xinfo_stream("s")["radix-tree-keys"] == 3
 
