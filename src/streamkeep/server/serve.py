@@ -200,9 +200,10 @@ async def serve(store: Store[bytes], options: Options) -> None:
     source = options.replicaof
     if source is None and not options.readonly and (row := following(store)) is not None:
         source = row.replicaof or None
-    if source is not None:
-        await server.upstream.follow(source)
-    with contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(server.upstream.close)  # before the store, whatever fails
+        if source is not None:
+            await server.upstream.follow(source)
         sockets = list(_sockets(options, stack, settings.shown))
         listening = []
         for one in sockets:
@@ -212,14 +213,13 @@ async def serve(store: Store[bytes], options: Options) -> None:
                     lambda: Connection(server), sock=one, ssl=secured, backlog=_BACKLOG
                 )
             )
+            stack.callback(listening[-1].close)
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
                 loop.add_signal_handler(number, stopped.set)
         http = None
         if options.http is not None:
-            http, settings.shown["http"] = await start_http(store, options, context)
-            http.app.state.more_metrics = lambda: metrics_of(server)
-            http.app.state.is_replica = lambda: settings.refuses_writes
+            http, settings.shown["http"] = await start_http(store, options, context, server)
         _notify("READY=1")
         if options.ready is not None:
             options.ready(server)
@@ -233,7 +233,10 @@ async def serve(store: Store[bytes], options: Options) -> None:
 
 
 async def start_http(
-    store: Store[bytes], options: Options, tls: ssl.SSLContext | None
+    store: Store[bytes],
+    options: Options,
+    tls: ssl.SSLContext | None,
+    server: Server | None = None,
 ) -> tuple[HttpServer, str]:
     """Serve HTTP and the page at `options.http`; return the server, and where it is."""
     assert options.http is not None
@@ -253,6 +256,9 @@ async def start_http(
             "or 0 for any that is free"
         ) from error
     app = create_app(store, options.access, write=options.write, hosts=options.hosts)
+    if server is not None:
+        app.state.more_metrics = lambda: metrics_of(server)
+        app.state.is_replica = lambda: server.settings.refuses_writes  # before the first request
     http = HttpServer(app, sockets, tls=tls)
     await http.start()
     return http, f"{options.http.rpartition(':')[0]}:{sockets[0].getsockname()[1]}"
@@ -276,7 +282,7 @@ def tls_context(certificate: Path, key: Path, authority: Path | None = None) -> 
 
 
 def _sockets(
-    options: Options, stack: contextlib.ExitStack, shown: dict[str, str]
+    options: Options, stack: contextlib.AsyncExitStack, shown: dict[str, str]
 ) -> Iterator[socket.socket]:
     handed = list(_handed_over())
     for one in handed:

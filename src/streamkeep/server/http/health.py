@@ -157,7 +157,7 @@ def metrics(call: Call) -> Response:
 
 def _writes(call: Call) -> bool:
     """Return whether the page is to offer changes."""
-    return call.state.write and call.user.may_write
+    return call.state.write and call.user.may_write and not call.state.is_replica()
 
 
 # --- fsck ---------------------------------------------------------------------------------------
