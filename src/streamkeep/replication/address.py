@@ -53,6 +53,11 @@ def parse_address(text: str) -> Address:
         query = parse_qs(parts.query, strict_parsing=bool(parts.query))
     except ValueError as error:
         raise _refused(text, str(error)) from None
+    host = parts.hostname or "localhost"
+    try:
+        host.encode("idna")  # as the resolver does; what has no UTF-8 could not be shown
+    except UnicodeError as error:
+        raise _refused(text, f"no host has the name {host!r}") from error
     unix = parts.scheme == "unix"
     if parts.scheme not in ("redis", "rediss", "unix") or not (
         parts.path if unix else parts.netloc
@@ -65,7 +70,7 @@ def parse_address(text: str) -> Address:
     if database and not (database.isascii() and database.isdigit() and len(database) < 6):
         raise _refused(text, f"{database!r} is not the number of a database")
     return Address(
-        parts.hostname or "localhost",
+        host,
         _PORT if port is None else port,
         unquote(parts.path) if unix else "",
         parts.scheme == "rediss",

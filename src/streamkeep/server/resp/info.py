@@ -20,6 +20,7 @@ from streamkeep.commands.keys import count_keys
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import FOLLOWING, is_held
 from streamkeep.engine.store.durability import following_of, standby_of
+from streamkeep.format.quoting import shown
 from streamkeep.metrics.prometheus import Labels, Metric, Value
 from streamkeep.replication.address import parse_address
 from streamkeep.server.resp.turn import REDIS_VERSION
@@ -253,6 +254,9 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         role: list[tuple[str, object]] = [("role", "master")]
         if followed is not None:
             up = followed.state == "connected"
+            # It may have words of that server, which are to be no lines of INFO.
+            data = followed.problem.encode("utf-8", "surrogateescape")
+            problem = shown(data) if data else ""
             role = [
                 ("role", "slave"),
                 ("master_host", followed.host),
@@ -264,7 +268,7 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
                 ("slave_repl_offset", followed.offset),
                 ("slave_priority", 0),  # no Sentinel promotes what has only the streams
                 ("slave_read_only", int(server.settings.refuses_writes)),
-                *([("streamkeep_link_problem", followed.problem)] if followed.problem else []),
+                *([("streamkeep_link_problem", problem)] if problem else []),
             ]
         return [
             *role,
