@@ -6,9 +6,10 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -20,10 +21,12 @@ from patience import PATIENCE_S, line_of, wait_until
 from real_redis.server import RealRedis, running_redis
 from resp_peer import Peer
 from streamkeep import StoreError, StoreLockedError
+from streamkeep.format.redis.resp import encode_command
 from streamkeep.replication import Follower, attach, detach, following
 from streamkeep.replication.commands import put_row
 from streamkeep.replication.synchronize import Synchronization
 from streamkeep.server.access import Access
+from streamkeep.server.http.serving import HttpServer
 from test_replication.test_follow import (
     AT_ONCE,
     check_same,
@@ -34,6 +37,7 @@ from test_replication.test_follow import (
     once,
     source,
 )
+from test_replication.test_link import FILE, ID, Primary, sized
 from test_server.conftest import served
 
 pytestmark = pytest.mark.redis
@@ -175,8 +179,24 @@ def test_callers_over_http_only_read(server: RealRedis, store: Path) -> None:
         refused = post()
         assert refused.status_code == 403
         assert "write to the server of which this one is a replica" in refused.text
+        survey = httpx.get(f"http://{at['http']}/store/survey", auth=("default", word))
+        assert survey.json()["write"] is False
         peer.call("REPLICAOF", "NO", "ONE")
         assert post().status_code == 201
+
+
+def test_the_first_caller_over_http_only_reads(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, roles = HttpServer.start, []
+
+    async def start(self: HttpServer) -> None:
+        roles.append(self.app.state.is_replica())
+        await begin(self)
+
+    monkeypatch.setattr(HttpServer, "start", start)
+    with replica(store, http="127.0.0.1:0", replicaof="redis://127.0.0.1:1"):
+        assert roles == [True]
 
 
 def test_clients_that_wait(server: RealRedis, store: Path) -> None:
@@ -469,14 +489,34 @@ def test_a_port_that_is_no_redis(store: Path) -> None:
             thread.join()
 
 
-@pytest.mark.parametrize("words", [("h", "x"), ("h", "99999"), ("h", "-1"), ("h/i", "1")])
-def test_addresses_that_cannot_be_used(words: tuple[str, str], store: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [("h", "x"), ("h", "99999"), ("h", "-1"), ("h/i", "1"), (b"\xff", "1"), ("h" * 64, "1")],
+)
+def test_addresses_that_cannot_be_used(words: tuple[str | bytes, str], store: Path) -> None:
     with replica(store) as peer:
         assert peer.call("REPLICAOF", *words).startswith(b"-ERR ")
         hostile = peer.call("REPLICAOF", b"h\r\n+OK", 1)
         assert hostile.count(b"\r\n") == 1
         peer.call("REPLICAOF", "NO", "ONE")
         assert peer.ask("XADD", "s", "*", "a", "b") is not None
+
+
+@pytest.mark.parametrize("hostile", [b"\rrole:master", b"\xff"])
+def test_words_of_the_server_are_no_lines_of_info(store: Path, hostile: bytes) -> None:
+    def script(server: Primary, client: socket.socket) -> None:
+        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE))
+        words = ("XGROUP", hostile, "s")
+        client.sendall(encode_command("SELECT", 0) + encode_command(*words))
+        while client.recv(4096):
+            pass
+
+    with (
+        closing(Primary(store.parent / "primary", [script])) as server,
+        replica(store, replicaof=f"unix://{server.path}") as peer,
+    ):
+        wait_until(lambda: "unknown subcommand" in problem(peer))
+        assert info(peer)["role"] == "slave"
 
 
 def test_the_end_of_following_does_not_wait_for_a_host_that_is_silent(
@@ -497,6 +537,17 @@ def test_the_end_of_following_does_not_wait_for_a_host_that_is_silent(
         assert peer.call("REPLICAOF", "NO", "ONE") == OK
         assert peer.ask("XADD", "s", "*", "a", "b") is not None
         gone.set()
+
+
+def test_the_end_of_following_while_the_connection_is_dropped(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted = Mock()
+    looks = iter([interrupted, None])  # the other thread drops it after the first look
+    follower = Follower("redis://127.0.0.1:1", store)
+    monkeypatch.setattr(Follower, "_link", property(lambda _: next(looks)), raising=False)
+    follower.end()
+    assert interrupted.interrupt.called
 
 
 def test_no_one_in_the_middle_of_a_file(store: Path) -> None:
@@ -602,6 +653,18 @@ def test_the_server_ends_while_it_follows(server: RealRedis, store: Path) -> Non
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
     check_same(server, store)
+
+
+def test_a_server_that_cannot_begin_follows_no_more(server: RealRedis, store: Path) -> None:
+    """Its store is closed, whose files a thread would use."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        with (
+            pytest.raises(StoreError, match="cannot listen"),
+            replica(store, replicaof=source(server), http=at),
+        ):
+            pass
+    wait_until(lambda: all(one.name != "streamkeep-replica" for one in threading.enumerate()))
 
 
 def test_a_store_that_is_attached_says_whom_it_follows(tmp_path: Path) -> None:

@@ -238,8 +238,9 @@ class Follower:
         follow a server with the store meanwhile.
         """
         self.stop.set()
-        if self._link is not None:
-            self._link.interrupt()
+        link = self._link  # which the other thread may end now
+        if link is not None:
+            link.interrupt()
         with self._busy:
             if self._lock is not None:
                 self._lock.close()
