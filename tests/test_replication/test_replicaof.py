@@ -384,13 +384,15 @@ def test_a_process_that_follows_is_not_disturbed(server: RealRedis, store: Path)
         wait_until(lambda: following_of(store))
         with replica(store) as peer:
             port = port_of(server)
-            for words in (("127.0.0.1", port), ("NO", "ONE")):
-                assert b"another process follows" in peer.call("REPLICAOF", *words)
+            assert b"another process follows" in peer.call("REPLICAOF", "127.0.0.1", port)
+            assert b"--detach" in peer.call("REPLICAOF", "NO", "ONE")
             assert peer.ask("ROLE")[0] == b"master"
             assert peer.ask("XADD", "own", "*", "a", "b") is not None
             peer.call("DEL", "own")
     with replica(store) as peer:
         assert peer.ask("ROLE")[0] == b"master"  # the store follows only when a process does that
+        assert b"--detach" in peer.call("REPLICAOF", "NO", "ONE")
+        assert following_of(store).full == 1
         follow(peer, server)
         with pytest.raises(StoreLockedError, match="another process follows"):
             once(server, store)

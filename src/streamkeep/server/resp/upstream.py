@@ -11,10 +11,12 @@ import asyncio
 import logging
 import os
 import threading
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.commands.words import integer
 from streamkeep.format.core.errors import CommandError, StreamkeepError
+from streamkeep.format.quoting import shown
 from streamkeep.replication import (
     Follower,
     FollowingRow,
@@ -89,7 +91,7 @@ class Upstream:
                 await self._end()
                 if source:
                     await asyncio.to_thread(attach, store, source)
-                else:
+                elif self._source or not self._is_followed_by_another():
                     await asyncio.to_thread(detach, store)
                 self._source = source
             finally:
@@ -97,6 +99,20 @@ class Upstream:
                 self._set_role(self._source)
                 if self._source:
                     self._start()
+
+    def _is_followed_by_another(self) -> bool:
+        """Return False; raise CommandError if the store follows a server, and this one does not.
+
+        To detach it would end what somebody else has set up; this server is a master already.
+        """
+        row = following(self._server.store)
+        if row is not None and not row.replicaof:
+            path = quote(str(self._server.environment.path))
+            raise CommandError(
+                f"`streamkeep follow` has the store follow {row.source}; next: end it, and run "
+                f"`streamkeep follow {quote(row.source)} {path} --detach`"
+            )
+        return False
 
     async def _end(self) -> None:
         if self.follower is not None:
@@ -147,7 +163,9 @@ class Upstream:
                 follower.problem = str(error)
                 new = follower.problem != said
                 if new:
-                    self._server.log(f"{error}; trying again")
+                    data = follower.problem.encode("utf-8", "surrogateescape")
+                    told = shown(data)  # it may have words of the other side
+                    self._server.log(f"{told}; trying again")
                 # Each attempt may have the other server write a file of all that it has.
                 cheap = new or isinstance(error, RefusedError)
                 pause = _RETRY_S if cheap else min(2 * pause, _LONGEST_RETRY_S)
