@@ -183,7 +183,8 @@ class ArchiveWriter:
         ):
             self._unpack(record, segment)
         else:
-            copy_segment(segment, self.out.folder, name)
+            if not self.out.folder.exists(name):  # rows of two streams may name the same file
+                copy_segment(segment, self.out.folder, name)
             self._put_segment(record)
 
     def _put_segment(self, record: manifest.SegmentRecord) -> None:

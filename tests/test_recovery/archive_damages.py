@@ -19,6 +19,7 @@ from streamkeep.format.node.tombstones import mark
 from streamkeep.format.rows.records import encode_file_garbage, encode_number
 from streamkeep.format.rows.retired import encode_former_name, former_name_key
 from streamkeep.format.segment.manifest import (
+    ADOPTED,
     SegmentRecord,
     decode_segment_record,
     encode_erasure,
@@ -142,6 +143,13 @@ def same_sequence(raw: RawStore) -> None:
     put(raw, rows_of(raw)[1]._replace(sequence=1))
 
 
+def same_file(raw: RawStore) -> None:
+    """Have another stream name the file of the first segment."""
+    adopted = rows_of(raw)[0]._replace(stream_number=ORDERS + 1, origin=ADOPTED, sequence=9)
+    put(raw, adopted)
+    raw.put(keys.META, NEXT_SEQUENCE, encode_number(10))
+
+
 def erased(raw: RawStore) -> None:
     for ms, seq in ((1000, 1), (1019, 2), (1019, 3), (3005, 0), (9000, 0)):  # three are there
         raw.put(keys.ERASURES, keys.node_key(ORDERS, ms, seq), encode_erasure(5))
@@ -193,6 +201,7 @@ CASES: Final[dict[str, Recipe]] = {
     "SK306-name": rows(other_name),
     "SK307-counts": rows(counts),
     "SK308-sequence": rows(same_sequence),
+    "SK309-same-file": rows(same_file),
     "SK309-never-was": rows(
         lambda raw: raw.put(keys.ERASURES, keys.node_key(9, 1, 1), encode_erasure(5)),
     ),
