@@ -98,6 +98,10 @@ def made_beside(parent: Folder, name: str, what: str) -> Iterator[Folder]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreLockedError(f"{parent.path / name}: another {what} is making it") from None
+        place = parent.status(f".{name}.{what}")
+        if place is None or not os.path.samestat(place, os.fstat(handle)):
+            # It was that of another process, which has finished since: the copy is in it.
+            raise StoreLockedError(f"{parent.path / name}: another {what} has just made it")
         yield folder
     finally:
         os.close(handle)

@@ -24,6 +24,8 @@ from stopped import killed_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.whole_store.copying import made_beside
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import NODES
 from streamkeep.recovery import backup, compact, restore
@@ -199,6 +201,23 @@ def test_two_backups_to_one_target_at_once_are_refused(store: Store, tmp_path: P
     backup(store, target)
     assert isinstance(caught[0], errors.StoreLockedError)
     assert_sound(target)
+
+
+def test_a_copy_that_was_finished_before_its_folder_was_locked_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening the folder and locking it, another process may give it its name."""
+    parent = Folder(tmp_path, outside=True)
+
+    def finish_first(handle: int, operation: int) -> None:
+        (tmp_path / ".copy.backup").rename(tmp_path / "copy")
+
+    monkeypatch.setattr("fcntl.flock", finish_first)
+    with (
+        pytest.raises(errors.StoreLockedError, match="has just made it"),
+        made_beside(parent, "copy", "backup"),
+    ):
+        pytest.fail("the folder of the finished copy was given out")
 
 
 def test_a_damaged_store_gives_no_backup_and_keeps_the_earlier_one(
