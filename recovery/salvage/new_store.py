@@ -1,7 +1,8 @@
 """The new store that repair writes, by the engine: it derives all that can be derived.
 
 The store is made in the folder `.NAME.repair` beside its place, and gets its name when it is whole.
-If the process is killed, that folder and `.NAME.found-...` remain and may be removed.
+If the process is killed, that folder and `.NAME.found` remain; the next repair to that place begins
+them again, and they may be removed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import lmdb
@@ -52,14 +52,13 @@ def new_store(path: Path, modes: Modes) -> Iterator[NewStore]:
     try:
         files.create_folder(path.parent)
         parent = Folder(path.parent, outside=True, like=modes.copied())
-        with (
-            made_beside(parent, path.name, "repair") as folder,
-            TemporaryDirectory(prefix=f".{path.name}.found-", dir=path.parent) as scratch,
-        ):
+        with made_beside(parent, path.name, "repair") as folder:
+            scratch = f".{path.name}.found"
             try:
                 for left in folder.names():
                     folder.remove_any(left)
-                out = NewStore(folder, Folder(Path(scratch), outside=True))
+                parent.remove_any(scratch)
+                out = NewStore(folder, parent.make_folder(scratch))
                 try:
                     yield out
                     out.flush()
@@ -69,6 +68,7 @@ def new_store(path: Path, modes: Modes) -> Iterator[NewStore]:
                 parent.sync()
             finally:
                 parent.remove_any(folder.path.name)
+                parent.remove_any(scratch)
     except lmdb.Error as error:
         raise translate(error) from error
     except OSError as error:

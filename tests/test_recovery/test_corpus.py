@@ -9,6 +9,7 @@ changes nothing.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from inside import checkpoint_now, flush_each_commit
 from raw_store import RawStore, Recipe, codes, raw_store, rows
 from segments import archive, some
 from specimens import shown
+from stopped import killed_at
 from streamkeep import recovery, transfer
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint_file import position_of
@@ -610,3 +612,12 @@ def test_a_lost_place_of_the_archive_is_reported(tmp_path: Path) -> None:
     assert codes(path) == ["SK002"]
     [line] = repair(path, tmp_path / "repaired").report.lines()
     assert line.startswith("lost: where the archive is also kept: the row is damaged")
+
+
+def test_a_killed_repair_leaves_nothing_that_the_next_one_keeps(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "repaired"
+    archive_damages.build(path)
+    killed_at("segment:begun", lambda: repair(path, target))
+    assert len(os.listdir(tmp_path)) == 3
+    assert repair(path, target).findings == []
+    assert sorted(os.listdir(tmp_path)) == ["repaired", "store"]
