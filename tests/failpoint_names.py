@@ -104,6 +104,7 @@ NAMES: Final = (
     "ship-restore:segment",  # a segment is
     "ship-restore:written",  # all is; it has no checkpoint yet
     "ship-restore:named",  # the store has its name
+    "standby:written",  # LMDB has some commits; they are not published yet
     "standby:committed",  # LMDB has some commits; files that they outdate are still there
     "standby:applied",  # some commits of a piece are in the standby
     "standby:noted",  # the copy is noted as its own; it is not promoted yet

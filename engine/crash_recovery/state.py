@@ -270,7 +270,9 @@ def _why_torn(
         return ""  # removed by hand: a loss of pages does not remove names
     if control is None or not control.same_mount:
         return _MOVED
-    if position is not None and control.made < position.commit_number:
+    older = position is not None and control.made < position.commit_number
+    # A standby publishes after LMDB's commit what no journal has. It may have been killed between.
+    if position is not None and older and (position.file_number or control.copied):
         return f"journal/{CONTROL_FILE} is older than commit {position.commit_number} of data.mdb"
     return ""
 

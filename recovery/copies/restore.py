@@ -462,8 +462,8 @@ def fetch_segment(target: Target, record: SegmentRecord, store: Folder) -> bool:
     size = target.objects.size(name)
     if size is None:
         return False
-    store.remove(stored)
     with segment_output(store, stored) as output:
         for offset in range(0, size, _BATCH_BYTES):
             output.write(target.objects.read(name, offset, min(_BATCH_BYTES, size - offset)))
+        store.remove(stored)  # not before: the target may not answer
     return True

@@ -256,6 +256,7 @@ class Standby(PieceFollower):
                 context.image = -1
                 journal.log.go_to(*position)
                 context.forget()
+            failpoints.hit("standby:written")
             control.publish(position.commit_number)  # last: the journal does not have it
             return outdated
 

@@ -674,6 +674,24 @@ def test_a_standby_that_is_killed_goes_on(open_store: Open, tmp_path: Path) -> N
         following.close()
 
 
+def test_a_standby_that_is_killed_before_it_publishes_a_commit_has_it(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """Nothing else has the commit: no journal, and no checkpoint yet."""
+    store = open_store()
+    target, place = str(tmp_path / "target"), tmp_path / "standby"
+    store.xadd("s", {"n": "1"})
+    ship(store, target)
+    Standby(target, place).close()
+    store.xadd_many("s", [{"n": str(n)} for n in range(50)])
+    ship(store, target)
+    killed_at("standby:written", lambda: Standby(target, place).run(once=True))
+    with streamkeep.open(place, readonly=True) as reader:
+        assert describe(reader) == describe(store)
+    Standby(target, place).close()
+    assert_sound(place)
+
+
 def test_status_names_copies_and_standbys(
     open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
