@@ -221,8 +221,11 @@ class Numbers:
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers in ascending order."""
         for word in sorted(self._words):
-            start = word << _WORD
-            yield from (one for one in range(start, start + _IN_WORD + 1) if one in self)
+            bits = int.from_bytes(self._words[word], "little")
+            while bits:  # not each place: a word of a hostile store has one number
+                lowest = bits & -bits
+                yield (word << _WORD) + lowest.bit_length() - 1
+                bits ^= lowest
 
 
 def numbers_in(tables: Tables, table: int) -> Iterator[int]:
