@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
@@ -22,7 +23,7 @@ from streamkeep.format.core.id_codec import Id, unpack_id
 from streamkeep.format.node import envelope as envelopes
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import Slot, validate
-from streamkeep.format.node.envelope import Envelope
+from streamkeep.format.node.envelope import Envelope, decode_envelope
 from streamkeep.format.node.node import NodeIds, tombstone_slots
 from streamkeep.format.rows import extension, records
 from streamkeep.format.rows.retention import retention_of
@@ -112,7 +113,7 @@ class StreamWriter:
         for node in self._in_order(number, self._sound(number, tail)):
             highest = node.ids.last_slot
             self._append(name, node)
-        for node in self._damaged_tail(number, highest):
+        for node in self._damaged_tail(number, record, highest):
             self._append(name, node)
         stream = written(self.out.txn(), name)
         self._count_losses(number, record, stream.record.length)
@@ -238,7 +239,9 @@ class StreamWriter:
         if last is not None:
             yield last
 
-    def _damaged_tail(self, number: int, highest: Id) -> Iterator[Node]:
+    def _damaged_tail(
+        self, number: int, record: records.StreamRecord, highest: Id
+    ) -> Iterator[Node]:
         """Yield the entries above all others of the tail in a damaged row, up to the damage."""
         db_key = keys.pack_number(number)
         value = self.found.noted(placement.DAMAGED[keys.STREAMS] + db_key)
@@ -258,6 +261,11 @@ class StreamWriter:
             following = slots[len(known) :]
             end = StreamId(following[0].ms, following[0].seq) if following else None
             loss.ranges.append((first_unread(known, key), end))
+            with suppress(CorruptionError):
+                old = records.decode_stream_record(decode_envelope(before, "row").record, "row")
+                added = record.entries_added - old.entries_added
+                if loss.entries is not None:
+                    loss.entries = max(0, added - len(following))
         yield from _nodes_of(more)
 
     # --- losses -------------------------------------------------------------------------------
@@ -274,7 +282,8 @@ class StreamWriter:
             loss.ranges += holes
         counted = loss is not None and (loss.ranges or self.source.loses)
         if loss is not None and counted and loss.entries is not None:
-            loss.entries = max(0, int(missing))
+            # Fewer than were added: deletions are lost as well, whose entries are there again.
+            loss.entries = max(0, int(missing)) if missing >= loss.entries else None
 
     def _holes_of(self, number: int) -> list[IdRange]:
         ranges: list[IdRange] = []

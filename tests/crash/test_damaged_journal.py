@@ -384,6 +384,29 @@ def test_repair_keeps_a_tail_whose_head_became_longer_in_a_damaged_record(tmp_pa
     assert entries(tmp_path / "new") == [one for one in range(132) if one != 127]
 
 
+def test_repair_tells_of_an_entry_that_is_lost_together_with_deletions(tmp_path: Path) -> None:
+    """The entries whose deletion is lost are there again, so the length lacks nothing."""
+    path = tmp_path / "store"
+
+    def work() -> None:
+        one = streamkeep.open(path)
+        for number in range(30):
+            one.xadd("s", {"n": number}, f"1-{number}")
+        with one.transaction() as txn:
+            txn.xadd("s", {"n": 30}, "1-30")
+            txn.xdel("s", "1-3", "1-4")
+        for number in range(31, 34):
+            one.xadd("s", {"n": number}, f"1-{number}")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(work)
+    damage(path, 31)
+    repaired = repair(path, tmp_path / "new")
+    assert entries(tmp_path / "new") == [one for one in range(34) if one != 30]
+    lost = "lost: stream 's': an unknown number of entries, from 1-30 up to but not including 1-31"
+    assert lost in repaired.report.lines()
+
+
 def test_repair_reads_the_journal_of_a_store_without_checkpoints(store: Path) -> None:
     damage(store, 15)
     (store / "steady").unlink()
