@@ -239,7 +239,11 @@ def _examine(store: Folder, handle: int, slot: CheckpointSlot | None) -> State:
     published = control is not None and control.same_mount and not control.copied
     published = published and len(read_meta_pages(handle)) == 2  # otherwise LMDB opens no file
     if published and control is not None:
-        ends = [way.end for way in (checkpoint, data) if way is not None]
+        ways = [way for way in (checkpoint, data) if way is not None]
+        if checkpoint is not None and data is not None:
+            if checkpoint.slot.commit_number > data.slot.commit_number:
+                ways = [data]  # of a standby that has begun anew: its checkpoint is of before
+        ends = [way.end for way in ways]
         # A killed process leaves one record more at most. Otherwise the number was damaged: a
         # reader would hide commits, and the next writer overwrite them.
         published = max(ends, default=0) <= control.made + 1

@@ -654,6 +654,29 @@ def test_a_standby_begins_anew(open_store: Open, tmp_path: Path) -> None:
     assert_sound(place)
 
 
+def test_a_standby_that_began_anew_at_an_earlier_commit_is_read_when_it_is_closed(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    target, place = str(tmp_path / "target"), tmp_path / "standby"
+    store.xadd("s", {"n": "1"})
+    ship(store, target)
+    restore_copy(target, tmp_path / "second")
+    for n in range(50):
+        store.xadd("s", {"n": str(n)})
+    ship(store, target)
+    Standby(target, place).close()
+    with streamkeep.open(tmp_path / "second") as second:
+        ship(second, target, take_over=True)
+        second.xadd("s", {"m": "last"})
+        ship(second, target)
+        following = Standby(target, place)
+        following.run(once=True)
+        following.close()
+        with streamkeep.open(place, readonly=True) as reader:
+            assert describe(reader) == describe(second)
+
+
 def test_a_standby_that_is_killed_goes_on(open_store: Open, tmp_path: Path) -> None:
     """Its recovery goes back to a checkpoint, and it applies the rest again."""
     store = open_store()
