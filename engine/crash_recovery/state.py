@@ -240,9 +240,8 @@ def _examine(store: Folder, handle: int, slot: CheckpointSlot | None) -> State:
     published = published and len(read_meta_pages(handle)) == 2  # otherwise LMDB opens no file
     if published and control is not None:
         ways = [way for way in (checkpoint, data) if way is not None]
-        if checkpoint is not None and data is not None:
-            if checkpoint.slot.commit_number > data.slot.commit_number:
-                ways = [data]  # of a standby that has begun anew: its checkpoint is of before
+        if checkpoint and data and checkpoint.slot.commit_number > data.slot.commit_number:
+            ways = [data]  # of a standby that has begun anew: its checkpoint is of before
         ends = [way.end for way in ways]
         # A killed process leaves one record more at most. Otherwise the number was damaged: a
         # reader would hide commits, and the next writer overwrite them.
