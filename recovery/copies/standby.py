@@ -37,6 +37,7 @@ from streamkeep.engine.txn.begin import CheckpointNeeded
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.format.copies.head import Generation
 from streamkeep.format.copies.piece import Commit, Piece
+from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import (
     CorruptionError,
@@ -48,6 +49,7 @@ from streamkeep.format.core.keys import META, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import PUT, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
+from streamkeep.format.rows.records import encode_number
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import SUFFIX
 from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
@@ -205,11 +207,17 @@ class Standby(PieceFollower):
     def _take_base(self, generation: Generation) -> None:
         """Replace all rows by those of a base, in one transaction: readers see it at once."""
         rows = self.target.base(generation, self.target.rows(generation.name))
+        # Of two checkpoints of one epoch, that of the higher commit counts: a later opening would
+        # go back to the history that this one leaves.
+        goes_back = generation.base_commit < self.place[0]
 
         def write(txn: lmdb.Transaction[bytes]) -> set[str]:
             tables = self.context.tables
             before = _paths(txn, tables)
             own = {one: txn.get(one, None, tables[META]) for one in _OWN}
+            if goes_back:
+                body = encode_number(self.context.epoch + 1)
+                own[META_EPOCH] = with_checksum(META, META_EPOCH, body)
             for handle in tables.values():
                 txn.drop(handle, delete=False)
             for name in rows.parts:
@@ -223,6 +231,10 @@ class Standby(PieceFollower):
 
         position = LogPosition(0, 0, generation.base_chain, generation.base_commit)
         self._write(write, position, generation.begun_ms, generation.name)
+        if goes_back:
+            self.context.epoch += 1
+            cast(Journal, self.context.journal).epoch += 1
+            self.environment.make_checkpoint(strict=True)
 
     def _write(
         self,

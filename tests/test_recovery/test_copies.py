@@ -654,9 +654,10 @@ def test_a_standby_begins_anew(open_store: Open, tmp_path: Path) -> None:
     assert_sound(place)
 
 
-def test_a_standby_that_began_anew_at_an_earlier_commit_is_read_when_it_is_closed(
+def test_a_standby_that_began_anew_at_an_earlier_commit_stays_there(
     open_store: Open, tmp_path: Path
 ) -> None:
+    """Closed, read and promoted: its checkpoint of the history before has a higher commit."""
     store = open_store()
     target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.xadd("s", {"n": "1"})
@@ -675,6 +676,10 @@ def test_a_standby_that_began_anew_at_an_earlier_commit_is_read_when_it_is_close
         following.close()
         with streamkeep.open(place, readonly=True) as reader:
             assert describe(reader) == describe(second)
+        promote(place)
+        with streamkeep.open(place) as promoted:
+            assert describe(promoted) == describe(second)
+    assert_sound(place)
 
 
 def test_a_standby_that_is_killed_goes_on(open_store: Open, tmp_path: Path) -> None:
