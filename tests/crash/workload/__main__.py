@@ -54,6 +54,7 @@ def main() -> int:
             only = "".join(f" --only {kind}" for kind in options.only)
             print(f"FAILED in round {played} of seed {seed + number}, in {place}:\n{failure}")
             print(f"again: python -m tests.crash.workload --seed {seed + number} --stores 1{only}")
+            print(f"before: {figures}")
             return 1
         shutil.rmtree(place)
     print(figures)

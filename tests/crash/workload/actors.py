@@ -96,6 +96,10 @@ class Actor:
         self.random = random.Random(self.seed)
         self._file = os.open(self.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
+    def close(self) -> None:
+        """Close the file of notes, in the process that has forked the one which writes them."""
+        os.close(self._file)
+
     # --- notes ------------------------------------------------------------------------------
 
     def _note(self, *words: Any) -> None:

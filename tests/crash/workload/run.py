@@ -248,6 +248,8 @@ class Run:
                 self._notes(name).unlink(missing_ok=True)
         for work in works:
             self.children.append(Child(fork(partial(run, work), work.errors), work))
+            for one in work.actors:
+                one.close()
 
     def noted(self) -> int:
         """Return how much the actors have noted in this round."""
