@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,32 @@ def test_callers_over_http_only_read(server: RealRedis, store: Path) -> None:
         assert survey.json()["write"] is False
         peer.call("REPLICAOF", "NO", "ONE")
         assert post().status_code == 201
+
+
+def test_a_caller_over_http_that_waits_takes_nothing_from_a_replica(
+    server: RealRedis, store: Path
+) -> None:
+    """To take an entry is a write. The store has the group from an earlier copy."""
+    server.call(b"XGROUP", b"CREATE", b"s", b"g", b"$", b"MKSTREAM")
+    once(server, store)
+    word = "a-long-password"
+    options: dict[str, Any] = {"http": "127.0.0.1:0", "write": True, "access": Access(word)}
+    with (
+        served(store, unix=store.parent / "u", **options) as at,
+        Peer(store.parent / "u") as peer,
+        ThreadPoolExecutor() as pool,
+    ):
+        peer.call("AUTH", word)
+        body = {"consumer": "c", "block_ms": 60_000}
+        url = f"http://{at['http']}/groups/s/g/deliver"
+        user = ("default", word)
+        waits = pool.submit(httpx.post, url, json=body, auth=user, timeout=PATIENCE_S)
+        wait_until(lambda: b"name" in peer.call("XINFO", "CONSUMERS", "s", "g"))
+        follow(peer, server)
+        assert waits.result().status_code == 403
+        fill(server, "s", 1)
+        caught_up(server)
+        assert peer.ask("XPENDING", "s", "g")[0] == 0
 
 
 def test_the_first_caller_over_http_only_reads(

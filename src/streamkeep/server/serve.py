@@ -259,6 +259,7 @@ async def start_http(
     if server is not None:
         app.state.more_metrics = lambda: metrics_of(server)
         app.state.is_replica = lambda: server.settings.refuses_writes  # before the first request
+        server.upstream.end_waits = app.state.end_deliveries
     http = HttpServer(app, sockets, tls=tls)
     await http.start()
     return http, f"{options.http.rpartition(':')[0]}:{sockets[0].getsockname()[1]}"

@@ -179,7 +179,9 @@ class EventReply:
         return False
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+async def unless_gone(
+    receive: Receive, work: Coroutine[Any, Any, Result] | asyncio.Future[Result]
+) -> Result:
     """Await a call that may take long; cancel it if the client goes first.
 
     Raises:

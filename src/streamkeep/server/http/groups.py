@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from streamkeep.format.core.errors import NoSuchGroupError
@@ -10,7 +12,7 @@ from streamkeep.server.http.entries import entry_json
 from streamkeep.server.http.events import unless_gone
 from streamkeep.server.http.overview import group_facts, now_ms
 from streamkeep.server.http.routes import Call, Found, route
-from streamkeep.server.http.wire import checked_number, id_members, name_member
+from streamkeep.server.http.wire import Problem, checked_number, id_members, name_member
 
 _MOST: Final = 1000  # entries or IDs of one request
 _MOST_BLOCK_MS: Final = 300_000
@@ -116,13 +118,24 @@ async def deliver(call: Call) -> Found:
         ),
         max_size=_MAX_BYTES,
     )
-    found: Any = await (
-        delivery
-        if block is None  # a caller that goes while it waits gets none
-        else unless_gone(call.request.receive, delivery)
-    )
+    found: Any = await (delivery if block is None else _waiting(call, delivery))
     entries = found[0][1] if found else []
     return {"entries": [entry_json(one) for one in entries]}
+
+
+async def _waiting(call: Call, delivery: Coroutine[Any, Any, Any]) -> object:
+    """Await a delivery; a caller that goes while it waits gets none, nor does one of a replica."""
+    task, waiting = asyncio.ensure_future(delivery), call.state.deliveries
+    waiting.add(task)
+    try:
+        return await unless_gone(call.request.receive, task)
+    except asyncio.CancelledError:
+        if task in waiting:  # the server ends
+            raise
+        hint = "write to the server of which this one is a replica"
+        raise Problem(403, "this server has become a replica", hint=hint) from None
+    finally:
+        waiting.discard(task)
 
 
 @route("POST /groups/{KEY}/{GROUP}/ack", "xack", body=_IDS)

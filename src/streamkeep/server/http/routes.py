@@ -53,6 +53,7 @@ class State:
         reading: to be held while a page is read, so that threads are left for short requests.
         event_streams: how many clients follow a stream.
         is_replica: returns whether no client may write at present.
+        deliveries: tasks that wait for entries of a group, to take them.
         more_metrics: returns further figures for Prometheus.
         stopping: event streams end, within a second.
     """
@@ -77,8 +78,16 @@ class State:
         self.checker: Any = None  # a `health.Checker`, from `create_app` on
         self.event_streams = 0
         self.is_replica: Callable[[], bool] = bool
+        self.deliveries: set[asyncio.Task[Any]] = set()
         self.more_metrics: Callable[[], list[Metric]] = list
         self.stopping = False
+
+    def end_deliveries(self) -> None:
+        """End the requests that wait to take entries: the server becomes a replica."""
+        ended = list(self.deliveries)
+        self.deliveries.clear()  # which tells them why
+        for task in ended:
+            task.cancel()
 
 
 class Call(wire.Parameters):

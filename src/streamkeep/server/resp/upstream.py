@@ -29,6 +29,8 @@ from streamkeep.replication.address import parse_address
 from streamkeep.server.resp.encoder import error_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from streamkeep.server.resp.server import Server
 
 _RETRY_S: Final = 2.0
@@ -54,12 +56,14 @@ class Upstream:
     Attributes:
         follower: it follows with this; None for a server that is no replica.
         user, password: of its next connection (`masteruser`, `masterauth`).
+        end_waits: ends what waits over HTTP to take entries, which is a write.
     """
 
     def __init__(self, server: Server) -> None:
         self.follower: Follower | None = None
         self.user = ""
         self.password = os.environ.get("REDISCLI_AUTH", "")
+        self.end_waits: Callable[[], None] = lambda: None
         self._server = server
         self._source = ""
         self._changing = asyncio.Lock()
@@ -125,8 +129,9 @@ class Upstream:
 
     def _start(self) -> None:
         server = self._server
+        self.end_waits()
         for client in list(server.clients.values()):
-            if client.blocked is not None:  # it may wait to take entries, which is a write
+            if client.blocked is not None:  # it may wait to take entries, too
                 server.blocked.end(client.blocked, _UNBLOCKED)
                 client.close()
                 client.flush()
