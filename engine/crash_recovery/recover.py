@@ -137,7 +137,7 @@ def prepare(
     if slot is None:
         is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
     state = examine(store, slot)
-    state = state._replace(made=max(state.made, _made_before(store, state)))
+    state = state._replace(made=max(state.made, _made_before(store, slot, state)))
     way = None
     if not state.healthy and (slot is not None or state.unreadable(follows=False)):
         way = choose(state, store, force)
@@ -160,21 +160,18 @@ def prepare(
     _replace_control_file(journal, LogPosition(0, 0, 0, way.end), durable)
 
 
-def _made_before(store: Folder, state: State) -> int:
-    """Return the newest commit that a recovery knew of which was killed before its checkpoint.
+def _made_before(store: Folder, slot: CheckpointSlot | None, state: State) -> int:
+    """Return the newest commit that a recovery knew of after which no checkpoint can be read.
 
     It may have lost commits, as its caller had chosen, or after a power loss. Nothing else says so.
     """
-    if state.data is None:
+    if slot is None or state.data is None or state.data.slot.epoch == slot.epoch:
         return 0
-    slot = state.data.slot
     handle = store.open(DATA_FILE)
     try:
-        meta = meta_of(slot)
-        if stored_identity(handle, meta)[0] == slot.epoch:
-            return 0
-        lost = decode_recovery(stored_meta(handle, meta, META_RECOVERY)).lost
-        return slot.commit_number + lost
+        body = stored_meta(handle, meta_of(state.data.slot), META_RECOVERY)
+        done = decode_recovery(body)
+        return done.checkpoint_commit + done.replayed + done.lost
     except CorruptionError:  # whoever reads that row gets the error
         return 0
     finally:

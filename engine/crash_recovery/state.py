@@ -296,11 +296,14 @@ def _data_slot(
     """Return the checkpoint that LMDB's newest commit will be when it is synced.
 
     Args:
-        slot: the newest checkpoint, which has the identity of the store.
+        slot: the newest checkpoint that can be read. It may be of the epoch before: a recovery was
+            killed before its own, or that one is damaged.
     """
-    if slot is None:
+    try:
         epoch, store_uuid = stored_version.stored_identity(handle, meta)
-    else:
+    except CorruptionError:
+        if slot is None:
+            raise
         epoch, store_uuid = slot.epoch, slot.store_uuid
     return CheckpointSlot(
         epoch,

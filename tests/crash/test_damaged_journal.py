@@ -268,6 +268,32 @@ def test_a_recovery_that_is_killed_forgets_nothing_that_was_on_disk(
             streamkeep.open(copy)
 
 
+@pytest.mark.parametrize("flush", [flush_now, lambda _: None])
+def test_damage_to_the_checkpoint_of_a_recovery_loses_no_commit_after_it(
+    store: Path, flush: Callable[[streamkeep.Store[bytes]], object]
+) -> None:
+    """The checkpoint before is of another epoch, whose journal is gone."""
+
+    def work() -> None:
+        one = streamkeep.open(store)
+        for number in range(ALL, ALL + 5):
+            one.xadd("s", {"n": number})
+        flush(one)
+        one.xadd("s", {"n": ALL + 5})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(work)
+    newest = slot_of(store)
+    steady = store / "steady"
+    data = bytearray(steady.read_bytes())
+    data[data.index(newest.encode()) + 20] ^= 4
+    steady.write_bytes(data)
+    assert slot_of(store).epoch < newest.epoch
+    assert entries(store) == list(range(ALL + 6))
+    assert lost(store) == 0
+    assert not errors(store)
+
+
 def test_the_commits_that_a_recovery_gave_up_are_counted_also_if_it_is_killed(store: Path) -> None:
     damage(store, 15)
     killed_at("checkpoint:pinned", lambda: streamkeep.open(store, force_recovery="checkpoint"))
