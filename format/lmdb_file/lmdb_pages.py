@@ -51,6 +51,7 @@ _DATABASE: Final = struct.Struct("<IHHQQQQQ")
 DATABASE_SIZE: Final = 48
 FREE_AT: Final = 40  # offset of the free list's record in a meta page
 MAIN_AT: Final = 88  # offset of the main database's record
+INTEGER_KEY: Final = 8  # the only flag of a record, and only of the free list's
 
 
 class Database(NamedTuple):

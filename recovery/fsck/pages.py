@@ -116,6 +116,10 @@ class PageWalk:
 
     def _walk(self, tree: Tree, name: str) -> Iterator[Finding]:
         database = tree.database
+        flags = lmdb_pages.INTEGER_KEY if tree is self.tables.free else 0
+        if database.flags != flags:
+            problem = f"flags {database.flags} in its record, expected {flags}"
+            yield finding("SK004", name, problem)
         if database.root is None:
             if any(database[1:6]):
                 yield finding("SK007", name, "it is empty, but its counters are not 0")

@@ -21,7 +21,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import CONSUMERS, GROUPS, KEYS, PEL, RETIRED
-from streamkeep.format.lmdb_file.lmdb_pages import DATABASE_SIZE, FREE_AT
+from streamkeep.format.lmdb_file.lmdb_pages import DATABASE_SIZE, FREE_AT, MAIN_AT
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.pages.tree import PageFile, Tables
@@ -62,6 +62,31 @@ def test_rows_of_a_leaf_with_a_damaged_header_come_back(
     """Their own checksums hold: nothing is lost."""
     damage.data[leaves(specimen, table)[0] * PAGE + at] ^= 0x55
     damage.write(tmp_path / "store")
+    assert repair(tmp_path / "store", tmp_path / "new").report.lines() == []
+    assert shown(tmp_path / "new") == specimen.state
+
+
+@pytest.mark.parametrize("record", ["the free list", "the main database", "`keys`"])
+@pytest.mark.parametrize("bit", [2, 4])
+def test_flags_that_no_tree_of_a_store_has_are_found(
+    specimen: Specimen, tmp_path: Path, record: str, bit: int
+) -> None:
+    """LMDB would compare keys in another way, or take a value for a tree."""
+    damage = Damage(specimen, random.Random(0))
+    if record == "`keys`":
+        with open_source(specimen.path) as source:
+            assert source.tables is not None
+            stored = source.tables.main.find(b"keys")[0]
+            at = damage.data.index(stored, next(source.tables.main.leaves()).number * PAGE)
+    else:
+        metas, _ = read_metas(Folder(specimen.path))
+        at = metas[-1].commit_number % 2 * PAGE
+        at += FREE_AT if record == "the free list" else MAIN_AT
+    damage.data[at + 4] ^= bit
+    damage.write(tmp_path / "store")
+    found = [str(one) for one in recovery.check(tmp_path / "store") if one.code == "SK004"]
+    assert len(found) == 1
+    assert f"{record}: flags" in found[0]
     assert repair(tmp_path / "store", tmp_path / "new").report.lines() == []
     assert shown(tmp_path / "new") == specimen.state
 
