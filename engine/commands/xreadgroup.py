@@ -143,7 +143,8 @@ def xreadgroup(
         if claims:
             most, min_idle = budget.left(delivery.most), delivery.min_idle
             if min_idle is None:
-                due = claimable_dead(txn, stream, group, most, int(PAIRS), delivery.owned)
+                owned, reader = delivery.owned, consumer.number
+                due = claimable_dead(txn, stream, group, most, int(PAIRS), owned, reader)
             else:
                 now_ms = txn.now_ms()
                 due = claimable(txn, stream, group, min_idle, now_ms, most, int(PAIRS))

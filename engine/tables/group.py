@@ -140,6 +140,12 @@ class Group(CachedRow):
         self._names.pop(consumer.number, None)
         self.record.consumers -= 1
 
+    def remove_idle(self, number: int) -> None:
+        """Remove the consumer with a number, unless it has something pending."""
+        consumer = self._owner(number)
+        if consumer is not None and not consumer.pending:
+            self.remove_consumer(consumer)
+
     def hold(self, consumer: group_records.Consumer, lease: int) -> None:
         """Note under which lease a consumer is given entries from now on; 0 for none.
 

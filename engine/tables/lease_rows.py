@@ -135,6 +135,10 @@ class Deliveries:
                 found.append(consumer)
         return found
 
+    def is_ended(self, consumer: int) -> bool:
+        """Return whether all leases of a consumer that has one are dead."""
+        return all([self._is_dead(lease) for lease in self._leases[consumer]])
+
     def dead_of(self, consumer: int) -> Iterator[list[Nack]]:
         """Yield the NACKs of a consumer that were delivered under dead leases, page by page.
 
