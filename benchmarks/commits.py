@@ -136,6 +136,7 @@ def processes(report: Report, size: Size) -> None:
             report.figure("  against one", turn.rate / rates[0], "times")
         if name != _WORKERS:
             report.figure("  slowest hundredth of the calls", turn.p99_us / 1000, "ms", most=15)
+            report.figure("  longest call", turn.worst_us / 1000, "ms")
     for command in ("xadd", "xrevrange"):
         with scratch() as folder:
             each = _turns(folder / "store", command, size.turn)

@@ -67,6 +67,7 @@ class Turn(NamedTuple):
 
     rate: float  # calls per second together; of a producer and workers, entries that are done
     p99_us: float  # of the slowest process
+    worst_us: float  # the longest call of all: waiting for other processes, above all
     cpu_us: float  # processor time of all of them for a call
 
 
@@ -108,7 +109,8 @@ class _Roles:
         used = time.process_time_ns() - used
         took.sort()
         p99 = took[len(took) * 99 // 100] if took else 0
-        return {"begin": begin, "end": end, "calls": len(took), "p99_ns": p99, "cpu_ns": used}
+        figures = {"calls": len(took), "p99_ns": p99, "worst_ns": max(took, default=0)}
+        return {"begin": begin, "end": end, "cpu_ns": used, **figures}
 
     def _xadd(self, number: int) -> bool:
         return bool(self.store.xadd(_KEY, _entry(number)))
@@ -200,9 +202,9 @@ class _Build:
         else:
             begin = min(one["begin"] for one in found)
         seconds = (max(one["end"] for one in found) - begin) / 1e9
-        slowest = max(one["p99_ns"] for one in found) / 1000
+        slowest, worst = (max(one[name] for one in found) / 1000 for name in ("p99_ns", "worst_ns"))
         calls = sum(one["calls"] for one in found)
-        return Turn(calls / seconds, slowest, used / 1000 / calls)
+        return Turn(calls / seconds, slowest, worst, used / 1000 / calls)
 
     def _line(self, one: subprocess.Popen[str]) -> str:
         assert one.stdout is not None
@@ -230,6 +232,7 @@ def _figures(found: list[list[Turn]]) -> dict[str, Any]:
     for name, turns in zip(("old", "new"), found, strict=False):
         figures[f"{name}_per_s"] = median(one.rate for one in turns)
         figures[f"{name}_p99_us"] = median(one.p99_us for one in turns)
+        figures[f"{name}_worst_us"] = median(one.worst_us for one in turns)
     if len(found) == 2:
         ratios = [new.rate / old.rate for old, new in zip(*found, strict=True)]
         figures |= {"ratio": median(ratios), "lowest": min(ratios), "highest": max(ratios)}
@@ -241,8 +244,10 @@ def _line(row: str, figures: dict[str, Any]) -> str:
     if "ratio" in figures:
         text += f"{figures['new_per_s']:>10,.0f}/s  {figures['ratio']:.2f}"
         text += f" ({figures['lowest']:.2f} to {figures['highest']:.2f})"
-    p99 = [f"{figures[name]:,.0f}" for name in ("old_p99_us", "new_p99_us") if name in figures]
-    return f"{text}  p99 {', '.join(p99)} us"
+    for title, name in (("p99", "p99_us"), ("longest", "worst_us")):
+        both = [figures[which] for which in (f"old_{name}", f"new_{name}") if which in figures]
+        text += f"  {title} {', '.join(f'{one:,.0f}' for one in both)} us"
+    return text
 
 
 def main() -> None:

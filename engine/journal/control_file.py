@@ -18,6 +18,7 @@
     128   when the newest sync of the journal began, in ns of CLOCK_MONOTONIC
     136   the same of the newest one that has ended well
     144   the same two numbers of checkpoints
+    160   since when the process waits for the write lock that comes after the next one; 0: none does
 
 The first two numbers are written under the write lock and only rise. The file number is written
 before a commit of that file counts. So a reader that takes a commit number first and the file
@@ -75,6 +76,7 @@ _INODE: Final = 12
 _NAMED: Final = 13
 JOURNAL_SYNC: Final = 16
 CHECKPOINT_SYNC: Final = 18
+_WAITING: Final = 20
 
 
 class ControlFile:
@@ -246,6 +248,14 @@ class ControlFile:
     def set_slice_end(self, monotonic_ns: int) -> None:
         """Tell those that wait for the write lock when to look again."""
         self._try_word(_SLICE_END, monotonic_ns)  # without room, they look more often
+
+    def waiting_since(self) -> int:
+        """Return since when a process waits for its turn to write; 0 if none is known to wait."""
+        return self._words[_WAITING]
+
+    def set_waiting_since(self, monotonic_ns: int) -> None:
+        """Tell the others since when this process waits, or that it does no more (0)."""
+        self._try_word(_WAITING, monotonic_ns)  # without room, they may go first
 
     def wanted(self) -> int:
         return self._words[_WANTED]

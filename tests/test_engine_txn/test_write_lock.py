@@ -22,6 +22,8 @@ from streamkeep.format.core.errors import StoreLockedError
 
 pytestmark = pytest.mark.usefixtures("plain_locks")
 
+ROUNDS = 10
+
 
 @contextmanager
 def ended(child: int) -> Iterator[None]:
@@ -243,6 +245,53 @@ def test_a_process_that_writes_all_the_time_leaves_no_other_one_out(tmp_path: Pa
             os.write(go[1], b".")
             assert os.waitpid(child, 0)[1] == 0
         assert store.xlen("s") == 100
+
+
+def test_who_waits_for_longest_is_the_next(tmp_path: Path) -> None:
+    """And not the process that has just used the lock, which is awake."""
+    path = tmp_path / "store"
+    ready, go = os.pipe(), [os.pipe(), os.pipe()]
+
+    def work(number: int) -> None:
+        with Store(path, sync="none") as own:
+            own.xadd("other", {"f": "v"})  # so that it has all that a commit needs
+            for _ in range(ROUNDS):
+                os.write(ready[1], b".")
+                os.read(go[number][0], 1)
+                own.xadd("s", {"of": number})
+
+    first = 0
+    with Store(path, sync="none") as store:
+        control = lock_of(store)._control
+        children = [child_of(lambda number=number: work(number)) for number in (0, 1)]  # type: ignore[misc]
+        with ended(children[0]), ended(children[1]):
+            for _ in range(ROUNDS):
+                for _ in children:
+                    os.read(ready[0], 1)
+                with store.transaction() as txn:
+                    os.write(go[0][1], b".")
+                    wait_until(lambda: children[0] in lock_of(store).wait.users())
+                    os.write(go[1][1], b".")
+                    wait_until(lambda: control.waiting_since() != 0)
+                    txn.xadd("s", {"of": "this process"})
+                store.xadd("s", {"of": "this process, again"})
+                wait_until(lambda: store.xlen("s") % 4 == 0)
+                _, *order = [entry.fields[b"of"] for entry in store.xrange("s")][-4:]
+                first += order == [b"0", b"1", b"this process, again"]
+            for child in children:
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert first > ROUNDS // 2  # not always: one that the system keeps from running loses its turn
+
+
+def test_a_process_that_was_killed_while_it_waited_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", sync="none") as store:
+        store.xadd("s", {"n": 1})
+        control = lock_of(store)._control
+        control.set_waiting_since(1)
+        lock_of(store).release_idle()
+        store.xadd("s", {"n": 2})
+        assert control.waiting_since() == 0
+        assert lock_of(store).wait.users() == []
 
 
 def test_any_thread_may_end_a_transaction(tmp_path: Path) -> None:
