@@ -221,7 +221,8 @@ class GroupCommands(ReadCommands[Text]):
             claim_dead: first take over what processes that have died had pending, and what `xnack`
                 has returned, but never what a live process has, however long it works. A call
                 that waits takes it within milliseconds of the death. Entries have four parts, as
-                above. "owned": only what the dead had, not what `xnack` has returned.
+                above. "owned": only what the dead had, not what `xnack` has returned; and a dead
+                consumer with nothing pending is removed at once, instead of a day later.
                 Not together with `claim_min_idle_time`. See `streamkeep.open(lease=...)`.
             max_count: return at most this many entries of all streams together.
             max_size: stop when the reply would have about this many bytes in Redis's protocol.

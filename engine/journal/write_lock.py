@@ -222,15 +222,16 @@ class WriteLock:
         """Sleep, but not past the end of a slice; return 1 where none lasts."""
         now = time.monotonic_ns()
         left = self._control.slice_end() - now
-        if left > 2 * _SPIN_NS:
+        lasts = 2 * _SPIN_NS < left <= SLICE_NS  # not by another clock, as in a time namespace
+        if lasts:
             time.sleep(min(left - _SPIN_NS, _STEP_NS) / 1e9)
-        elif spins and (left > -_SPIN_NS or now - began < _SPIN_NS):
+        elif spins and (-_SPIN_NS < left <= SLICE_NS or now - began < _SPIN_NS):
             time.sleep(0)
             return 0
         else:
             time.sleep(_POLL_S if now - began < _STILL_NS else _STILL_POLL_S)
         self.wait.check()
-        return int(left <= 2 * _SPIN_NS)
+        return 0 if lasts else 1
 
     def _try(self, handle: int) -> bool:
         """Take a file lock if it is free: flock(2) would wait without a limit."""

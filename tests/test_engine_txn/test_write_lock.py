@@ -283,11 +283,16 @@ def test_who_waits_for_longest_is_the_next(tmp_path: Path) -> None:
     assert first > ROUNDS // 2  # not always: one that the system keeps from running loses its turn
 
 
-def test_a_process_that_was_killed_while_it_waited_keeps_nobody_waiting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slice_ns", [0, 10**15], ids=["its clock", "another clock"])
+def test_a_process_that_was_killed_while_it_waited_keeps_nobody_waiting(
+    tmp_path: Path, slice_ns: int
+) -> None:
+    """Not even one in another time namespace, whose clock may show any time."""
     with Store(tmp_path / "store", sync="none") as store:
         store.xadd("s", {"n": 1})
         control = lock_of(store)._control
         control.set_waiting_since(1)
+        control.set_slice_end(time.monotonic_ns() + slice_ns)
         lock_of(store).release_idle()
         store.xadd("s", {"n": 2})
         assert control.waiting_since() == 0
