@@ -131,33 +131,37 @@ def xreadgroup(
         if budget.used_up:
             break
         stream, group = found[index]
-        consumer = group.make_consumer(delivery.consumer_name, txn.now_ms())
         if isinstance(position, tuple):
             claims = False  # also for the following streams, as in Redis
+            consumer = group.make_consumer(delivery.consumer_name, txn.now_ms())
             group.saw(consumer, txn.now_ms())
             budget.begin_stream(name)
             entries = _history(txn, stream, group, consumer, position, delivery, budget)
             result.append([name, entries])
             continue
+        if delivery.owned:
+            known = group.find_consumer(delivery.consumer_name)  # a queue makes it for a job only
+        else:
+            known = group.make_consumer(delivery.consumer_name, txn.now_ms())
         due: list[tuple[Nack, object]] = []
         if claims:
             most, min_idle = budget.left(delivery.most), delivery.min_idle
             if min_idle is None:
-                owned, reader = delivery.owned, consumer.number
+                owned, reader = delivery.owned, 0 if known is None else known.number
                 due = claimable_dead(txn, stream, group, most, int(PAIRS), owned, reader)
             else:
                 now_ms = txn.now_ms()
                 due = claimable(txn, stream, group, min_idle, now_ms, most, int(PAIRS))
         if due or has_above(stream, group.last_id()):
-            group.saw(consumer, txn.now_ms())
+            consumer = group.see_consumer(delivery.consumer_name, txn.now_ms())
             budget.begin_stream(name)
             entries = _take_over(txn, group, consumer, due, delivery, budget)
             extra = (0, 0) if claims else ()
             entries += _deliver(txn, stream, group, consumer, delivery, len(entries), budget, extra)
             budget.end_stream(len(entries))
             result.append([name, entries])
-        else:
-            idle.append((group, consumer))
+        elif known is not None:
+            idle.append((group, known))
     for group, consumer in idle:
         if result or not lazy:
             group.saw(consumer, txn.now_ms())

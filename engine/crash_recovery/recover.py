@@ -171,7 +171,8 @@ def _made_before(store: Folder, slot: CheckpointSlot | None, state: State) -> in
     try:
         body = stored_meta(handle, meta_of(state.data.slot), META_RECOVERY)
         done = decode_recovery(body)
-        return done.checkpoint_commit + done.replayed + done.lost
+        end = done.checkpoint_commit + done.replayed
+        return end + done.lost if state.data.slot.commit_number == end else 0  # it has ended
     except CorruptionError:  # whoever reads that row gets the error
         return 0
     finally:

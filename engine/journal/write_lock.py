@@ -38,7 +38,7 @@ _STEP_NS: Final = 500_000  # of a wait for the end of a slice, to apply what was
 _POLL_S: Final = 0.0001
 _STILL_NS: Final = 100_000_000  # of a wait, after which it looks less often
 _STILL_POLL_S: Final = 0.001
-_DEFERS: Final = 20  # looks, after which a process that waits for longer must have been killed
+_DEFERS: Final = 20  # looks at a free turn, after which one that waits for longer must be dead
 _flock: Final = fcntl.flock
 _TRY: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
@@ -116,9 +116,11 @@ class WriteLock:
         if self.kept:
             return
         now = time.monotonic_ns()
-        close = not durable and now - self._used < _CLOSE_NS
-        # Not 0: a process that was once kept from running would wait for each of _BURST commits.
-        self._following = min(self._following + 1, 2 * _BURST) if close else self._following // 2
+        since = now - self._used
+        if not durable and since < _CLOSE_NS:
+            self._following = min(self._following + 1, 2 * _BURST)
+        else:  # one that was only kept from running would wait for each of its next commits
+            self._following = 0 if durable or since > SLICE_NS else self._following // 2
         try:
             waits = self._control.waiting_since() != 0
             if waits or not (self._try(self._turn) and self._try(self._handle)):
@@ -128,7 +130,7 @@ class WriteLock:
                 now = time.monotonic_ns()
         finally:
             _flock(self._turn, _UNLOCK)
-        if self._following >= _BURST:
+        if self._following >= _BURST and since < _CLOSE_NS:
             self._keep(now)
 
     def release(self) -> None:
@@ -183,7 +185,9 @@ class WriteLock:
                 unkept = 0
                 continue
             self._wakeup.acquire(True, _LOOK_S if self._control.is_shared() else _LOOK_ALONE_S)
-            if time.monotonic_ns() >= self._slice_end and self._threads.acquire(False):
+            now = time.monotonic_ns()
+            unused = self._control.is_shared() and now - self._used > _CLOSE_NS
+            if (unused or now >= self._slice_end) and self._threads.acquire(False):
                 try:
                     if self.kept and not self._closed:
                         self.release_idle()
@@ -202,14 +206,16 @@ class WriteLock:
         looks = 0
         while True:
             since = control.waiting_since()
-            if not since or began <= since or looks > _DEFERS:
-                if self._try(self._turn):
+            if self._try(self._turn):
+                if not since or began <= since or looks > _DEFERS:
                     if since:
                         control.set_waiting_since(0)  # the others say so again
                     return
-                if not since or began < since:
-                    control.set_waiting_since(began)
-            looks += self._pause(began, False)
+                _flock(self._turn, _UNLOCK)
+                looks += 1
+            elif not since or began < since:
+                control.set_waiting_since(began)
+            self._pause(began, False)
 
     def _take_lock(self) -> None:
         """Wait for the lock, and apply meanwhile what its holder has committed."""
@@ -218,20 +224,20 @@ class WriteLock:
             self._follow()
             self._pause(began, True)
 
-    def _pause(self, began: int, spins: bool) -> int:
-        """Sleep, but not past the end of a slice; return 1 where none lasts."""
+    def _pause(self, began: int, spins: bool) -> None:
+        """Sleep, but not past the end of a slice."""
         now = time.monotonic_ns()
         left = self._control.slice_end() - now
-        lasts = 2 * _SPIN_NS < left <= SLICE_NS  # not by another clock, as in a time namespace
-        if lasts:
+        if left > SLICE_NS:
+            left = -SLICE_NS  # by another clock, as in a time namespace
+        if left > 2 * _SPIN_NS:
             time.sleep(min(left - _SPIN_NS, _STEP_NS) / 1e9)
-        elif spins and (-_SPIN_NS < left <= SLICE_NS or now - began < _SPIN_NS):
+        elif spins and (left > -_SPIN_NS or now - began < _SPIN_NS):
             time.sleep(0)
-            return 0
+            return
         else:
             time.sleep(_POLL_S if now - began < _STILL_NS else _STILL_POLL_S)
         self.wait.check()
-        return 0 if lasts else 1
 
     def _try(self, handle: int) -> bool:
         """Take a file lock if it is free: flock(2) would wait without a limit."""

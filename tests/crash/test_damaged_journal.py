@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -268,14 +269,16 @@ def test_a_recovery_that_is_killed_forgets_nothing_that_was_on_disk(
             streamkeep.open(copy)
 
 
-@pytest.mark.parametrize("flush", [flush_now, lambda _: None])
-def test_damage_to_the_checkpoint_of_a_recovery_loses_no_commit_after_it(
-    store: Path, flush: Callable[[streamkeep.Store[bytes]], object]
+def with_damaged_checkpoint(
+    store: Path, flush: Callable[[streamkeep.Store[bytes]], object], force: Any = None
 ) -> None:
-    """The checkpoint before is of another epoch, whose journal is gone."""
+    """Recover a store, append five and one entry, die, and damage the checkpoint of the recovery.
+
+    The checkpoint before is of another epoch, whose journal is gone.
+    """
 
     def work() -> None:
-        one = streamkeep.open(store)
+        one = streamkeep.open(store, force_recovery=force)
         for number in range(ALL, ALL + 5):
             one.xadd("s", {"n": number})
         flush(one)
@@ -289,9 +292,34 @@ def test_damage_to_the_checkpoint_of_a_recovery_loses_no_commit_after_it(
     data[data.index(newest.encode()) + 20] ^= 4
     steady.write_bytes(data)
     assert slot_of(store).epoch < newest.epoch
+
+
+@pytest.mark.parametrize("flush", [flush_now, lambda _: None])
+def test_damage_to_the_checkpoint_of_a_recovery_loses_no_commit_after_it(
+    store: Path, flush: Callable[[streamkeep.Store[bytes]], object]
+) -> None:
+    with_damaged_checkpoint(store, flush)
     assert entries(store) == list(range(ALL + 6))
     assert lost(store) == 0
     assert not errors(store)
+
+
+def test_nor_does_it_count_a_loss_again_that_was_told(store: Path) -> None:
+    damage(store, 15)
+    with_damaged_checkpoint(store, flush_now, "checkpoint")
+    assert entries(store) == [*range(ALL - 6), *range(ALL, ALL + 6)]
+    assert lost(store) == 0
+
+
+def test_and_without_the_control_file_it_is_an_error(store: Path) -> None:
+    """Nothing says that `data.mdb` is whole, but its epoch says that it is newer."""
+    with_damaged_checkpoint(store, lambda _: None)
+    (store / "journal" / "head").unlink()
+    for boot in (nullcontext, another_boot):
+        with boot():
+            assert "SK024" in str(errors(store))
+            with pytest.raises(RecoveryNeededError, match="were made and would be lost"):
+                streamkeep.open(store)
 
 
 def test_the_commits_that_a_recovery_gave_up_are_counted_also_if_it_is_killed(store: Path) -> None:

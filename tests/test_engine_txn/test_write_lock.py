@@ -214,6 +214,32 @@ def test_a_lock_is_kept_for_commits_that_follow_each_other_closely(tmp_path: Pat
             wait_until(lambda: not lock._awake)  # the thread that has released it sleeps
 
 
+@pytest.mark.parametrize("sync", ["none", "commit"])
+def test_a_commit_that_comes_later_keeps_no_lock(tmp_path: Path, sync: str) -> None:
+    """Also after many that followed each other closely, beside another process."""
+    path = tmp_path / "store"
+    begun, end = os.pipe(), os.pipe()
+
+    def stay() -> None:
+        with Store(path, sync="none"):
+            os.write(begun[1], b".")
+            os.read(end[0], 1)
+
+    with Store(path, sync="none") as store, Store(path, sync=sync) as other:  # type: ignore[arg-type]
+        child = child_of(stay)
+        with ended(child):
+            os.read(begun[0], 1)
+            lock = lock_of(store)
+            for _ in range(10):
+                while not lock.kept:
+                    store.xadd("s", {"f": "v"})
+                wait_until(lambda: not lock.kept)
+                other.xadd("s", {"f": "v"})
+                assert not lock.kept
+            os.write(end[1], b".")
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_who_waits_for_the_disk_keeps_no_lock(tmp_path: Path) -> None:
     """Not even where a sync takes no time: meanwhile, another process can write."""
     with Store(tmp_path / "store", sync="commit") as store:

@@ -127,14 +127,17 @@ def test_a_death_counts_for_the_jobs_that_were_begun(queue: Queue, lives: Lives)
 def test_consumers_of_dead_workers_do_not_pile_up(queue: Queue, lives: Lives) -> None:
     """Each call that takes a job asks all consumers of the group for their leases."""
     queue.put_many("ab")
+    queue.put("first", priority="high").cancel()
     for number in range(4):
         (job,) = take([queue], b"worker %d" % number, 1, timeout=0)
         assert job.payload == "a"
         lives.die()
-    (job,) = take([queue], b"last", 1, timeout=0)
-    take([queue], b"last", 1, timeout=0)
-    found = queue.store.xinfo_consumers("mails", "jobs")
-    assert [(one["name"], one["pending"]) for one in found] == [(b"last", 2)]
+    queue.put("c", priority="high")
+    for _ in range(3):
+        take([queue], b"last", 1, timeout=0)
+    for stream, pending in (("mails", 2), ("mails:high", 1)):
+        found = queue.store.xinfo_consumers(stream, "jobs")
+        assert [(one["name"], one["pending"]) for one in found] == [(b"last", pending)]
 
 
 def test_a_job_that_was_lost_leaves_no_mark(queue: Queue, lives: Lives) -> None:
