@@ -224,7 +224,8 @@ class Workers:
         with self._path.open() as file:
             file.seek(self._seen)
             text = file.read()
-        for line in text.splitlines():
+        whole, _, _ = text.rpartition("\n")  # a handler may be writing the last line
+        for line in whole.splitlines():
             at, by, name = line.split(" ", 2)
             if name == job and (not session or (int(by) == session) is not others):
                 found.append((int(at), int(by)))

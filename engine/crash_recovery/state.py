@@ -231,11 +231,8 @@ def _examine(store: Folder, handle: int, slot: CheckpointSlot | None) -> State:
             torn = _why_torn(journal, control, slot, None) or f"data.mdb is damaged ({error})"
     if position is not None:
         made = max(made, position.commit_number)
-        known = control is not None and control.same_mount and not control.poisoned
-        # An older control file, put back, says less. And where data.mdb has a later epoch, the
-        # checkpoint of the recovery that began it is damaged, or was not made yet.
-        if known or (slot is not None and _epoch(handle, meta, slot.epoch) > slot.epoch):
-            promised = max(promised, position.commit_number)
+        if control is not None and control.same_mount and not control.poisoned:
+            promised = max(promised, position.commit_number)  # an older file, put back, says less
     if data is not None:
         promised = max(promised, data.slot.commit_number, made if slot is None else 0)
     sure = control is None or (control.same_mount and control.knows_mount)
@@ -291,14 +288,6 @@ def _position(handle: int, meta: MetaPage, slot: CheckpointSlot | None) -> LogPo
         if slot is not None and meta.data[8:] != slot.meta_page[8:]:
             raise
         return LogPosition(0, 0, 0, meta.commit_number)  # no process has written to the store yet
-
-
-def _epoch(handle: int, meta: MetaPage | None, otherwise: int) -> int:
-    """Return the epoch in LMDB's newest commit."""
-    try:
-        return otherwise if meta is None else stored_version.stored_identity(handle, meta)[0]
-    except CorruptionError:  # `_position` or `_way` reports it
-        return otherwise
 
 
 def _data_slot(

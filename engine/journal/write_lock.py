@@ -113,10 +113,12 @@ class WriteLock:
         Raises:
             StoreLockedError: the process that has it is stopped.
         """
-        if self.kept:
-            return
         now = time.monotonic_ns()
         since = now - self._used
+        if self.kept:
+            if since > _CLOSE_NS:
+                self._slice_end = 0  # with others, this commit is the last one of the slice
+            return
         if not durable and since < _CLOSE_NS:
             self._following = min(self._following + 1, 2 * _BURST)
         else:  # one that was only kept from running would wait for each of its next commits
@@ -148,7 +150,8 @@ class WriteLock:
     def release_idle(self) -> None:
         """Release the lock between commits; the caller holds that of the threads."""
         self.kept = False
-        self.release()
+        if self._handle >= 0:  # no commit has just used it
+            _flock(self._handle, _UNLOCK)
 
     # --- keeping it -------------------------------------------------------------------------
 

@@ -311,17 +311,6 @@ def test_nor_does_it_count_a_loss_again_that_was_told(store: Path) -> None:
     assert lost(store) == 0
 
 
-def test_and_without_the_control_file_it_is_an_error(store: Path) -> None:
-    """Nothing says that `data.mdb` is whole, but its epoch says that it is newer."""
-    with_damaged_checkpoint(store, lambda _: None)
-    (store / "journal" / "head").unlink()
-    for boot in (nullcontext, another_boot):
-        with boot():
-            assert "SK024" in str(errors(store))
-            with pytest.raises(RecoveryNeededError, match="were made and would be lost"):
-                streamkeep.open(store)
-
-
 def test_the_commits_that_a_recovery_gave_up_are_counted_also_if_it_is_killed(store: Path) -> None:
     damage(store, 15)
     killed_at("checkpoint:pinned", lambda: streamkeep.open(store, force_recovery="checkpoint"))
