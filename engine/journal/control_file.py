@@ -18,7 +18,7 @@
     128   when the newest sync of the journal began, in ns of CLOCK_MONOTONIC
     136   the same of the newest one that has ended well
     144   the same two numbers of checkpoints
-    160   since when the process waits for the write lock that comes after the next one; 0: none does
+    160   since when a process waits for its turn to write, in ns of CLOCK_MONOTONIC; 0: none does
 
 The first two numbers are written under the write lock and only rise. The file number is written
 before a commit of that file counts. So a reader that takes a commit number first and the file
