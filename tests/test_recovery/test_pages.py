@@ -77,6 +77,7 @@ def test_flags_that_no_tree_of_a_store_has_are_found(
         with open_source(specimen.path) as source:
             assert source.tables is not None
             stored = source.tables.main.find(b"keys")[0]
+            assert stored is not None
             at = damage.data.index(stored, next(source.tables.main.leaves()).number * PAGE)
     else:
         metas, _ = read_metas(Folder(specimen.path))
