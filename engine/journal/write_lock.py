@@ -27,7 +27,7 @@ from streamkeep.engine.system.safe_files import Folder
 
 LOCK_FILE: Final = "write"
 TURN_FILE: Final = "turn"
-SLICE_NS: Final = 4_000_000  # four make 1.2 to 1.4 times as much as with 1 ms, and as with 6
+SLICE_NS: Final = 4_000_000  # four make 1.2 to 1.4 times the cycles of 1 ms, and those of 6 ms
 _LOOK_S: Final = 0.002  # how often a thread looks whether a lock is kept and not used
 _LOOK_ALONE_S: Final = 0.05
 _PATIENCE: Final = 10  # looks, after which it waits until the lock is kept again
