@@ -103,7 +103,7 @@ HOT = [
     "src/streamkeep/jobs/take_call.py",
     "src/streamkeep/jobs/taking.py",
     # The server: what runs for each command of a client.
-    "src/streamkeep/commands/append.py",
+    "src/streamkeep/commands/entries.py",
     "src/streamkeep/commands/read.py",
     "src/streamkeep/commands/command_table.py",
     "src/streamkeep/commands/words.py",

@@ -26,6 +26,7 @@ _KEY: Final = "s"
 _GROUP: Final = "workers"
 _LIVE: Final = 10_000  # entries that XRANGE finds
 _QUIET_MS: Final = 500  # without an entry, after which a worker ends
+_SELDOM: Final = 200  # calls of the others in one of who calls each 10 ms
 
 
 class Row(NamedTuple):
@@ -56,6 +57,10 @@ def _rows() -> dict[str, Row]:
         rows[f"one producer, four workers, {how}"] = Row(
             ("produce", *["work"] * 4), sync, 2 * calls
         )
+    # Whose slowest hundredth is that of the first.
+    rows["xadd each 10 ms beside three that append"] = Row(
+        ("seldom", *["xadd"] * 3), "none", _SELDOM * 200
+    )
     return rows
 
 
@@ -105,6 +110,9 @@ class _Roles:
         while len(took) < calls and call(len(took)):
             end = time.monotonic_ns()
             took.append(end - start)
+            if role == "seldom":
+                time.sleep(0.01)
+                end = time.monotonic_ns()
             start = end
         used = time.process_time_ns() - used
         took.sort()
@@ -115,7 +123,7 @@ class _Roles:
     def _xadd(self, number: int) -> bool:
         return bool(self.store.xadd(_KEY, _entry(number)))
 
-    _produce = _xadd
+    _produce = _seldom = _xadd
 
     def _xadd_xlen(self, number: int) -> bool:
         self.store.xadd(_KEY, _entry(number))
@@ -154,6 +162,8 @@ def _be_member(path: str, sync: str, member: int, role: str, calls: int) -> None
         if role == "xreadgroup, xack":
             roles.store.xadd_many(_KEY, map(_entry, range(calls)))
         wanted = sys.maxsize if role == "work" else calls  # it ends when no more come
+        if role == "seldom":
+            wanted = calls // _SELDOM
         print(json.dumps(roles.measure(role, wanted)), flush=True)
     roles.store.close()
 

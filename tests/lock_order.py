@@ -61,7 +61,7 @@ ORDER: Final = (
     Lock("checkpoint file", "journal/", "the same among processes", file=True),
     Lock(
         "write",
-        "engine/txn/context.py: EngineContext.write_lock",
+        "engine/txn/context.py: EngineContext.thread_lock",
         "changes of rows, the cache of streams and groups, the journal's next log position",
     ),
     Lock("turn file", "journal/turn", "which process waits for the write lock next", file=True),

@@ -93,6 +93,6 @@ def copy_of_killed(store: Store[bytes], path: Path) -> Path:
     """
     environment = environment_of(store)
     assert environment.checkpoints is not None
-    with environment.checkpoints.exclusive(), environment.context.write_lock:
+    with environment.checkpoints.exclusive(), environment.context.thread_lock:
         shutil.copytree(store.path, path, ignore=shutil.ignore_patterns("lock.mdb"))
     return path

@@ -140,7 +140,7 @@ class Checkpoints:
         """Release the pin if no commit follows the newest checkpoint; return whether it did."""
         context = self.context
         with self.lock:
-            if not context.write_lock.acquire(blocking=False):
+            if not context.thread_lock.acquire(blocking=False):
                 return False
             try:
                 if context.memtable.commits:
@@ -152,7 +152,7 @@ class Checkpoints:
                 self.unpin()
                 return True
             finally:
-                context.write_lock.release()
+                context.thread_lock.release()
 
     # --- making a checkpoint ----------------------------------------------------------------
 

@@ -111,7 +111,7 @@ def write_once(
     """Run `run(txn, *args)` and commit; return its reply, without waiting for the disk.
 
     Most commands need nothing but this. If anything must be repaired first, nothing has happened,
-    and `write_with_repairs` runs the command again.
+    and `Environment.write` runs the command again.
 
     Args:
         frees: it makes room.
@@ -121,7 +121,7 @@ def write_once(
     try:
         reply = run_write(context, run, args, False, durable, frees)
     except (CheckpointNeeded, StoreFullError, lmdb.Error):
-        return environment.write_with_repairs(run, args, False, frees, durable)
+        return environment.write(run, *args, durable=durable, frees=frees)
     if not context.keeps_up():
         environment.notice()
     return reply

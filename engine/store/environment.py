@@ -142,17 +142,17 @@ class Environment:
             assert control is not None
             journal = Journal(folder.folder(JOURNAL_FOLDER), control, uuid_bytes, context.epoch)
             try:
-                context.lock = WriteLock(
+                context.write_lock = WriteLock(
                     journal.folder,
                     control,
                     context.wait,
-                    context.write_lock.unlimited(),
+                    context.thread_lock.unlimited(),
                     context.follow,
                 )
                 self.checkpoints = Checkpoints(folder, context, lock, journal)
             except BaseException:
-                if context.lock is not None:
-                    context.lock.close()
+                if context.write_lock is not None:
+                    context.write_lock.close()
                 journal.close()
                 raise
             context.journal = journal
@@ -252,31 +252,19 @@ class Environment:
         command: Callable[[WriteTxn, *Args], Result],
         *args: *Args,
         wait: bool = False,
+        durable: bool = False,
         frees: bool = False,
     ) -> Result:
         """Run `command(txn, *args)` in a write transaction of its own, and commit.
 
-        If the map is full it grows, and the command runs again from the start. Callers that hold no
-        lock use `group_commit.run` instead, to share transactions.
+        If a checkpoint is missing it is made, if the map is full it grows, and the command runs
+        again from the start. For work of the engine: a command of a user comes here only if
+        `command.write_once` finds that one of these has to be done first.
 
         Args:
             wait: return when the commit is on disk.
+            durable: the caller waits for that itself, later.
             frees: the command makes room, so it may use a reserve when the store is at its limit.
-        """
-        return cast(Result, self.write_with_repairs(command, args, wait, frees))
-
-    def write_with_repairs(
-        self,
-        command: Callable[..., object],
-        args: tuple[object, ...],
-        wait: bool,
-        frees: bool,
-        durable: bool = False,
-    ) -> object:
-        """Do what `write` does.
-
-        Args:
-            durable: the caller waits for the disk itself, later.
 
         Callers may hold the archive's lock, or that of the checkpoints. So whatever a commit makes
         due and takes one of these locks is left to `settle`.
@@ -285,7 +273,7 @@ class Environment:
             run_write, self.context, command, args, wait, durable, frees, frees=frees
         )
         self.notice()
-        return result
+        return cast(Result, result)
 
     def run_locked(self, command: Callable[[], Result]) -> Result:
         """Run `command()` under the write lock, with the memtable up to date."""
@@ -579,7 +567,7 @@ class Environment:
         keeps the others open, and an interrupted part is closed again.
         """
         context = self.context
-        with self._checkpoint_lock, context.write_lock.unlimited(), context.gate:
+        with self._checkpoint_lock, context.thread_lock.unlimited(), context.gate:
             context.closed = "the store is closed; next: open it again"
             if self._unclosed is None:
                 self._unclosed = self._parts()
@@ -592,8 +580,8 @@ class Environment:
         if self.checkpoints is not None:
             parts.append(self.checkpoints.close)
         parts += [self.leases.close, self.waiters.close, self.segments.close, self.raw.close]
-        if context.lock is not None:
-            parts.append(context.lock.close)
+        if context.write_lock is not None:
+            parts.append(context.write_lock.close)
         if context.journal is not None:
             parts.append(context.journal.close)
         elif context.log is not None:
@@ -644,7 +632,7 @@ def without_transactions(
     deadline = time.monotonic() + READERS_WAIT_S
     closed_s = _GATE_S
     while True:
-        with context.write_lock, context.gate:
+        with context.thread_lock, context.gate:
             if _is_unread(context, closed_s):
                 context.forget()
                 if checkpoints is not None:

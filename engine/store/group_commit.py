@@ -392,8 +392,8 @@ class GroupCommit:
         for call in calls:
             call.error = None
             try:
-                self._environment.write_with_repairs(
-                    call.run_or_raise, (), call.durable, call.command.frees
+                self._environment.write(
+                    call.run_or_raise, wait=call.durable, frees=call.command.frees
                 )
             except Exception as error:
                 call.error = error

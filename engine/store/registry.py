@@ -209,8 +209,8 @@ class Registry:
             if environment.checkpoints is not None:
                 environment.checkpoints.close_files()
                 environment.checkpoints.journal.abandon()
-            if context.lock is not None:
-                context.lock.close()
+            if context.write_lock is not None:
+                context.write_lock.close()
             if context.control is not None:
                 context.control.abandon()
         if self.environments or self.openings:
@@ -226,9 +226,9 @@ def _end(environment: Environment) -> None:
     if lock is not None and lock.is_removed():
         return  # a temporary folder that the program has removed: nothing is left to save
     if not environment.readonly:
-        if not context.write_lock.acquire(timeout=_PATIENCE_S):
+        if not context.thread_lock.acquire(timeout=_PATIENCE_S):
             return  # a thread is in a transaction
-        context.write_lock.release()
+        context.thread_lock.release()
         if context.pin is not None:
             environment.make_checkpoint()
     others = [one for one in threading.enumerate() if not one.name.startswith("streamkeep")]

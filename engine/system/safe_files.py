@@ -488,20 +488,6 @@ class Folder:
                 self._check(status, kind, name)
 
 
-def copy_file(source: Folder, name: str, target: Folder, new: str) -> None:
-    """Copy a file to a new one, which has holes where the original is zero. It is not synced."""
-    with (
-        os.fdopen(source.open(name), "rb") as reading,
-        os.fdopen(target.replace(new), "wb") as writing,
-    ):
-        while piece := reading.read(_PIECE):
-            if any(piece):
-                writing.write(piece)
-            else:
-                writing.seek(len(piece), os.SEEK_CUR)
-        writing.truncate(reading.tell())
-
-
 def _parts(name: str) -> list[str]:
     parts = name.split("/")
     if not _NO_NAMES.isdisjoint(parts):

@@ -80,11 +80,11 @@ def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = 
 
 def take_write(context: EngineContext, durable: bool = False) -> None:
     """Wait for the write lock, of this process and of all others; `release_write` releases it."""
-    context.write_lock.acquire()
+    context.thread_lock.acquire()
     try:
         context.check_open()
-        if context.lock is not None:
-            context.lock.acquire(durable)
+        if context.write_lock is not None:
+            context.write_lock.acquire(durable)
     except BaseException:
         context.release_write()
         raise

@@ -97,12 +97,12 @@ class EngineContext:
         self.max_bytes = 0  # of pages in use; 0 for no limit
         self.data_handle = -1  # the data file, of a store that may be written
         self.wait = LongWait(WRITE_LOCK)  # for other processes
-        self.lock: WriteLock | None = None  # among processes; None for a read-only store
+        self.write_lock: WriteLock | None = None  # among processes; None for a read-only store
         self.make_locks()
         # Protected by `apply_lock`; while a thread has the write lock, only it changes them.
         self.memtable = Memtable()
         self.image = -1  # the LMDB transaction that `memtable` lies over
-        # Protected by `write_lock`, and changed under `apply_lock`.
+        # Protected by `thread_lock`, and changed under `apply_lock`.
         self.cache: dict[bytes, Stream] = {}
         self.cached_names: dict[bytes, bytes] = {}  # of the streams in `cache`, by their keys
         self.cached_bytes = 0  # of their tails
@@ -111,12 +111,12 @@ class EngineContext:
         self.most_pages = 0  # changed by the biggest commit at most; see `page_memory`
         # Changed under the checkpoint lock. `begin_write` only asks whether there is one.
         self.pin: lmdb.Transaction[bytes] | None = None
-        # Changed under `write_lock` and read without it: an old value is harmless.
+        # Changed under `thread_lock` and read without it: an old value is harmless.
         self.last_commit = -1
         self.bytes_since_checkpoint = 0  # estimated; the checkpointer sets it back
         self.most_size = 0  # of data.mdb, above which a checkpoint is due: see `allow_growth`
         self.erasures = 0  # the number of erasures for which the memory was cleared
-        self.writer = 0  # the thread that holds `write_lock`; compared with the caller only
+        self.writer = 0  # the thread that holds `thread_lock`; compared with the caller only
         # Numbers and flags that are set in one step and need no lock.
         self.retired_bytes = 0  # size of `retired` after the last commit that added to it
         self.refuse_above = 0  # retired bytes above which streams that archive take no entries
@@ -133,7 +133,7 @@ class EngineContext:
     def make_locks(self) -> None:
         """Make the locks; also in a forked child, where threads of the parent may hold the old."""
         store = self.path
-        self.write_lock = PatientLock(make_lock("write", store), self.wait)
+        self.thread_lock = PatientLock(make_lock("write", store), self.wait)
         self.gate = make_lock("gate", store)  # held while the map is resized
         self.apply_lock = make_lock("apply", store)
         # A thread that holds it may take it again: the garbage collector may end a transaction.
@@ -186,10 +186,10 @@ class EngineContext:
 
     def release_write(self) -> None:
         try:
-            if self.lock is not None:
-                self.lock.release()
+            if self.write_lock is not None:
+                self.write_lock.release()
         finally:
-            self.write_lock.release()
+            self.thread_lock.release()
 
     # --- the memtable -----------------------------------------------------------------------
 

@@ -96,8 +96,8 @@ def over_image(store: Store[Any], act: Callable[[], object], *, late: bool = Fal
     """
     context = inside.context_of(store)
     inside.checkpointer_of(store).stop()
-    assert context.lock is not None
-    context.lock.release_idle()
+    assert context.write_lock is not None
+    context.write_lock.release_idle()
     raw = context.raw
 
     def now() -> None:

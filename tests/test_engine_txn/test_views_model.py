@@ -85,7 +85,7 @@ class Process:
 
     def release(self) -> None:
         """Release the lock that a lone process keeps, as its checkpointer would."""
-        lock = inside.context_of(self.store).lock
+        lock = inside.context_of(self.store).write_lock
         if WRITE not in self.views and lock is not None:
             lock.release_idle()
 

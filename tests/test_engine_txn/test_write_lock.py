@@ -50,7 +50,7 @@ def in_a_transaction(path: Path, then: Callable[[], None] = stop) -> None:
 
 
 def lock_of(store: Store[bytes]) -> WriteLock:
-    lock = context_of(store).lock
+    lock = context_of(store).write_lock
     assert lock is not None
     return lock
 
@@ -69,7 +69,7 @@ def test_a_stopped_holder_is_named_to_writers_and_stops_no_reader(tmp_path: Path
             assert store.xlen("s") == 1
             with store.snapshot() as snapshot, Store(path, readonly=True) as again:
                 assert snapshot.xlen("s") == again.xlen("s") == 1
-            assert not context_of(store).write_lock.locked()
+            assert not context_of(store).thread_lock.locked()
             go_on(child)
         store.xadd("s", {"of": "this process"})
         assert store.xlen("s") == 3
@@ -171,7 +171,7 @@ def test_an_interrupted_wait_leaves_the_lock_to_others(tmp_path: Path) -> None:
             with pytest.raises(KeyboardInterrupt):
                 store.xadd("s", {"of": "this process"})
             interrupting.join()
-            assert not context_of(store).write_lock.locked()
+            assert not context_of(store).thread_lock.locked()
             assert lock_of(store).wait.users() == [child]
             go_on(child)
         store.xadd("s", {"of": "this process"})

@@ -16,8 +16,8 @@ import pytest
 from patience import run_threads, wait_until
 from resp_peer import Peer, Running, serving
 from stores import open_at
-from streamkeep.commands.append import run_xadd
 from streamkeep.commands.command_table import BY_NAME, READS, WRITES, Spec
+from streamkeep.commands.entries import run_xadd
 from streamkeep.commands.read import Waiting
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.notify.wait_table import READ

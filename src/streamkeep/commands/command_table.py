@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from streamkeep.commands import append, groups, keys, read, strings
-from streamkeep.commands.append import ids_and_policy
+from streamkeep.commands import entries, groups, keys, read, strings
+from streamkeep.commands.entries import ids_and_policy
 from streamkeep.commands.words import SHOWN, integer, option, text_of, wrong_count
 from streamkeep.engine.commands import xack, xdel, xgroup, xinfo
 from streamkeep.format.core.errors import CommandError
@@ -126,8 +126,8 @@ def _script_keys(words: list[bytes]) -> list[bytes]:
 
 
 SPECS: Final = (
-    Spec("xadd", -5, WRITES, 1, append.run_xadd, creates=True),
-    Spec("xtrim", -4, FREES, 1, append.run_xtrim),
+    Spec("xadd", -5, WRITES, 1, entries.run_xadd, creates=True),
+    Spec("xtrim", -4, FREES, 1, entries.run_xtrim),
     Spec("xdel", -3, FREES, 1, lambda t, w, _: xdel.xdel(t, w[1], w[2:])),
     Spec("xdelex", -5, FREES, 1, lambda t, w, _: xack.xdelex(t, w[1], *ids_and_policy(w, 2))),
     Spec("xlen", 2, READS, 1, read.run_xlen, rights=(0,)),
@@ -139,9 +139,9 @@ SPECS: Final = (
     ),
     Spec("xread", -4, READS, STREAMS, parse=read.parse_xread),
     Spec("xreadgroup", -7, WRITES, STREAMS, parse=read.parse_xreadgroup, rights=(READ,)),
-    Spec("xsetid", -3, WRITES, 1, append.run_xsetid),
-    Spec("xcfgset", -2, WRITES, 1, append.run_xcfgset),
-    Spec("xidmprecord", 5, WRITES, 1, append.run_xidmprecord),
+    Spec("xsetid", -3, WRITES, 1, entries.run_xsetid),
+    Spec("xcfgset", -2, WRITES, 1, entries.run_xcfgset),
+    Spec("xidmprecord", 5, WRITES, 1, entries.run_xidmprecord),
     Spec("xgroup", -2, WRITES, container=True),
     Spec("xgroup|create", -5, WRITES, 2, groups.run_xgroup_create, creates=True),
     Spec("xgroup|setid", -5, WRITES, 2, groups.run_xgroup_setid),

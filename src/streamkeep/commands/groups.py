@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamkeep.commands.append import counted_ids
+from streamkeep.commands.entries import counted_ids
 from streamkeep.commands.replies import NIL_ARRAY, OK, Status
 from streamkeep.commands.words import (
     integer,

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
-from streamkeep.jobs import cancelling, enqueue, layout, state
+from streamkeep.jobs import cancelling, enqueue, finding, layout, state
 from streamkeep.jobs.admission import NORMAL_NUMBER
 from streamkeep.jobs.ending import forget
 from streamkeep.jobs.state import Step, rows_below
@@ -230,7 +230,7 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
     Args:
         key: of the row that says when it is retried.
     """
-    found = cancelling.find(step.txn, step.names, job_id)
+    found = finding.find(step.txn, step.names, job_id)
     if found.state == "delayed":
         reference = layout.pack_time(state.number_in(job_id))
         step.delete_row(layout.due_key(found.due_ms, layout.DELAYED, reference))

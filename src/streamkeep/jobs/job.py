@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from streamkeep.engine.liveness.marks import Marks
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.jobs import codecs, ending, layout
-from streamkeep.jobs.cancelling import find
 from streamkeep.jobs.enqueue import Put
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
+from streamkeep.jobs.finding import find
 from streamkeep.jobs.handler_errors import end_with_error, log_failure
 from streamkeep.jobs.job_calls import NOTHING, begin_all, end_jobs, leave
 from streamkeep.jobs.job_transaction import JobTransaction

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
-from streamkeep.jobs import cancelling, layout
+from streamkeep.jobs import finding, layout
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.dead_letters import Letter, letters
 from streamkeep.jobs.ending import ENDS, parse_result
@@ -243,8 +243,8 @@ _LISTS: Final[dict[ListState, Callable[[Snapshot[Any], Names, int], Iterator[Lis
 
 def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
     """Return a job by its ID; None if there is none, no result of one, and no dead letter."""
-    found = cancelling.find(snapshot, names, job_id)
-    state = cancelling.STATES.get(found.state, "unknown")
+    found = finding.find(snapshot, names, job_id)
+    state = finding.STATES.get(found.state, "unknown")
     if found.place is not None:
         if state == "running":
             return _running_job(snapshot, names, found.place)

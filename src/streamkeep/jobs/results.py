@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.durations import Duration, milliseconds
-from streamkeep.jobs import cancelling, codecs, ending
+from streamkeep.jobs import codecs, ending, finding
 from streamkeep.jobs.errors import JobCancelledError, JobFailedError, NoResultError
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def look_for(core: Core, job_id: str) -> Look:
         stored = ending.load_result(reader, core.names.space, job_id)
         if stored is not None and stored.expires_ms > reader.txn.now_ms():
             return [stored]
-        state = cancelling.find(reader, core.names, job_id).state
-        return [None] if state in cancelling.HAS_ENDED else []
+        state = finding.find(reader, core.names, job_id).state
+        return [None] if state in finding.HAS_ENDED else []
 
     return look
 

@@ -250,7 +250,7 @@ class Step:
         self.txn.xackdel(name, layout.GROUP, place.entry_id, ref_policy="ACKED")
 
     def wake_workers(self, count: int = 1) -> None:
-        """Wake waiting workers after the commit."""
+        """Wake waiting workers after the commit; a new entry does so by itself."""
         self.writer().events.append(Event(self.names.name, layout.GROUP, wait_table.GROUP, count))
 
     def ring(self, bell: bytes) -> None:

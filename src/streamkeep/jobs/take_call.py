@@ -17,7 +17,7 @@ from streamkeep.jobs.job import Job
 from streamkeep.jobs.job_calls import begin_all, end_jobs, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
 from streamkeep.jobs.state import Step, job_id_of
-from streamkeep.jobs.taking import Taken, Taking, pause, take
+from streamkeep.jobs.taking import Taken, Taking, due_in, take
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Sync
@@ -142,7 +142,7 @@ class Take:
             if queue.core.ended_entries.are_there():
                 return 0  # `work` deletes them
             known = None if self._known is None else self._known[queue.name]
-            left = pause(reader, queue.core.names, known)
+            left = due_in(reader, queue.core.names, known)
             if left == 0:
                 return 0
             if left > 0:

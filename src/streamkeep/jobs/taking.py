@@ -4,7 +4,7 @@ Everything that one call takes is one transaction. The schedule is worked off by
 takes next, a bounded number of rows at a time, so that a million jobs that are due at once hold no
 other writer for long.
 
-All functions here run in a transaction, and see `Step`; `pause` reads a snapshot.
+All functions here run in a transaction, and see `Step`; `due_in` reads a snapshot.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> N
 # --- waiting ------------------------------------------------------------------------------------
 
 
-def pause(snapshot: Snapshot[Any], names: layout.Names, known: Collection[bytes] | None) -> int:
+def due_in(snapshot: Snapshot[Any], names: layout.Names, known: Collection[bytes] | None) -> int:
     """Return in how many milliseconds `take` may find something; -1 if only a commit decides."""
     step = Step(snapshot, names)
     settings = step.settings

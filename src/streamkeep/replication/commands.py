@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from streamkeep.commands import append
+from streamkeep.commands import entries
 from streamkeep.commands.strings import STRINGS, find_string
 from streamkeep.engine.commands import keys, rows
 from streamkeep.engine.commands.glob import Glob
@@ -141,7 +141,7 @@ class Following(Replay):
                 stream.set_retention(self._followed.retention)
             if name == b"XADD":  # most of all commands: without a look at the table
                 before = stream.record.entries_added
-                append.replay_xadd(self.txn, words, int(PAIRS))
+                entries.replay_xadd(self.txn, words, int(PAIRS))
                 self.entries += stream.record.entries_added - before
                 return
             # XSETID may begin another stream where the archive has higher IDs, which may come

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
-from streamkeep.commands import append, command_table, keys
+from streamkeep.commands import command_table, entries, keys
 from streamkeep.commands.strings import delete_keys
 from streamkeep.commands.words import integer, wrong_count
 from streamkeep.engine.txn.stream import Stream
@@ -300,7 +300,7 @@ _STREAMS: Final = command_table.by_name(
     and spec.kind != command_table.READS
     and spec.name.upper().encode() not in _DELIVERS
 )
-_REPLAYED: Final = {"xadd": append.replay_xadd, "xtrim": append.replay_xtrim}
+_REPLAYED: Final = {"xadd": entries.replay_xadd, "xtrim": entries.replay_xtrim}
 
 # --- keys of any type ---------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, assert_never
 
 from streamkeep.engine.api.command_base import Key, RangeId, end_bound, start_bound
 from streamkeep.engine.commands.arguments import to_bytes
@@ -171,8 +171,10 @@ def dump(
                 losses = write_commands(source, redis, out.write)
             elif kind == "dump":
                 losses = write_payloads(source, redis, out.write)
-            else:
+            elif kind == "rdb":
                 losses = write_rdb(source, redis, out.write)
+            else:
+                assert_never(kind)
     size = os.path.getsize(name) if name is not None and os.path.isfile(name) else None
     return DumpReport(
         kind,

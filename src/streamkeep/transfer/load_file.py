@@ -29,7 +29,7 @@ from streamkeep.format.quoting import named
 from streamkeep.format.redis.resp import read_commands
 from streamkeep.transfer import stores
 from streamkeep.transfer.aof import CommandFailure, OpenMulti, Replay
-from streamkeep.transfer.formats import LoadFormat, load_format
+from streamkeep.transfer.formats import DELIMITERS, LoadFormat, load_format
 from streamkeep.transfer.loading import tables
 from streamkeep.transfer.loading.staged import Existing
 from streamkeep.transfer.loading.tables import Row, RowError
@@ -322,6 +322,7 @@ class _Loading(Given):
         elif self.kind == "jsonl":
             found = tables.read_jsonl(stream, self.max_line, self.columns)
         else:
+            assert self.kind in DELIMITERS, self.kind
             found = tables.read_csv(stream, self.kind, self.max_line, self.columns)
         rows = choice.rows(row for row in found if row.line >= first)
         if self.sort:

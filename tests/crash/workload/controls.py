@@ -129,8 +129,8 @@ CONTROLS: Final = {
                 with context.apply_lock:
                     context.start_over()
             else:
-                if context.lock is not None:
-                    context.lock.release_idle()
+                if context.write_lock is not None:
+                    context.write_lock.release_idle()
                 failpoints.hit("commit:failed")  # after the look: otherwise few cuts meet a record
                 journal.cut()
 """,

@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
-from streamkeep.jobs import cancelling, codecs, ending
+from streamkeep.jobs import codecs, ending, finding
 from streamkeep.jobs.dead_letters import letter_of
 from streamkeep.jobs.errors import PayloadError
 from streamkeep.jobs.layout import CODEC, GROUP, PAYLOAD, Fields, Names
@@ -101,8 +101,8 @@ def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> 
         return record
     snapshot = snapshot.as_bytes()
     names = Names(record.queue)
-    found = cancelling.find(snapshot, names, record.job)
-    if found.state in cancelling.HAS_ENDED:
+    found = finding.find(snapshot, names, record.job)
+    if found.state in finding.HAS_ENDED:
         return _ended(snapshot, names, record, search)
     args, kwargs = arguments_in(found.fields)
     live = replace(record, status=READY, args=args, kwargs=kwargs)

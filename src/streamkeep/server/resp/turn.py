@@ -248,7 +248,7 @@ class Turn:
             return step.run(txn)
 
         try:
-            reply = self.environment.write_with_repairs(run, (), False, step.frees())
+            reply = self.environment.write(run, frees=step.frees())
         except Exception as error:
             reply = failure_line(error)
         finally:

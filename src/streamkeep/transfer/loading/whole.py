@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, assert_never
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.json_form import from_json
@@ -146,8 +146,10 @@ class WholeLoader:
             self._payloads(stream)
         elif kind == "parquet":
             self._table(tables.read_parquet(stream), "row")
-        else:
+        elif kind == "csv" or kind == "tsv":
             self._table(tables.read_csv(stream, kind, given.max_line), "line")
+        elif kind != "resp":  # whose commands `Replay` runs
+            assert_never(kind)
 
     def publish(self) -> int:
         self._choice.check(may_be_empty=False)
