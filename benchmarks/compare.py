@@ -161,9 +161,8 @@ def _be_member(path: str, sync: str, member: int, role: str, calls: int) -> None
     while sys.stdin.readline():
         if role == "xreadgroup, xack":
             roles.store.xadd_many(_KEY, map(_entry, range(calls)))
-        wanted = sys.maxsize if role == "work" else calls  # it ends when no more come
-        if role == "seldom":
-            wanted = calls // _SELDOM
+        # A worker ends when no more come.
+        wanted = {"work": sys.maxsize, "seldom": calls // _SELDOM}.get(role, calls)
         print(json.dumps(roles.measure(role, wanted)), flush=True)
     roles.store.close()
 
