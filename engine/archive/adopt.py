@@ -10,6 +10,9 @@ the user can adopt it again.
 A segment that the manifest already names is skipped. If its file is missing, the adopted file
 replaces it, and the manifest is unchanged. Entries that were erased from this store do not return:
 a file with such entries is rewritten without them.
+
+From the archive of another store, under a URI, archived segments are taken whole, and of sealed
+ones only what no archived one has. Its manifest knows the present key of a renamed stream.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from streamkeep.engine.archive.garbage import doomed_files
-from streamkeep.engine.archive.iterate import nodes_without
+from streamkeep.engine.archive.iterate import nodes_within, nodes_without
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment, segment_output
 from streamkeep.engine.commands.history import Live, Retired, Source
@@ -43,7 +46,7 @@ from streamkeep.format.core.keys import META, STREAMS, pack_number
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.records import decode_counter, encode_file_garbage, is_safe_path
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord, record_of
-from streamkeep.format.segment.remote import segment_name
+from streamkeep.format.segment.remote import RemoteSegment, parts_of, segment_name
 from streamkeep.format.segment.segment import SUFFIX, Segment, segment_path
 from streamkeep.format.segment.writer import SegmentWriter
 
@@ -67,7 +70,8 @@ class _Target(NamedTuple):
 class _File(NamedTuple):
     place: Path | str
     size: int
-    open: Callable[[], Segment]
+    open: Callable[[], Segment | None]  # None if there is nothing to take from it
+    key: bytes | None = None  # of its stream now; a segment has the key of its time
 
 
 def find_files(places: Iterable[Path | str], max_block_bytes: int) -> list[_File]:
@@ -94,7 +98,7 @@ def find_files(places: Iterable[Path | str], max_block_bytes: int) -> list[_File
 
 
 def _find_remote(uri: str) -> list[_File]:
-    """Return the segments that the manifest of a store's archive names, archived ones first."""
+    """Return the segments of a store's archive; of sealed ones, what no archived one has."""
     parent, _, folder = normal_uri(uri).rpartition("/")
     try:
         UUID(folder)
@@ -106,14 +110,42 @@ def _find_remote(uri: str) -> list[_File]:
     newest = archive.newest()
     if newest is None:
         raise ArgumentError(f"{uri}: there is no archive of a store")
+    manifest = newest[1]
+    keys = {number: stream.key for number, stream in manifest.streams.items()}
     return [
         _File(
             f"{archive.uri}/{one.name}",
             one.record.size_bytes,
-            partial(archive.open, one.record, sealed=one.sealed),
+            partial(_open_part, archive, one, first, last),
+            keys.get(number),
         )
-        for one in sorted(newest[1].segments, key=lambda one: one.sealed)
+        for number in sorted({one.record.stream_number for one in manifest.segments})
+        for first, last, one in parts_of(manifest.of_stream(number))
     ]
+
+
+def _open_part(archive: RemoteArchive, one: RemoteSegment, first: Id, last: Id) -> Segment | None:
+    """Open a segment of a store's archive; make one, in memory, of a part of a sealed one.
+
+    The same part becomes the same bytes each time, so that the archive knows it again.
+    """
+    record = one.record
+    segment = archive.open(record, sealed=one.sealed)
+    if (first, last) == (record.first_id, record.last_id):
+        return segment
+    writer = SegmentWriter(
+        store_uuid=segment.index.store_uuid,
+        stream_number=segment.index.stream_number,
+        key=segment.index.key,
+        created_ms=segment.trailer.created_ms,
+        epoch=segment.trailer.epoch,
+        file_number=segment.trailer.file_number,
+    )
+    data = b"".join(writer.add(node, segment.where) for node in nodes_within(segment, first, last))
+    if writer.entries == 0:
+        return None
+    data += writer.finish()
+    return Segment.open(lambda at, size: data[at : at + size], len(data), segment.where)
 
 
 def adopt(
@@ -141,20 +173,21 @@ def adopt(
     done = 0
     for one in wanted:
         segment = one.open()
-        with ArchiveLock(environment):  # released before the yield: the caller may archive
-            adopted = _adopt_one(environment, one.place, segment, key)
-        environment.settle()
-        yield adopted
-        done += segment.size
+        if segment is not None:
+            with ArchiveLock(environment):  # released before the yield: the caller may archive
+                adopted = _adopt_one(environment, one, segment, key)
+            environment.settle()
+            yield adopted
+        done += one.size
         if progress is not None:
             progress(done, total)
 
 
 def _adopt_one(
-    environment: Environment, path: Path | str, segment: Segment, key: bytes | None
+    environment: Environment, file: _File, segment: Segment, key: bytes | None
 ) -> Adopted:
-    own_uuid = environment.uuid.bytes
-    target = environment.read(_find_target, own_uuid, segment, key)
+    own_uuid, path = environment.uuid.bytes, file.place
+    target = environment.read(_find_target, own_uuid, segment, key, file.key)
     if target.named is not None and _is_there(environment, target.named):
         return Adopted(path, None, 0)
     for problem in segment.check():
@@ -185,7 +218,7 @@ def _adopt_one(
     failpoints.hit("adopt:copied")
     replaced = at_home if gone else None
     record = environment.write(
-        _register, own_uuid, segment, key, where, len(gone), replaced, wait=True
+        _register, own_uuid, segment, key, file.key, where, len(gone), replaced, wait=True
     )
     failpoints.hit("adopt:named")
     return Adopted(path, record, len(gone))
@@ -215,14 +248,21 @@ def _new_path(environment: Environment, target: _Target, segment: Segment) -> tu
             return file_number, where
 
 
-def _find_target(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None) -> _Target:
-    """Return the stream that a segment belongs to; raise CommandError if it does not fit there."""
+def _find_target(
+    txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None, present: bytes | None
+) -> _Target:
+    """Return the stream that a segment belongs to; raise CommandError if it does not fit there.
+
+    Args:
+        key: of the stream that shall get it.
+        present: the key that its stream has by now, where it is known.
+    """
     index, trailer = segment.index, segment.trailer
     first, last = trailer.first_id, trailer.last_id
     body = txn.get_row(META, NEXT_STREAM, "meta")
     following = 1 if body is None else decode_counter(body, "meta")
     ours = index.store_uuid == own_uuid and 0 < index.stream_number < following
-    name = index.key if key is None else key
+    name = next(one for one in (key, present, index.key) if one is not None)
     named = txn.find_stream(name)
     named_number = 0 if named is None else named.number
     known = index.stream_number if ours and key is None else named_number
@@ -269,12 +309,13 @@ def _register(
     own_uuid: bytes,
     segment: Segment,
     key: bytes | None,
+    present: bytes | None,
     path: str,
     erased: int,
     replaced: str | None,
 ) -> SegmentRecord:
     """Write the row of a file that is in place; create the stream if it is missing."""
-    target = _find_target(txn, own_uuid, segment, key)
+    target = _find_target(txn, own_uuid, segment, key, present)
     if target.create:
         txn.create_stream(target.key)
     name = name_of(txn, target.number, [target.key])

@@ -126,6 +126,20 @@ def has_slot_of(ms: int, seq: int, data: bytes, ids: list[Id]) -> bool:
     return any(one == (ms, seq) or has_live(data, ms, seq, *one) for one in ids[start:end])
 
 
+def nodes_within(segment: Segment, start: Id, end: Id) -> Iterator[bytes]:
+    """Yield the nodes of a segment as envelopes, with the entries from `start` to `end` only."""
+    for block in range(segment.seek(*start), segment.seek_last(*end) + 1):
+        for one in segment.block(block):
+            ids = end_ids(one.listpack, one.ms, one.seq)
+            parts = [(one.ms, one.seq, one.listpack)]
+            if ids.first_live < start or ids.last_live > end:
+                parts = cut_node(one.ms, one.seq, one.listpack, start, end, set())
+            for ms, seq, data in parts:
+                yield encode_envelope(
+                    one.number, ms, seq, one.epoch, one.commit_number, b"", data, b""
+                )
+
+
 def nodes_without(segment: Segment, ids: list[Id]) -> Iterator[bytes]:
     """Yield the nodes of a segment as envelopes, without the entries `ids`, which ascend."""
     gone = set(ids)

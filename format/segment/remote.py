@@ -24,7 +24,7 @@ the archive cover it. Until then a reader takes an entry from the archive first.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -149,6 +149,51 @@ def manifest_name(version: int, token: str) -> str:
 
 def checksum_of(data: bytes) -> str:
     return digest64(data).hex()
+
+
+def parts_of(
+    segments: Sequence[RemoteSegment],
+) -> list[tuple[StreamId, StreamId, RemoteSegment]]:
+    """Return where a reader takes the entries of a stream from: ranges of IDs, which ascend.
+
+    An archived segment is taken whole; a sealed one only outside of archived ones.
+    """
+    archived = sorted(
+        (one for one in segments if not one.sealed), key=lambda one: one.record.first_id
+    )
+    parts = [(one.record.first_id, one.record.last_id, one) for one in archived]
+    taken = [(first, last) for first, last, _ in parts]
+    reached: StreamId | None = None
+    for one in sorted(
+        (one for one in segments if one.sealed),
+        key=lambda one: (one.record.first_id, -one.record.entries),
+    ):
+        low, high = one.record.first_id, one.record.last_id
+        if reached is not None:
+            if high <= reached:
+                continue
+            low = max(low, reached.next())
+        parts += [(first, last, one) for first, last in _outside(low, high, taken)]
+        reached = high
+    return sorted(parts, key=lambda part: part[0])
+
+
+def _outside(
+    low: StreamId, high: StreamId, taken: Sequence[tuple[StreamId, StreamId]]
+) -> Iterator[tuple[StreamId, StreamId]]:
+    """Yield the parts of a range that are in none of some sorted ranges."""
+    for first, last in taken:
+        if last < low:
+            continue
+        if first > high:
+            break
+        if first > low:
+            yield low, first.previous()
+        if last >= high:
+            return
+        low = last.next()
+    if low <= high:
+        yield low, high
 
 
 # --- the setting and the head ---------------------------------------------------------------------

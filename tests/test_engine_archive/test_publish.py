@@ -333,6 +333,44 @@ def test_a_lost_store_is_made_again_from_its_archive(open_store: Open, tmp_path:
             list(again.adopt_segments(fleet.as_uri()))
 
 
+def test_a_store_is_made_again_from_an_archive_that_has_replaced_a_part_of_sealed_segments(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = fill(store, 100)
+    store.archive(to=fleet, seal=True)
+    store.xtrim("s", maxlen=60, approximate=False)
+    store.trim_range("s", ids[63], ids[82])  # one node of them is archived
+    store.archive(seal=True)
+    assert len(manifest_of(store, fleet).segments) == 3
+    store.rename("s", "later")
+    store.archive()
+    place = f"{fleet.as_uri()}/{store.uuid}"
+    with streamkeep.open(tmp_path / "again") as again:
+        assert list(again.adopt_segments(place))
+        assert list(again.scan_iter()) == [b"later"]
+        assert shown(again, "later") == ids
+        assert {one.record for one in again.adopt_segments(place)} == {None}
+        assert shown(again, "later") == ids
+
+
+def test_a_renamed_stream_is_adopted_under_its_present_key(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 50, "old")
+    store.xtrim("old", maxlen=0)
+    store.archive(to=fleet)
+    store.rename("old", "new")
+    ids += fill(store, 50, "new")
+    store.xtrim("new", maxlen=0)
+    store.archive()
+    with streamkeep.open(tmp_path / "again") as again:
+        list(again.adopt_segments(f"{fleet.as_uri()}/{store.uuid}"))
+        assert shown(again, "new") == ids
+        assert list(again.scan_iter()) == [b"new"]
+
+
 def test_local_copies_that_cannot_be_removed_are_an_error_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

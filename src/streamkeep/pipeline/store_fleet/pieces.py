@@ -21,7 +21,7 @@ from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.json_form import from_json, json_bytes
 from streamkeep.format.segment.manifest import ADOPTED
-from streamkeep.format.segment.remote import Head, Manifest, RemoteSegment
+from streamkeep.format.segment.remote import Head, Manifest, RemoteSegment, parts_of
 from streamkeep.pipeline.distribution.packing import pack
 from streamkeep.pipeline.source.slices import Slice
 from streamkeep.pipeline.storage.numbered import NumberedFiles
@@ -279,24 +279,7 @@ def new_pieces(
 
 def stream_pieces(member: Member, key: bytes, segments: Sequence[RemoteSegment]) -> Iterator[Slice]:
     """Yield all entries of a stream's segments as pieces, ascending and without overlaps."""
-    archived = sorted(
-        (one for one in segments if not one.sealed), key=lambda one: one.record.first_id
-    )
-    parts = [(one.record.first_id, one.record.last_id, one) for one in archived]
-    taken = [(first, last) for first, last, _ in parts]
-    reached: StreamId | None = None
-    for one in sorted(
-        (one for one in segments if one.sealed),
-        key=lambda one: (one.record.first_id, -one.record.entries),
-    ):
-        low, high = one.record.first_id, one.record.last_id
-        if reached is not None:
-            if high <= reached:
-                continue
-            low = max(low, reached.next())
-        parts += [(first, last, one) for first, last in _outside(low, high, taken)]
-        reached = high
-    for first, last, one in sorted(parts, key=lambda part: part[0]):
+    for first, last, one in parts_of(segments):
         yield replace(whole_segment(member, key, one), start=first, end=last)
 
 
@@ -305,24 +288,6 @@ def whole_segment(member: Member, key: bytes, one: RemoteSegment) -> Slice:
     size, place = (record.raw_bytes, record.entries), (member.store, member.uri)
     ends = (record.first_id, record.last_id)
     return Slice(key, number, *ends, *size, *place, record=record, sealed=one.sealed)
-
-
-def _outside(
-    low: StreamId, high: StreamId, taken: Sequence[tuple[StreamId, StreamId]]
-) -> Iterator[tuple[StreamId, StreamId]]:
-    """Yield the parts of a range that are in none of some sorted ranges."""
-    for first, last in taken:
-        if last < low:
-            continue
-        if first > high:
-            break
-        if first > low:
-            yield low, first.previous()
-        if last >= high:
-            return
-        low = last.next()
-    if low <= high:
-        yield low, high
 
 
 def without_erased(
