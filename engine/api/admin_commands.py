@@ -391,7 +391,7 @@ class AdminCommands(Generic[Text]):
             dropped = segments.drop(self._environment, doomed)
             self._collect_garbage()
             if dropped:
-                publish.publish(self._environment)
+                publish.publish(self._environment, removed=dropped)
         return dropped
 
     # --- privacy ----------------------------------------------------------------------------------

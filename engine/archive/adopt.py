@@ -17,6 +17,7 @@ ones only what no archived one has. Its manifest knows the present key of a rena
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,8 @@ from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord, record_of
 from streamkeep.format.segment.remote import RemoteSegment, parts_of, segment_name
 from streamkeep.format.segment.segment import SUFFIX, Segment, segment_path
 from streamkeep.format.segment.writer import SegmentWriter
+
+log = logging.getLogger("streamkeep")
 
 
 class Adopted(NamedTuple):
@@ -112,15 +115,29 @@ def _find_remote(uri: str) -> list[_File]:
         raise ArgumentError(f"{uri}: there is no archive of a store")
     manifest = newest[1]
     keys = {number: stream.key for number, stream in manifest.streams.items()}
+    parts = [
+        part
+        for number in sorted({one.record.stream_number for one in manifest.segments})
+        for part in parts_of(manifest.of_stream(number))
+    ]
+    taken = {one.name for _, _, one in parts}
+    for one in manifest.segments:
+        if one.name not in taken:
+            log.warning(
+                "%s/%s is left out: it has entries that were trimmed without being archived, and "
+                "their range is that of archived segments; next: adopt this object as a file, "
+                "with another key",
+                archive.uri,
+                one.name,
+            )
     return [
         _File(
             f"{archive.uri}/{one.name}",
             one.record.size_bytes,
             partial(_open_part, archive, one, first, last),
-            keys.get(number),
+            keys.get(one.record.stream_number),
         )
-        for number in sorted({one.record.stream_number for one in manifest.segments})
-        for first, last, one in parts_of(manifest.of_stream(number))
+        for first, last, one in parts
     ]
 
 

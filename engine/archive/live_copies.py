@@ -7,7 +7,8 @@ stay in the store, and nothing in it names a sealed segment: the remote manifest
   is not larger than what it adds, both become one. So a stream has few sealed segments, and each
   entry is rewritten O(log n) times.
 - When the entries of a sealed segment were archived, the segments of the archive replace it.
-- An erasure rewrites sealed segments, as it does those of the archive.
+- An erasure rewrites sealed segments, as it does those of the archive. So does a removal of
+  archived segments, for those of their entries that sealed ones still have.
 
 Memory is bounded by the nodes of one segment. Snapshots last while these are read.
 """
@@ -15,9 +16,10 @@ Memory is bounded by the nodes of one segment. Snapshots last while these are re
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from streamkeep.engine.archive.iterate import cut_node, entries_of, nodes_without
+from streamkeep.engine.archive.iterate import cut_node, entries_of, nodes_within, nodes_without
 from streamkeep.engine.commands.history import history_nodes
 from streamkeep.engine.remote.object_store import put_bytes
 from streamkeep.engine.remote.remote_archive import RemoteArchive
@@ -26,11 +28,19 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables.manifest import erased_ids, take_file_number
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId
+from streamkeep.format.core.errors import MissingSegmentError
 from streamkeep.format.core.id_codec import MAX, Id
+from streamkeep.format.core.keys import STREAMS, pack_number
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.segment.manifest import ARCHIVED, REWRITTEN, SegmentRecord, record_of
-from streamkeep.format.segment.remote import Manifest, RemoteSegment, RemoteStream, segment_name
+from streamkeep.format.segment.remote import (
+    Manifest,
+    RemoteSegment,
+    RemoteStream,
+    outside,
+    segment_name,
+)
 from streamkeep.format.segment.segment import Segment, segment_path
 from streamkeep.format.segment.writer import SegmentWriter
 
@@ -55,45 +65,96 @@ class LiveCopies:
     ) -> None:
         self._environment = environment
         self._remote = remote
-        self._archived = archived
+        self._archived = _by_stream(archived)
+        self._before = _by_stream(one.record for one in before.segments if not one.sealed)
         self.segments = [one for one in before.segments if one.sealed]
         self.written = 0
         self.new_entries = 0
 
     # --- those that are there ---------------------------------------------------------------
 
-    def drop_covered(self) -> None:
-        """Drop the segments whose entries are all within the ranges of archived segments.
+    def leave_out_removed(self, removed: Iterable[SegmentRecord]) -> None:
+        """Rewrite the segments that hold entries of archived segments that were removed.
 
-        An entry of such a range that the archive lacks was deleted before it was archived.
+        Args:
+            removed: such segments, which the last manifest may not have named yet.
         """
-        ranges: dict[int, list[tuple[Id, Id]]] = {}
-        for record in self._archived:
-            ranges.setdefault(record.stream_number, []).append((record.first_id, record.last_id))
-        self.segments = [
-            one
-            for one in self.segments
-            if not self._is_covered(one.record, sorted(ranges.get(one.record.stream_number, [])))
-        ]
+        also = _by_stream(removed)
+        kept = []
+        for one in self.segments:
+            record, number = one.record, one.record.stream_number
+            now = _within(self._archived, record)
+            paths = {each.path for each in now}
+            left = [(record.first_id, record.last_id)]
+            for gone in [*_within(self._before, record), *_within(also, record)]:
+                if gone.path not in paths:
+                    ranges = [(each.first_id, each.last_id) for each in now]
+                    for part in outside(gone.first_id, gone.last_id, ranges):
+                        left = [each for low, high in left for each in outside(low, high, [part])]
+            if left == [(record.first_id, record.last_id)]:
+                kept.append(one)
+            elif (segment := self._open(record)) is not None:
+                nodes = [node for low, high in left for node in nodes_within(segment, low, high)]
+                if nodes:
+                    kept.append(
+                        self._write(number, record.key, nodes, record.origin, record.erased)
+                    )
+        self.segments = kept
 
-    def _is_covered(self, record: SegmentRecord, ranges: list[tuple[Id, Id]]) -> bool:
+    def drop_covered(self, missing: Collection[SegmentRecord]) -> None:
+        """Drop the segments whose entries all were archived, or deleted.
+
+        An entry within the range of an archived segment, which lacks it, was deleted before it was
+        archived. But above all deleted ones, it was trimmed while its stream did not archive, and
+        nothing else has it.
+
+        Args:
+            missing: archived segments that are nowhere.
+        """
+        self.segments = [one for one in self.segments if not self._is_covered(one.record, missing)]
+
+    def _is_covered(self, record: SegmentRecord, missing: Collection[SegmentRecord]) -> bool:
+        number = record.stream_number
+        archived = [one for one in _within(self._archived, record) if one not in missing]
+        ranges: list[tuple[Id, Id]] = [(one.first_id, one.last_id) for one in archived]
         if not ranges or ranges[-1][1] < record.last_id or ranges[0][0] > record.first_id:
             return False
-        if _range_of(ranges, record.first_id) == _range_of(ranges, record.last_id) is not None:
+        if {one.path for one in archived} == {one.path for one in _within(self._before, record)}:
+            return False  # it was looked at then, and kept
+        deleted = self._environment.read(_highest_deleted, number)
+        if len(ranges) == 1 and record.last_id <= deleted:
             return True
-        segment = self._remote.open(record, sealed=True)
-        for number, block in enumerate(segment.index.blocks):
-            if _range_of(ranges, block.first_id) == _range_of(ranges, block.last_id) is not None:
+        segment = self._open(record)
+        if segment is None:
+            return True
+        erased = self._environment.read(erased_ids, number, record.first_id, record.last_id)
+        after = max(record.first_id, StreamId(*deleted))
+        held = (
+            one
+            for each in archived
+            for one in _ids_of(self._environment.segments.open(each), after)
+        )
+        there = next(held, None)
+        for block in range(len(segment.index.blocks)):
+            ends = segment.index.blocks[block]
+            in_one = _range_of(ranges, ends.first_id) == _range_of(ranges, ends.last_id) is not None
+            if in_one and ends.last_id <= deleted:
                 continue
-            for node in segment.block(number):
-                ids = end_ids(node.listpack, node.ms, node.seq)
-                first, last = ids.first_live, ids.last_live
-                if _range_of(ranges, first) == _range_of(ranges, last) is not None:
-                    continue
-                for one in entries_of(node.ms, node.seq, node.listpack):
-                    if _range_of(ranges, one[:2]) is None:
-                        return False
+            for one in _ids_in(segment, block):
+                if _range_of(ranges, one) is None:
+                    return False
+                while there is not None and there < one:
+                    there = next(held, None)
+                if one > deleted and one != there and one not in erased:
+                    return False
         return True
+
+    def _open(self, record: SegmentRecord) -> Segment | None:
+        """Open a sealed segment; None if its object is lost, so that no entry is in it."""
+        try:
+            return self._remote.open(record, sealed=True)
+        except MissingSegmentError:
+            return None
 
     def leave_out_erased(self) -> None:
         """Rewrite the segments that hold erased entries, without these."""
@@ -102,7 +163,7 @@ class LiveCopies:
             record = one.record
             number, first, last = record.stream_number, record.first_id, record.last_id
             ids = sorted(self._environment.read(erased_ids, number, first, last))
-            segment = self._remote.open(record, sealed=True) if ids else None
+            segment = self._open(record) if ids else None
             if segment is None or not segment.has_any(ids):
                 kept.append(one)
                 continue
@@ -160,9 +221,7 @@ class LiveCopies:
             return [], start.previous(), False
         reached = max(StreamId(*current.record.last_id()), start.previous())
         ranges: list[tuple[Id, Id]] = [
-            (one.first_id, one.last_id)
-            for one in self._archived
-            if one.stream_number == stream.number
+            (one.first_id, one.last_id) for one in self._archived.get(stream.number, ())
         ]
         nodes: list[bytes] = []
         size = 0
@@ -189,8 +248,7 @@ class LiveCopies:
         mine = [one for one in self.segments if one.record.stream_number == number]
         last = max(mine, key=lambda one: one.record.last_id, default=None)
         if last is None or any(
-            one.stream_number == number and one.last_id > last.record.first_id
-            for one in self._archived
+            one.last_id > last.record.first_id for one in self._archived.get(number, ())
         ):
             return None
         return last
@@ -234,3 +292,40 @@ def _range_of(ranges: list[tuple[Id, Id]], one: Id) -> int | None:
     """Return which range, of sorted ones that do not overlap, holds an ID; None if none does."""
     at = bisect_right(ranges, one, key=lambda range_: range_[0]) - 1
     return at if at >= 0 and one <= ranges[at][1] else None
+
+
+def _by_stream(records: Iterable[SegmentRecord]) -> dict[int, list[SegmentRecord]]:
+    """Return the segments of each stream, ascending."""
+    found: dict[int, list[SegmentRecord]] = {}
+    for record in sorted(records):
+        found.setdefault(record.stream_number, []).append(record)
+    return found
+
+
+def _within(
+    segments: Mapping[int, list[SegmentRecord]], record: SegmentRecord
+) -> list[SegmentRecord]:
+    """Return those of the stream of a segment whose ranges touch its range."""
+    return [
+        one
+        for one in segments.get(record.stream_number, ())
+        if one.first_id <= record.last_id and record.first_id <= one.last_id
+    ]
+
+
+def _highest_deleted(txn: Txn, number: int) -> Id:
+    """Return the highest ID that was deleted from a stream; of a stream that is gone, any."""
+    if txn.get(STREAMS, pack_number(number)) is None:
+        return MAX_ID
+    return txn.load_numbered(number, b"").record.max_deleted_id()
+
+
+def _ids_of(segment: Segment, start: Id) -> Iterator[Id]:
+    for block in range(segment.seek(*start), len(segment.index.blocks)):
+        yield from _ids_in(segment, block)
+
+
+def _ids_in(segment: Segment, block: int) -> Iterator[Id]:
+    for node in segment.block(block):
+        for ms, seq, _ in entries_of(node.ms, node.seq, node.listpack):
+            yield ms, seq

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -98,6 +98,7 @@ def publish(
     destination: Destination = Destination(),  # noqa: B008  # immutable
     *,
     seal: bool = False,
+    removed: Sequence[SegmentRecord] = (),
     progress: Progress | None = None,
     wait: bool = True,
 ) -> PublishReport:
@@ -106,6 +107,8 @@ def publish(
     Args:
         destination: noted in the store, if it says anything.
         seal: also copy live entries, which stay in the store.
+        removed: segments that were just removed from the archive, perhaps before they were
+            published. Copies of their entries are removed, too.
         wait: wait for an archiver that is at work; otherwise raise.
 
     Raises:
@@ -122,7 +125,7 @@ def publish(
         setting = _setting(environment, noted, destination)
         if setting is None:
             return PublishReport()
-        return _Publication(environment, noted, setting, progress).run(seal)
+        return _Publication(environment, noted, setting, progress).run(seal, removed)
 
 
 def has_remote(environment: Environment) -> bool:
@@ -181,7 +184,7 @@ class _Publication:
             self.source = remote_archive(noted, str(environment.uuid))
         self.report = PublishReport(self.remote.uri)
 
-    def run(self, seal: bool) -> PublishReport:
+    def run(self, seal: bool, removed: Sequence[SegmentRecord]) -> PublishReport:
         head = self.remote.head()
         self._check_version(head)
         before = self._before(head)
@@ -192,7 +195,8 @@ class _Publication:
         missing = self._upload(records, local, there)
         archived = [remote.RemoteSegment(one, False) for one in records if one not in missing]
         copies = LiveCopies(self.environment, self.remote, before, records)
-        copies.drop_covered()
+        copies.leave_out_removed(removed)
+        copies.drop_covered(missing)
         copies.leave_out_erased()
         sealed_ms = None if head is None else head.sealed_ms
         if seal:

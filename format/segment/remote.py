@@ -18,7 +18,9 @@ by another copy of the store.
 
 Sealed segments hold copies of entries that are live in the store. They overlap nothing else when
 they are written. When their entries are archived later, a sealed segment remains until segments of
-the archive cover it. Until then a reader takes an entry from the archive first.
+the archive cover it, and longer if it alone has entries that were trimmed without being archived.
+Until then a reader takes what is within the range of an archived segment from there. What a store
+removes from its archive is taken out of sealed segments, too.
 """
 
 from __future__ import annotations
@@ -173,12 +175,12 @@ def parts_of(
             if high <= reached:
                 continue
             low = max(low, reached.next())
-        parts += [(first, last, one) for first, last in _outside(low, high, taken)]
+        parts += [(first, last, one) for first, last in outside(low, high, taken)]
         reached = high
     return sorted(parts, key=lambda part: part[0])
 
 
-def _outside(
+def outside(
     low: StreamId, high: StreamId, taken: Sequence[tuple[StreamId, StreamId]]
 ) -> Iterator[tuple[StreamId, StreamId]]:
     """Yield the parts of a range that are in none of some sorted ranges."""

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from inside import segment_files_of
+from inside import environment_of, segment_files_of
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.archiver import archive
 from streamkeep.engine.remote.object_store import FolderObjects, normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
+from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
@@ -167,6 +169,64 @@ def test_a_sealed_segment_stays_while_it_has_the_only_copy(
     store.archive()
     assert {one.sealed for one in manifest_of(store, fleet).segments} == {False, True}
     assert ids_there(store, fleet)[0] == ids[0].decode()
+
+
+def test_a_sealed_segment_stays_if_archived_ones_around_its_entries_lack_them(
+    open_store: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = fill(store, 300)
+    store.archive(to=fleet, seal=True)
+    store.xtrim("s", minid=ids[100], approximate=False)
+    store.set_retention("s", archive=False)
+    store.xtrim("s", minid=ids[200], approximate=False)
+    store.set_retention("s", archive=True)
+    store.xtrim("s", maxlen=0)
+    for _ in range(2):
+        store.archive(seal=True)
+        assert [one.sealed for one in manifest_of(store, fleet).segments] == [False, True]
+    assert ids_there(store, fleet) == [one.decode() for one in ids]
+    with streamkeep.open(tmp_path / "again") as again:
+        list(again.adopt_segments(f"{fleet.as_uri()}/{store.uuid}"))
+        assert "trimmed without being archived" in caplog.text
+        list(again.adopt_segments(*(fleet / store.uuid / "sealed").rglob("*.seg"), key="sealed"))
+        assert shown(again, "sealed") == ids
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_removed_entries_go_from_sealed_segments_too(
+    open_store: Open, tmp_path: Path, published: bool
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = fill(store, 100)
+    store.archive(to=fleet, seal=True)
+    store.xtrim("s", maxlen=40, approximate=False)
+    if published:
+        store.archive()
+    else:
+        archive(environment_of(store))
+    store.drop_segments("s", before=ids[60])
+    assert ids_there(store, fleet) == [one.decode() for one in ids[60:]]
+    store.xtrim("s", maxlen=0)
+    store.archive(seal=True)
+    store.drop_segments("s")
+    assert manifest_of(store, fleet).segments == ()
+    assert list(fleet.rglob("*.seg")) == []
+
+
+def test_what_is_too_old_for_the_archive_goes_from_sealed_segments_too(
+    open_store: Open, tmp_path: Path, clock: ManualClock
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = fill(store, 100)
+    store.archive(to=fleet, seal=True)
+    store.set_retention("s", archive=True, archive_max_age="1d")
+    store.xtrim("s", maxlen=40, approximate=False)
+    store.archive()
+    clock.ms += 2 * 86_400_000
+    assert store.maintain().dropped == 1
+    store.archive()
+    assert ids_there(store, fleet) == [one.decode() for one in ids[60:]]
 
 
 def test_complete_to_stops_before_entries_without_a_segment(
