@@ -228,13 +228,15 @@ class AdminCommands(Generic[Text]):
         """Read segments to the last byte, and compare each with the manifest.
 
         It yields a `Verified` for each: its `record`, and a list of `problems`, which is empty for
-        an intact segment. Nothing is changed.
+        an intact segment. Copies of live entries in an object store, which have `sealed`, follow.
+        Nothing is changed.
 
         Args:
             progress: called with the bytes done and the bytes in all.
         """
         records = self.archived_segments(key, stream_number=stream_number)
-        return segments.verify(self._environment, records, progress)
+        number = self._archived_number(key, stream_number)
+        return segments.verify(self._environment, records, number, progress)
 
     def restore_archive(
         self,

@@ -29,7 +29,7 @@ from streamkeep.engine.tables.manifest import erased_ids, take_file_number
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId
 from streamkeep.format.core.errors import MissingSegmentError
-from streamkeep.format.core.id_codec import MAX, Id
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import STREAMS, pack_number
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.node import end_ids
@@ -126,7 +126,7 @@ class LiveCopies:
             return True
         segment = self._open(record)
         if segment is None:
-            return True
+            return next(outside(record.first_id, record.last_id, ranges), None) is None
         erased = self._environment.read(erased_ids, number, record.first_id, record.last_id)
         after = max(record.first_id, StreamId(*deleted))
         held = (
@@ -185,11 +185,52 @@ class LiveCopies:
                 found[number] = stream._replace(complete_to=max(stream.complete_to, complete))
         return found
 
+    def seal_again(
+        self, streams: Mapping[int, RemoteStream], missing: Collection[SegmentRecord]
+    ) -> list[SegmentRecord]:
+        """Replace the segments whose objects are lost by what the store still has of them.
+
+        Args:
+            missing: archived segments that are nowhere.
+
+        Returns:
+            those of which it has fewer entries; the others may have been deleted.
+        """
+        objects = self._remote.objects
+        lost = [
+            one
+            for one in self.segments
+            if objects.size(self._remote.name(one.name)) != one.record.size_bytes
+        ]
+        self.segments = [one for one in self.segments if one not in lost]
+        short = []
+        for record in (one.record for one in lost):
+            start, last = record.first_id, record.last_id
+            count = sum(
+                last >= one >= start
+                for each in _within(self._archived, record)
+                if each not in missing
+                for one in _ids_of(self._environment.segments.open(each), start)
+            )
+            stream = streams.get(record.stream_number)
+            more = stream is not None and stream.exists
+            while more:
+                assert stream is not None
+                nodes, end, more = self._environment.read(self._nodes_from, stream, start, last)
+                if nodes:
+                    again = self._write(stream.number, stream.key, nodes, ARCHIVED, 0)
+                    self.segments.append(again)
+                    count += again.record.entries
+                start = end.next()
+            if count < record.entries:
+                short.append(record)
+        return short
+
     def _seal_stream(self, stream: RemoteStream) -> StreamId:
         """Copy the entries of a stream above what is complete; return what is complete now."""
         start = stream.complete_to.next() if stream.complete_to < MAX_ID else MAX_ID
         while True:
-            nodes, end, more = self._environment.read(self._nodes_from, stream, start)
+            nodes, end, more = self._environment.read(self._nodes_from, stream, start, MAX_ID)
             if nodes:
                 found = [decode_envelope(node, "node") for node in nodes]
                 count = sum(int(end_ids(one.listpack, one.ms, one.seq).live) for one in found)
@@ -210,9 +251,9 @@ class LiveCopies:
             start = end.next()
 
     def _nodes_from(
-        self, txn: Txn, stream: RemoteStream, start: StreamId
+        self, txn: Txn, stream: RemoteStream, start: StreamId, last: StreamId
     ) -> tuple[list[bytes], StreamId, bool]:
-        """Return nodes from an ID on as envelopes, the ID they reach, and whether more follow.
+        """Return nodes of a range as envelopes, the ID they reach, and whether more follow.
 
         A range that the archive holds, in the middle of live entries, is left out.
         """
@@ -225,15 +266,15 @@ class LiveCopies:
         ]
         nodes: list[bytes] = []
         size = 0
-        for ms, seq, data in history_nodes(txn, current, start, MAX_ID):
+        for ms, seq, data in history_nodes(txn, current, start, last):
             ids = end_ids(data, ms, seq)
             if ids.last_live < start or _range_of(ranges, (ms, seq)) is not None:
                 continue
             if size >= _TARGET_BYTES:
                 return nodes, StreamId(ms, seq).previous(), True
             parts = [(ms, seq, data)]
-            if ids.first_live < start:
-                parts = cut_node(ms, seq, data, start, (MAX, MAX), set())
+            if ids.first_live < start or ids.last_live > last:
+                parts = cut_node(ms, seq, data, start, last, set())
             for part_ms, part_seq, part in parts:
                 nodes.append(
                     encode_envelope(

@@ -79,7 +79,9 @@ class PublishReport(NamedTuple):
             entries in them that no segment had before.
         freed_bytes: size of the local copies that were removed.
         removed: objects that were removed.
-        missing: segments that the archive names and that are nowhere; the manifest lacks them.
+        missing: segments that the archive names and that are nowhere, and sealed ones that are
+            lost and have more entries than the store; the manifest lacks them.
+        moved_from: where the archive was before, if it has moved. Nothing is removed there.
     """
 
     uri: str | None = None
@@ -91,6 +93,7 @@ class PublishReport(NamedTuple):
     freed_bytes: int = 0
     removed: int = 0
     missing: tuple[SegmentRecord, ...] = ()
+    moved_from: str | None = None
 
 
 def publish(
@@ -182,12 +185,17 @@ class _Publication:
         self.source = self.remote
         if noted is not None and noted.uri != setting.uri:
             self.source = remote_archive(noted, str(environment.uuid))
-        self.report = PublishReport(self.remote.uri)
+        moved_from = None if self.source is self.remote else self.source.uri
+        self.report = PublishReport(self.remote.uri, moved_from=moved_from)
 
     def run(self, seal: bool, removed: Sequence[SegmentRecord]) -> PublishReport:
         head = self.remote.head()
         self._check_version(head)
         before = self._before(head)
+        sealed_ms = None if head is None else head.sealed_ms
+        moved = self.source is not self.remote
+        if moved:
+            before, sealed_ms = self._take_along(before)
         streams, records = self.environment.read(streams_of, before)
         folder = self.environment.folder
         local = {one.path for one in records if folder.exists(stored_name(one.path))}
@@ -195,10 +203,10 @@ class _Publication:
         missing = self._upload(records, local, there)
         archived = [remote.RemoteSegment(one, False) for one in records if one not in missing]
         copies = LiveCopies(self.environment, self.remote, before, records)
+        lost = copies.seal_again(streams, missing) if seal or moved else []
         copies.leave_out_removed(removed)
         copies.drop_covered(missing)
         copies.leave_out_erased()
-        sealed_ms = None if head is None else head.sealed_ms
         if seal:
             sealed_ms = self.environment.context.clock.now_ms()
             streams = copies.seal(streams)
@@ -213,7 +221,7 @@ class _Publication:
         )
         if head is None or manifest != before or renamed or seal:
             head = self._write(manifest, head, sealed_ms)
-        self.report = self.report._replace(version=head.version, missing=tuple(missing))
+        self.report = self.report._replace(version=head.version, missing=(*missing, *lost))
         self._remove_local([one for one in records if one.path in local and one not in missing])
         self._remove_objects(head, before, manifest)
         return self.report
@@ -226,6 +234,39 @@ class _Publication:
             except (FileNotFoundError, CorruptionError) as error:
                 log.warning("%s: the manifest is lost, making another: %s", self.remote.uri, error)
         return remote.Manifest({}, remote.in_order(iter(self._find_sealed())))
+
+    def _take_along(self, before: remote.Manifest) -> tuple[remote.Manifest, int | None]:
+        """Copy the sealed segments from where the archive was; return them with what is there.
+
+        Each may have the only copy of entries. Also return up to which time all are in segments.
+        """
+        assert self.noted is not None
+        problem = "it is no longer there"
+        try:
+            newest = self.source.newest()
+        except CorruptionError as error:
+            newest, problem = None, str(error)
+        if newest is not None and newest[0].version > self.noted.version:
+            newest, problem = None, "another copy of the store has written there"
+        if newest is None:
+            log.warning("%s: copies of live entries are not taken: %s", self.source.uri, problem)
+            return before, None
+        head, manifest = newest
+        found = {one.name: one for one in before.segments}
+        for one in manifest.segments:
+            if not one.sealed:
+                continue
+            found[one.name] = one
+            try:
+                segment = self.source.segment(one.record, sealed=True)
+                check_checksums(segment)
+            except CorruptionError as error:  # what is still live is copied again
+                log.warning("%s: %s is left out: %s", self.source.uri, one.name, error)
+                continue
+            self.remote.objects.put(self.remote.name(one.name), segment.read_at, segment.size)
+            self.remote.verify(one.record, sealed=True)
+        streams = {**manifest.streams, **before.streams}
+        return remote.Manifest(streams, remote.in_order(iter(found.values()))), head.sealed_ms
 
     def _find_sealed(self) -> list[remote.RemoteSegment]:
         """Return the sound sealed segments that are there; each may have the only copy of entries.

@@ -10,6 +10,7 @@ from streamkeep.engine.archive.archiver import stream_name
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment
 from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.progress import Progress
@@ -37,6 +38,7 @@ class Verified(NamedTuple):
 
     record: SegmentRecord
     problems: list[errors.StreamkeepError]
+    sealed: bool = False  # a copy of live entries, in the object store only
 
 
 class ArchivedStream(NamedTuple):
@@ -123,13 +125,21 @@ def list_segments(txn: Txn, number: int | None, start: Id, end: Id) -> list[Segm
 
 
 def verify(
-    environment: Environment, records: list[SegmentRecord], progress: Progress | None = None
+    environment: Environment,
+    records: list[SegmentRecord],
+    number: int | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Verified]:
-    """Read segments to the last byte; yield the problems of each.
+    """Read segments to the last byte, then sealed ones; yield the problems of each.
 
-    A segment that leaves the manifest during the check is left out.
+    A segment that leaves its manifest during the check is left out.
+
+    Args:
+        number: of the stream whose sealed segments are read; None for all.
     """
-    total = sum(record.size_bytes for record in records)
+    remote = environment.remote_archive()
+    sealed = _sealed(remote, number)
+    total = sum(record.size_bytes for record in [*records, *sealed])
     done = 0
     for record in records:
         problems = problems_of(environment, record)
@@ -138,6 +148,30 @@ def verify(
         done += record.size_bytes
         if progress is not None:
             progress(done, total)
+    for record in sealed:
+        problems = []
+        try:
+            assert remote is not None
+            remote.verify(record, sealed=True)
+        except (errors.CorruptionError, errors.FormatVersionError) as error:
+            problems.append(error)
+        if not problems or record in _sealed(remote, number):
+            yield Verified(record, problems, True)
+        done += record.size_bytes
+        if progress is not None:
+            progress(done, total)
+
+
+def _sealed(remote: RemoteArchive | None, number: int | None) -> list[SegmentRecord]:
+    """Return the sealed segments of a stream, or of all."""
+    newest = None if remote is None else remote.newest()
+    if newest is None:
+        return []
+    return [
+        one.record
+        for one in newest[1].segments
+        if one.sealed and number in (None, one.record.stream_number)
+    ]
 
 
 def problems_of(environment: Environment, record: SegmentRecord) -> list[errors.StreamkeepError]:

@@ -207,7 +207,7 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
             newest = _named_by_now(source)
             if newest is None or row.path in newest[0]:
                 yield from found
-    yield from remote.findings()
+    yield from remote.findings(scope.quick)
 
 
 class Remote:
@@ -244,8 +244,8 @@ class Remote:
             raise self.failure
         return self._archive
 
-    def findings(self) -> Iterator[Finding]:
-        """SK314, SK315: the archive answers, and its head is of the version that was written."""
+    def findings(self, quick: bool) -> Iterator[Finding]:
+        """SK314, SK315: the archive answers, with what was written: the head, sealed segments."""
         if self._setting is None:
             return
         where = f"archive at {self._setting.uri}"
@@ -260,7 +260,7 @@ class Remote:
                 problem = "a write was lost"
             else:
                 if archive is not None:
-                    archive.newest()
+                    yield from _check_sealed(archive, quick)
                 return
         except errors.UnreachableError as error:
             yield finding("SK314", where, str(error))
@@ -269,6 +269,23 @@ class Remote:
             yield finding("SK315", where, _problem_of(error))
             return
         yield finding("SK315", where, f"its version is {version}, expected {expected}: {problem}")
+
+
+def _check_sealed(archive: RemoteArchive, quick: bool) -> Iterator[Finding]:
+    """SK315: each sealed segment that the newest manifest names is there, and whole."""
+    newest = archive.newest()
+    for one in () if newest is None else newest[1].segments:
+        if not one.sealed:
+            continue
+        try:
+            if quick:
+                archive.segment(one.record, sealed=True)
+            else:
+                archive.verify(one.record, sealed=True)
+        except (errors.CorruptionError, errors.FormatVersionError) as error:
+            now = archive.newest()
+            if now is not None and one in now[1].segments:
+                yield finding("SK315", f"{archive.uri}/{one.name}", _problem_of(error))
 
 
 def _check_file(

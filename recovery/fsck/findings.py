@@ -238,7 +238,8 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
         "SK315",
         WARNING,
         "the archive in the object store is not what the store last wrote there",
-        "`streamkeep archive run STORE` writes it again, or says what to do",
+        "`streamkeep archive run STORE`, for a sealed segment with `--seal`, writes it again, or "
+        "says what to do",
     ),
 )
 CATALOGUE: Final[dict[str, Kind]] = {

@@ -296,6 +296,53 @@ def test_an_archive_moves_to_another_uri(open_store: Open, tmp_path: Path) -> No
     assert shown(store) == ids
 
 
+def test_sealed_segments_move_with_the_archive(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    ids = fill(store, 300)
+    store.set_retention("s", archive=False)
+    store.archive(to=tmp_path / "one", seal=True)
+    store.xtrim("s", maxlen=100)
+    report = store.archive(to=tmp_path / "two").published
+    assert report.moved_from == f"{(tmp_path / 'one').as_uri()}/{store.uuid}"
+    assert ids_there(store, tmp_path / "two") == [one.decode() for one in ids]
+    head, old = (remote_of(store, tmp_path / name).head() for name in ("two", "one"))
+    assert head is not None
+    assert old is not None
+    assert head.sealed_ms == old.sealed_ms is not None
+    ids += fill(store, 10)
+    assert store.archive(seal=True).published.sealed_entries == 10
+
+
+def test_a_lost_sealed_segment_is_found_and_what_is_live_is_copied_again(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = fill(store, 100)
+    store.archive(to=fleet, seal=True)
+    ids += fill(store, 5)
+    store.archive(seal=True)
+    store.xtrim("s", maxlen=60, approximate=False)
+    first = min((one.record for one in manifest_of(store, fleet).segments), key=lambda one: one[:3])
+
+    def lose(path: str) -> None:
+        (fleet / store.uuid / "sealed" / path).unlink()
+        assert [one.record.path for one in store.verify_archive("s") if one.problems] == [path]
+        assert [one.code for one in found(store)] == ["SK315"]
+
+    lose(first.path)
+    store.archive()
+    assert store.archive(seal=True).published.missing == ()
+    assert found(store) == []
+    assert ids_there(store, fleet) == [one.decode() for one in ids]
+    store.set_retention("s", archive=False)
+    store.xtrim("s", maxlen=50, approximate=False)
+    sealed = [one.record for one in manifest_of(store, fleet).segments if one.sealed]
+    lose(sealed[0].path)
+    assert store.archive(seal=True).published.missing == (sealed[0],)
+    assert all(not one.problems for one in store.verify_archive())
+    assert ids_there(store, fleet)[-50:] == [one.decode() for one in ids[-50:]]
+
+
 def test_a_restored_backup_does_not_overwrite_the_archive(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     ids = fill(store, 300)

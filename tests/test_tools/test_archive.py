@@ -263,3 +263,16 @@ def test_a_mistyped_stream_gets_no_retention_unless_it_is_to_be_created() -> Non
     assert lines("retention", "show", "s", "orderz") == [
         "'orderz': at most 9 entries, nothing is archived"
     ]
+
+
+def test_a_move_says_what_stays_and_verify_reads_sealed_segments(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    run("add", str(path), "k", "name", "ann")
+    run("archive", "run", path, "--to", tmp_path / "one", "--seal")
+    moved = run("archive", "run", path, "--to", tmp_path / "two")
+    assert f"what is at {(tmp_path / 'one').as_uri()}/" in moved.stderr
+    row, summary = objects("archive", "verify", path)
+    assert (row["sealed"], row["problems"], summary["segments"]) == (True, [], 1)
+    assert Path(row["file"].removeprefix("file://")).stat().st_size == row["size_bytes"]
+    Path(row["file"].removeprefix("file://")).unlink()
+    assert "the object is not there" in run("archive", "verify", path, status=4).stdout

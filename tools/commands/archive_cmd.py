@@ -72,11 +72,13 @@ def check_chosen(key: bytes | None, stream_number: int | None, name: str = "KEY"
         raise click.UsageError(f"{name} and --stream-number cannot be used together")
 
 
-def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
+def segment_json(
+    store: Store[bytes], record: SegmentRecord, *, sealed: bool = False
+) -> dict[str, Any]:
     path, remote = store.segment_path(record), store.remote_archive()
     place = str(path)
-    if remote is not None and not path.exists():
-        place = f"{remote.uri}/{store.uuid}/{segment_name(record.path)}"
+    if remote is not None and (sealed or not path.exists()):
+        place = f"{remote.uri}/{store.uuid}/{segment_name(record.path, sealed=sealed)}"
     return {
         "key": record.key,
         "stream_number": record.stream_number,
@@ -163,6 +165,7 @@ def run(
             forgotten_messages=care.forgotten if care else 0,
             removed_files=report.removed,
             uri=there.uri,
+            moved_from=there.moved_from,
             uploaded_segments=there.uploaded,
             uploaded_bytes=there.uploaded_bytes,
             sealed_entries=there.sealed_entries,
@@ -184,6 +187,11 @@ def run(
             output.line(f"{sent}, {size_text(there.uploaded_bytes)}, written to {there.uri}")
             if seal:
                 output.line(f"{entries_text(there.sealed_entries)} sealed there")
+        if there.moved_from is not None:
+            output.note(
+                f"what is at {there.moved_from} stays there: erase and archive remove do not reach "
+                "it any more; next: remove it when nobody reads it"
+            )
     if there.missing:
         names = ", ".join(one.path for one in there.missing[:3])
         raise Failure(
@@ -293,6 +301,7 @@ def verify(
 ) -> None:
     """Read segments to the last byte, and report damage.
 
+    Copies of live entries in an object store (`archive run --seal`) are read, too.
     Each damaged block is named; the others can still be read. Nothing is changed.
 
     Exit status: 0  all segments are whole
@@ -303,25 +312,28 @@ def verify(
       streamkeep archive verify orders.store orders --json
     """
     check_chosen(key, stream_number)
-    bad = problems = 0
-    with open_store(store_path, readonly=True) as store:
-        records = store.archived_segments(key, stream_number=stream_number)
-        size = sum(record.size_bytes for record in records)
-        with output.progress("verifying", "bytes") as advance:
-            for one in store.verify_archive(key, stream_number=stream_number, progress=advance):
-                bad += bool(one.problems)
-                problems += len(one.problems)
-                if common.as_json():
-                    found = [str(problem) for problem in one.problems]
-                    output.json_line("segment", **segment_json(store, one.record), problems=found)
-                else:
-                    for problem in one.problems:
-                        output.line(str(problem))
-    counts = {"segments": len(records), "damaged": bad, "problems": problems}
+    bad = problems = count = size = 0
+    with (
+        open_store(store_path, readonly=True) as store,
+        output.progress("verifying", "bytes") as advance,
+    ):
+        for one in store.verify_archive(key, stream_number=stream_number, progress=advance):
+            count += 1
+            size += one.record.size_bytes
+            bad += bool(one.problems)
+            problems += len(one.problems)
+            if common.as_json():
+                found = [str(problem) for problem in one.problems]
+                members = segment_json(store, one.record, sealed=one.sealed)
+                output.json_line("segment", **members, sealed=one.sealed, problems=found)
+            else:
+                for problem in one.problems:
+                    output.line(str(problem))
+    counts = {"segments": count, "damaged": bad, "problems": problems}
     output.done(**counts, size_bytes=size, seconds=output.seconds())
     verdict = f"{count_text(bad, 'segment')} damaged" if bad else "all whole"
     output.note(
-        f"{count_text(len(records), 'segment')}, {size_text(size)} in "
+        f"{count_text(count, 'segment')}, {size_text(size)} in "
         f"{output.span_text(output.seconds())}: {verdict}"
     )
     if bad:
