@@ -389,7 +389,12 @@ class AdminCommands(Generic[Text]):
         every = before in ("+", b"+")
         with translated():
             records = self._environment.read(segments.list_segments, number, (0, 0), MAX_ID)
-            doomed = [one for one in records if every or one.last_id < limit]
+        return self._drop([one for one in records if every or one.last_id < limit])
+
+    def _drop(self, doomed: list[SegmentRecord]) -> list[SegmentRecord]:
+        """Remove these segments; return those that were still in the archive, unchanged."""
+        self._check_writable()
+        with translated():
             dropped = segments.drop(self._environment, doomed)
             self._collect_garbage()
             if dropped:

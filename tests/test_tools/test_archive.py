@@ -11,6 +11,7 @@ from conftest import assert_sound
 from segments import archive, pairs_of, retire, some
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.tables.segment_files import open_segment
+from streamkeep.tools.commands import archive_cmd
 
 MAY = 1_714_521_600_000  # 2024-05-01
 HOUR = 3_600_000
@@ -200,6 +201,20 @@ def test_archive_remove_asks_first(path: Path) -> None:
     assert summary["segments"] == len(rows) == 2
     assert not any(Path(row["file"]).exists() for row in rows)
     assert "removed 0 segments" in run("archive", "remove", path, "--before", "+").stderr
+
+
+def test_archive_remove_removes_what_it_has_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(losses: list[str], question: str, *, yes: bool) -> None:
+        assert len(losses) == 1
+        with Store(path) as store:  # meanwhile, an archiver runs
+            assert store.archive().segments == 1
+
+    monkeypatch.setattr(archive_cmd, "confirm_loss", ask)
+    assert "removed 2 segments" in run("archive", "remove", path, "orders", "--before", "+").stderr
+    with Store(path) as store:
+        assert len(store.archived_segments("orders")) == 1
 
 
 # --- trimmed entries on the command line: retention, archive run, trim --range, history -----------

@@ -479,13 +479,18 @@ def remove(
                     f"{size_text(sum(record.size_bytes for record in mine))}"
                 )
             confirm_loss(losses, "Remove them?", yes=yes)
-            dropped = store.drop_segments(key, stream_number=stream_number, before=before)
+            dropped = store._drop(doomed)  # others may be there by now, which nobody has named
         size = sum(record.size_bytes for record in dropped)
         if common.as_json():
             for record in dropped:
                 output.json_line("segment", **segment_json(store, record))
             output.summary(segments=len(dropped), size_bytes=size)
     output.note(f"removed {count_text(len(dropped), 'segment')}, {size_text(size)}")
+    if len(dropped) < len(doomed):
+        changed = count_text(len(doomed) - len(dropped), "segment")
+        raise Failure(
+            f"{changed} of those were rewritten or removed meanwhile", hint="repeat the command"
+        )
 
 
 @archive.command("restore")
