@@ -180,7 +180,8 @@ class _Publication:
         self.noted = noted
         self.setting = setting
         self.progress = progress
-        self.remote = remote_archive(setting, str(environment.uuid))
+        modes = environment.folder.modes
+        self.remote = remote_archive(setting, str(environment.uuid), modes)
         # Where segments are that are not on the disk, if they are to move.
         self.source = self.remote
         if noted is not None and noted.uri != setting.uri:

@@ -34,6 +34,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from streamkeep.engine.system import files
+from streamkeep.engine.system.modes import Modes
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ArgumentError, UnreachableError
 from streamkeep.supported import install_hint
@@ -140,14 +141,18 @@ def normal_uri(place: str) -> str:
     return f"{scheme}://{parts.netloc}/{path}".rstrip("/")
 
 
-def open_objects(place: str) -> ObjectStore:
+def open_objects(place: str, modes: Modes | None = None) -> ObjectStore:
     """Return the objects under a path or URI, which need not exist yet.
+
+    Args:
+        modes: those of a store, for the files and folders that are made; by default the umask
+            decides.
 
     Raises:
         ArgumentError: the URI is not supported.
         UnreachableError: the package that reaches it is not installed.
     """
-    return _opened(normal_uri(place), os.getpid(), tuple(map(os.environ.get, _RELEVANT)))
+    return _opened(normal_uri(place), os.getpid(), tuple(map(os.environ.get, _RELEVANT)), modes)
 
 
 _RELEVANT: Final = (
@@ -161,18 +166,21 @@ _RELEVANT: Final = (
 
 
 @lru_cache(maxsize=64)
-def _opened(uri: str, process: int, environment: tuple[str | None, ...]) -> ObjectStore:
+def _opened(
+    uri: str, process: int, environment: tuple[str | None, ...], modes: Modes | None
+) -> ObjectStore:
     """Return a client. Its threads do not survive a fork, so each process has its own."""
     if uri.startswith("file://"):
-        return FolderObjects(uri)
+        return FolderObjects(uri, modes)
     return BucketObjects(uri)
 
 
 class FolderObjects:  # the methods are those of `ObjectStore`
     """Objects in a folder of this host; writes are synced, and renamed when complete."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, modes: Modes | None = None) -> None:
         self.uri = uri
+        self._modes = modes
         self._root = Path(unquote(urlsplit(uri).path))
 
     def get(self, name: str) -> bytes:
@@ -193,16 +201,16 @@ class FolderObjects:  # the methods are those of `ObjectStore`
     def put(self, name: str, read_at: ReadAt, size: int) -> None:
         path = self._root / name
         with self._reaching():
-            files.create_folder(path.parent)
-            with files.replacing(path) as out:
+            files.create_folder(path.parent, self._modes, self._root)
+            with files.replacing(path, self._modes) as out:
                 for piece in _pieces(read_at, size):
                     out.write(piece)
 
     def create(self, name: str, data: bytes) -> bool:
         path = self._root / name
         with self._reaching():
-            files.create_folder(path.parent)
-            return files.create_whole(path, data)
+            files.create_folder(path.parent, self._modes, self._root)
+            return files.create_whole(path, data, self._modes)
 
     def get_tagged(self, name: str) -> tuple[bytes, str]:
         data = self.get(name)

@@ -13,6 +13,7 @@ from typing import Final
 
 from streamkeep.engine.remote.object_store import ObjectStore, open_objects
 from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.modes import Modes
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
 from streamkeep.format.segment import remote
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -177,13 +178,18 @@ class RemoteArchive:
         return read_at
 
 
-def remote_archive(setting: remote.RemoteSetting, store_uuid: str) -> RemoteArchive:
+def remote_archive(
+    setting: remote.RemoteSetting, store_uuid: str, modes: Modes | None = None
+) -> RemoteArchive:
     """Return the archive that a store's setting names.
+
+    Args:
+        modes: of the store, to write there; in a folder, nobody has more rights than there.
 
     Raises:
         UnreachableError: the package that reaches it is not installed.
     """
-    return RemoteArchive(open_objects(setting.uri), store_uuid)
+    return RemoteArchive(open_objects(setting.uri, modes), store_uuid)
 
 
 def check_checksums(segment: Segment) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from streamkeep.engine.system.modes import PRIVATE, Modes
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
 
@@ -40,16 +41,24 @@ def path_of(value: object, name: str) -> Path:
     )
 
 
-def create_folder(path: Path) -> bool:
-    """Create the folder `path` and its parents, as the umask says; return False if it existed."""
+def create_folder(path: Path, modes: Modes | None = None, top: Path | None = None) -> bool:
+    """Create the folder `path` and its parents; return False if it existed.
+
+    Args:
+        modes: those of the folders from `top` on; by default, and above, the umask decides.
+    """
     if path.is_dir():
         return False
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
+        like = modes if top is not None and folder.is_relative_to(top) else None
         try:
-            folder.mkdir()
+            folder.mkdir(0o777 if like is None else PRIVATE.folder)
         except FileExistsError:  # another process was faster
             continue
+        if like is not None:
+            with _opened_folder(folder) as handle, suppress(OSError):
+                like.set_folder(handle)  # a file system without modes refuses it
         _sync_folder_at(folder.parent)
     return True
 
@@ -106,17 +115,23 @@ def sync_folder(handle: int) -> None:
 
 
 def _sync_folder_at(path: Path) -> None:
+    with _opened_folder(path) as handle:
+        sync_folder(handle)
+
+
+@contextmanager
+def _opened_folder(path: Path) -> Iterator[int]:
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        sync_folder(handle)
+        yield handle
     finally:
         os.close(handle)
 
 
-def create_whole(path: Path, data: bytes) -> bool:
+def create_whole(path: Path, data: bytes, modes: Modes | None = None) -> bool:
     """Write a file, durably and as a whole, unless the name exists; return whether it did."""
     try:
-        with _named_at_end(path, os.link) as out:
+        with _named_at_end(path, os.link, modes) as out:
             out.write(data)
     except FileExistsError:
         return False
@@ -124,27 +139,36 @@ def create_whole(path: Path, data: bytes) -> bool:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, modes: Modes | None = None) -> Iterator[BinaryIO]:
     """Write a file in a `with` block; it gets its name, durably, if the block raises no error.
 
     Until then an existing file of that name is unchanged. A device or a pipe is written directly.
+
+    Args:
+        modes: those of the file; by default the umask decides.
     """
     ordinary = path.is_file() or not path.exists()
-    with _named_at_end(path, os.replace) if ordinary else open(path, "wb") as out:
+    with _named_at_end(path, os.replace, modes) if ordinary else open(path, "wb") as out:
         yield out
 
 
 @contextmanager
-def _named_at_end(path: Path, give_name: Callable[[Path, Path], None]) -> Iterator[BinaryIO]:
+def _named_at_end(
+    path: Path, give_name: Callable[[Path, Path], None], modes: Modes | None
+) -> Iterator[BinaryIO]:
     """Write a file beside `path` in a `with` block, and then give it that name, durably."""
     # Two threads may write one file. Only a process that was killed can have left this one: in a
     # container, all have the same number.
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
     with suppress(FileNotFoundError):
         os.unlink(beside)
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    handle = os.open(beside, new, 0o666 if modes is None else PRIVATE.file)
     try:
         with open(handle, "wb") as out:
+            if modes is not None:
+                with suppress(OSError):  # of a file system without modes or owners
+                    modes.set_file(handle)
             yield out
             out.flush()
             sync_data(out.fileno())

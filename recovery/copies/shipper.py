@@ -146,7 +146,7 @@ class Shipper:
             raise ArgumentError("a store that is open with readonly=True cannot be shipped")
         self.journal: Journal = journal
         self.folder = journal.folder
-        self.target = Target(target)
+        self.target = Target(target, self.environment.folder.modes)
         self.every_s = above_zero(every, "every") / 1000
         self.keep_ms = above_zero(keep, "keep")
         self.hold_bytes = whole(hold_bytes, "hold_bytes", 1, 1 << 62)

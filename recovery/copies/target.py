@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from streamkeep.engine.remote.object_store import open_objects
+from streamkeep.engine.system.modes import Modes
 from streamkeep.format.copies import head as head_format
 from streamkeep.format.copies import piece as piece_format
 from streamkeep.format.copies.head import Generation, Head, Verified
@@ -49,8 +50,13 @@ class Rows(NamedTuple):
 class Target:
     """A copy under a URI, which need not exist yet."""
 
-    def __init__(self, place: Place) -> None:
-        self.objects = open_objects(os.fspath(place))
+    def __init__(self, place: Place, modes: Modes | None = None) -> None:
+        """Open a copy.
+
+        Args:
+            modes: of the store that is copied, to write there; see `open_objects`.
+        """
+        self.objects = open_objects(os.fspath(place), modes)
         self.uri = self.objects.uri
 
     def where(self, name: object) -> str:

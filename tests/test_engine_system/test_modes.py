@@ -19,6 +19,7 @@ from stopped import child_of, status_of
 from streamkeep import ArgumentError
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.recovery.backups.backup import backup
+from streamkeep.recovery.copies.shipper import ship
 from streamkeep.recovery.fsck.store import check
 from streamkeep.recovery.salvage.repair import repair
 from tiers import slow_but
@@ -114,6 +115,28 @@ def test_a_mode_that_the_caller_chose_is_the_mode_of_all_files(
         assert {one for kind, one, _ in found if kind == "file"} == {f"{mode:o}"}, copy
         folder = mode | (mode & 0o444) >> 2 | (0o2000 if mode & 0o060 else 0)
         assert {one for kind, one, _ in found if kind == "folder"} == {f"{folder:o}"}, copy
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660])
+def test_archives_and_copies_in_a_folder_have_the_mode_of_the_store(
+    tmp_path: Path, umask: Callable[[int], int], mode: int
+) -> None:
+    umask(0o022)
+    (tmp_path / "public").mkdir()
+    with streamkeep.open(tmp_path / "store", mode=mode) as store:
+        store.set_retention("s", archive=True)
+        store.xadd_many("s", [{"f": index} for index in range(300)])
+        store.xtrim("s", maxlen=10)
+        for place in (tmp_path / "new", tmp_path / "public"):
+            store.archive(to=place, seal=True)
+            ship(store, str(place / "copy"))
+    folder = mode | (mode & 0o444) >> 2 | (0o2000 if mode & 0o060 else 0)
+    for place in (tmp_path / "new", tmp_path / "public" / store.uuid, tmp_path / "public" / "copy"):
+        assert {one[:2] for one in rights_below(place)} == {
+            ("folder", f"{folder:o}"),
+            ("file", f"{mode:o}"),
+        }, place
+    assert tmp_path.joinpath("public").stat().st_mode & 0o7777 == 0o755
 
 
 def test_a_folder_that_was_made_before_gives_its_mode(
