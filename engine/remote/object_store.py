@@ -31,7 +31,7 @@ from pathlib import Path
 from textwrap import shorten
 from types import ModuleType
 from typing import Any, Final, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from streamkeep.engine.system import files
 from streamkeep.engine.system.modes import Modes
@@ -133,12 +133,17 @@ def normal_uri(place: str) -> str:
             "AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
         )
     if parts.scheme == "file":
-        return Path(unquote(parts.path)).as_uri()
+        return folder_of(place).as_uri()
     scheme = "s3" if parts.scheme == "s3a" else parts.scheme
     if not parts.netloc:
         raise ArgumentError(f"{place}: the URI names no bucket")
     path = "/".join(part for part in unquote(parts.path).split("/") if part)
     return f"{scheme}://{parts.netloc}/{path}".rstrip("/")
+
+
+def folder_of(uri: str) -> Path:
+    """Return the folder that a URI `file://` means, whose name may be no UTF-8."""
+    return Path(os.fsdecode(unquote_to_bytes(os.fsencode(urlsplit(uri).path))))
 
 
 def open_objects(place: str, modes: Modes | None = None) -> ObjectStore:
@@ -181,7 +186,7 @@ class FolderObjects:  # the methods are those of `ObjectStore`
     def __init__(self, uri: str, modes: Modes | None = None) -> None:
         self.uri = uri
         self._modes = modes
-        self._root = Path(unquote(urlsplit(uri).path))
+        self._root = folder_of(uri)
 
     def get(self, name: str) -> bytes:
         with self._reaching():

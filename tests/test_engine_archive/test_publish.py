@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import streamkeep
 from inside import environment_of, segment_files_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import archive
-from streamkeep.engine.remote.object_store import FolderObjects, normal_uri, open_objects
+from streamkeep.engine.remote.object_store import FolderObjects, normal_uri, open_objects, put_bytes
 from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
@@ -515,6 +516,16 @@ def test_objects_in_a_folder_are_written_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir()
     with pytest.raises(errors.UnreachableError, match="directory"):
         objects.get("a/b")
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_that_folder(tmp_path: Path) -> None:
+    place = os.fsdecode(os.fsencode(tmp_path) + b"/m\xfft %")
+    os.mkdir(place)
+    for uri in (place, Path(place).as_uri(), f"file://{place.replace('%', '%25')}"):
+        put_bytes(open_objects(uri), "a", b"1")
+        assert (Path(place) / "a").read_bytes() == b"1"
+        (Path(place) / "a").unlink()
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_the_cache_is_bounded() -> None:

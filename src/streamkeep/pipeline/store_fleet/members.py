@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from streamkeep.engine.remote.object_store import ObjectStore, normal_uri, open_objects
+from streamkeep.engine.remote.object_store import (
+    ObjectStore,
+    folder_of,
+    normal_uri,
+    open_objects,
+)
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.pipeline.source.stores import DATA_FILE, reading
@@ -39,7 +43,7 @@ def find_members(
     uri = normal_uri(place)
     found: dict[str, Member] = {}
     if uri.startswith("file://"):
-        for member in _live(Path(unquote(urlsplit(uri).path)), problems):
+        for member in _live(folder_of(uri), problems):
             other = found.setdefault(member.store, member)
             if other is not member:
                 raise FleetError(
