@@ -16,7 +16,7 @@ Memory is bounded by the nodes of one segment. Snapshots last while these are re
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from streamkeep.engine.archive.iterate import cut_node, entries_of, nodes_within, nodes_without
@@ -28,7 +28,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables.manifest import erased_ids, take_file_number
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId
-from streamkeep.format.core.errors import MissingSegmentError
+from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import STREAMS, pack_number
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
@@ -114,25 +114,43 @@ class LiveCopies:
         self.segments = [one for one in self.segments if not self._is_covered(one.record, missing)]
 
     def _is_covered(self, record: SegmentRecord, missing: Collection[SegmentRecord]) -> bool:
-        number = record.stream_number
         archived = [one for one in _within(self._archived, record) if one not in missing]
-        ranges: list[tuple[Id, Id]] = [(one.first_id, one.last_id) for one in archived]
+        ranges = [(one.first_id, one.last_id) for one in archived]
         if not ranges or ranges[-1][1] < record.last_id or ranges[0][0] > record.first_id:
             return False
         if {one.path for one in archived} == {one.path for one in _within(self._before, record)}:
             return False  # it was looked at then, and kept
-        deleted = self._environment.read(_highest_deleted, number)
+        deleted = self._environment.read(_highest_deleted, record.stream_number)
         if len(ranges) == 1 and record.last_id <= deleted:
             return True
         segment = self._open(record)
         if segment is None:
             return next(outside(record.first_id, record.last_id, ranges), None) is None
-        erased = self._environment.read(erased_ids, number, record.first_id, record.last_id)
-        after = max(record.first_id, StreamId(*deleted))
+        try:
+            return self._have_all(archived, ranges, segment, deleted)
+        except CorruptionError:  # of the copy that would stay, perhaps
+            return False
+
+    def _have_all(
+        self,
+        archived: list[SegmentRecord],
+        ranges: list[tuple[StreamId, StreamId]],
+        segment: Segment,
+        deleted: Id,
+    ) -> bool:
+        """Return whether archived segments have the entries of a sealed one, but for deleted ones.
+
+        Args:
+            ranges: those of the archived segments.
+            deleted: the highest ID that was deleted.
+        """
+        trailer = segment.trailer
+        first, last = trailer.first_id, trailer.last_id
+        erased = self._environment.read(erased_ids, segment.index.stream_number, first, last)
         held = (
             one
             for each in archived
-            for one in _ids_of(self._environment.segments.open(each), after)
+            for one in _ids_of(self._environment.segments.open(each), max(first, deleted))
         )
         there = next(held, None)
         for block in range(len(segment.index.blocks)):
@@ -329,7 +347,7 @@ class LiveCopies:
         return RemoteSegment(record, True)
 
 
-def _range_of(ranges: list[tuple[Id, Id]], one: Id) -> int | None:
+def _range_of(ranges: Sequence[tuple[Id, Id]], one: Id) -> int | None:
     """Return which range, of sorted ones that do not overlap, holds an ID; None if none does."""
     at = bisect_right(ranges, one, key=lambda range_: range_[0]) - 1
     return at if at >= 0 and one <= ranges[at][1] else None

@@ -12,6 +12,9 @@ publication, under the archive's lock, does this:
 5. Remove objects that no manifest names any more: segments that were erased or dropped, and
    manifests before the last one.
 
+An archive that moves takes its sealed segments along, before step 2: nothing in the store names
+them. What is at the URI before stays there.
+
 A process that is killed between two steps has lost nothing: before step 4 the files are also on the
 disk, and the next publication begins with step 1. Steps 2 and 5 may be repeated.
 """
