@@ -132,7 +132,7 @@ def nodes_within(segment: Segment, start: Id, end: Id) -> Iterator[bytes]:
         for one in segment.block(block):
             ids = end_ids(one.listpack, one.ms, one.seq)
             parts = [(one.ms, one.seq, one.listpack)]
-            if ids.first_live < start or ids.last_live > end:
+            if (one.ms, one.seq) < start or ids.last_live > end:
                 parts = cut_node(one.ms, one.seq, one.listpack, start, end, set())
             for ms, seq, data in parts:
                 yield encode_envelope(

@@ -291,7 +291,7 @@ class LiveCopies:
             if size >= _TARGET_BYTES:
                 return nodes, StreamId(ms, seq).previous(), True
             parts = [(ms, seq, data)]
-            if ids.first_live < start or ids.last_live > last:
+            if (ms, seq) < start or ids.last_live > last:
                 parts = cut_node(ms, seq, data, start, last, set())
             for part_ms, part_seq, part in parts:
                 nodes.append(

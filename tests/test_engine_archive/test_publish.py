@@ -145,6 +145,18 @@ def test_sealed_segments_hold_live_entries_and_grow_few(open_store: Open, tmp_pa
     assert head.sealed_ms is not None
 
 
+def test_a_node_whose_first_entry_was_sealed_and_deleted_is_sealed_on(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 1)
+    store.archive(to=fleet, seal=True)
+    ids += fill(store, 3)
+    store.xdel("s", ids[0])
+    store.archive(seal=True)
+    assert ids_there(store, fleet)[-3:] == [one.decode() for one in ids[-3:]]
+
+
 def test_archived_segments_replace_sealed_ones(open_store: Open, tmp_path: Path) -> None:
     store, fleet = open_store(), tmp_path / "fleet"
     ids = fill(store, 400)
