@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import transaction
+from django.test import override_settings
 
 from streamkeep import ArgumentError
 from streamkeep.integrations.django.interface import TaskResultDoesNotExist, task_backends
 from streamkeep.integrations.django.outbox import append
 from streamkeep.integrations.django.outbox.models import OutboxRow
-from streamkeep.jobs import take
+from streamkeep.jobs import PayloadError, take
 from test_integrations_django import shop_tasks
-from test_integrations_django.conftest import Configure
+from test_integrations_django.conftest import BACKEND, Configure
 
 
 @pytest.fixture
@@ -86,6 +91,94 @@ def test_a_task_is_enqueued_by_its_row(outbox_backend: Any) -> None:
     result.refresh()
     assert result.return_value == 42
     assert forward() == "0 rows forwarded"
+
+
+@pytest.mark.parametrize(
+    ("options", "args", "text"),
+    [
+        ({}, ("x" * (17 << 20),), "the payload has"),
+        ({"run_after": datetime(2200, 1, 1, tzinfo=UTC)}, (1,), "between 1970 and 2170"),
+        ({"queue_name": "mail:high"}, (1,), "'mail:high'"),
+    ],
+)
+@pytest.mark.parametrize("outbox", [True, False])
+def test_a_task_that_cannot_be_put_is_refused_where_it_is_enqueued(
+    configure: Configure,
+    database: None,
+    options: dict[str, Any],
+    args: tuple[Any, ...],
+    text: str,
+    outbox: bool,
+) -> None:
+    with configure(["default", "mail:high"], outbox=outbox), transaction.atomic():
+        with pytest.raises((PayloadError, ArgumentError), match=text):
+            shop_tasks.fail.using(**options).enqueue(*args)
+        assert OutboxRow.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"queue": "mail:high"}, {"run_after": "soon"}, {"headers": {"a": 1}}]
+)
+def test_a_row_that_cannot_be_put_ends_the_forwarder_and_is_named(
+    outbox_backend: Any, change: dict[str, Any]
+) -> None:
+    shop_tasks.add.enqueue(1)
+    row = OutboxRow.objects.get()
+    row.payload = json.dumps({**json.loads(row.payload), **change})
+    row.save()
+    with pytest.raises(CommandError, match=f"row {row.pk} of the outbox is not a task"):
+        call_command("streamkeep_forward", stderr=StringIO())
+    assert OutboxRow.objects.count() == 1
+
+
+def two_backends(**options: dict[str, Any]) -> Any:
+    """Return a block in which two backends have an outbox, each with options of its own."""
+    whole = {
+        alias: {"BACKEND": BACKEND, "OPTIONS": {"outbox": True, **its}}
+        for alias, its in options.items()
+    }
+    return override_settings(TASKS=whole)
+
+
+def test_a_task_goes_into_the_store_of_its_backend(tmp_path: Path, database: None) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    add = shop_tasks.add.using(backend="default")
+    with two_backends(default={"path": one}, reports={"path": one, "retries": 3}):
+        result = add.using(backend="reports").enqueue(1)
+        assert forward() == "1 row forwarded"
+        result.refresh()
+        task_backends["default"].queue("default").close()
+        task_backends["reports"].queue("default").close()
+        result = add.enqueue(1)
+    with two_backends(default={"path": one, "outbox": False}, reports={"path": other}):
+        row = OutboxRow.objects.get()
+        with pytest.raises(CommandError, match=f"row {row.pk} .*'default'.*'reports'.*--backend"):
+            call_command("streamkeep_forward", "--backend", "reports")
+        assert forward() == "1 row forwarded"
+        result.refresh()
+        shop_tasks.add.using(backend="reports").enqueue(1)
+        task_backends["default"].queue("default").close()
+        task_backends["reports"].queue("default").close()
+    with two_backends(other={"path": other}):
+        with pytest.raises(CommandError, match=r"row .*no backend 'reports'"):
+            call_command("streamkeep_forward", "--backend", "other")
+        task_backends["other"].queue("default").close()
+
+
+def test_two_stores_are_not_fed_from_one_table(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    with (
+        two_backends(default={"path": one}, reports={"path": other}),
+        pytest.raises(ImproperlyConfigured, match=r"'reports'.*'default'"),
+    ):
+        _ = task_backends["reports"].path
+    with two_backends(default={"path": one}, reports={"path": other, "database": "shop"}):
+        assert task_backends["reports"].database == "shop"
+
+
+def test_a_forwarder_reads_the_database_of_its_backend(configure: Configure) -> None:
+    with configure(outbox=True, database="shop"), pytest.raises(CommandError, match="'shop'"):
+        forward()
 
 
 def test_a_full_queue_keeps_the_row(outbox_backend: Any) -> None:

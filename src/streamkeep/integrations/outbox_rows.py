@@ -14,14 +14,20 @@ from typing import Any, Final
 
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.durations import Duration, milliseconds
-from streamkeep.format.core.errors import ArgumentError, StoreFullError
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CommandError,
+    StoreFullError,
+    StreamFullError,
+)
 from streamkeep.format.core.json_form import from_json, json_bytes
-from streamkeep.jobs.errors import QueueError
+from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
 from streamkeep.jobs.outbox import Outbox, Row
 
 log = logging.getLogger("streamkeep.outbox")
 
 COLUMNS: Final = ("stream", "payload")
+_FULL: Final = (StoreFullError, StreamFullError, QueueFullError, QueueDrainingError)
 Value = str | bytes | int | float
 
 
@@ -57,11 +63,16 @@ def append_row(store: Store[Any], row: Row) -> None:
         raise wrong_row(row, "an entry", error) from error
     txn = store.open_transaction()
     assert txn is not None
-    txn.xadd(row["stream"], fields)
+    try:
+        txn.xadd(row["stream"], fields)
+    except StreamFullError:  # which passes
+        raise
+    except (ArgumentError, CommandError) as error:
+        raise wrong_row(row, "an entry", error) from error
 
 
 def wrong_row(row: Row, what: str, error: Exception) -> ArgumentError:
-    """Return the error for a row whose payload cannot be read."""
+    """Return the error for a row that cannot be forwarded as it is."""
     return ArgumentError(
         f"row {row['id']} of the outbox is not {what}: {error!r}; next: correct its payload, or "
         "delete the row"
@@ -82,12 +93,14 @@ def forward_until(
     Args:
         connect: returns a new connection of the driver, which is closed at the end.
         make: returns the outbox of a connection.
-        errors: what the driver raises. These, and a store or queue that is full, end no forwarder.
+        errors: what the driver raises. These, and a store, a stream or a queue that takes nothing
+            now, end no forwarder.
         every: how long to wait when there is no row.
         until_idle: end when there is no row, and raise errors.
     """
     pause_s = milliseconds(every, "every") / 1000
-    transient: tuple[type[BaseException], ...] = (*errors, StoreFullError, QueueError)
+    # Not what is wrong with a row: it would be tried, with all that follow, for ever.
+    transient: tuple[type[BaseException], ...] = (*errors, *_FULL)
     total = 0
     while not stop.is_set():
         connection = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -93,11 +93,32 @@ class StreamkeepBackend(interface.BaseTaskBackend):
         self.enqueue_on_commit = bool(given.pop("enqueue_on_commit", True))
         self.database = str(given.pop("database", "default"))
         self.uses_outbox = bool(given.pop("outbox", False))
+        if self.uses_outbox:
+            self._check_table(where)
         self._settings = QueueSettings(**given)
         try:
             self.queue("default")
         except ArgumentError as error:
             raise ImproperlyConfigured(f"{where}: {error}") from error
+
+    def _check_table(self, where: str) -> None:
+        """Raise ImproperlyConfigured if another backend uses the same table for another store."""
+        for alias, params in interface.task_backends.settings.items():
+            other = params.get("OPTIONS", {})
+            if (
+                other.get("outbox")
+                and other.get("database", "default") == self.database
+                and not self.keeps_in(other.get("path", self.path))
+            ):
+                raise ImproperlyConfigured(
+                    f"{where} and TASKS[{alias!r}] have an outbox in the database "
+                    f"{self.database!r}, and different stores; rows of a table go into one store; "
+                    "next: give both the same 'path', or one of them another 'database'"
+                )
+
+    def keeps_in(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether the store of this backend is the one at a path."""
+        return os.path.realpath(path) == os.path.realpath(self.path)
 
     def queue(self, name: str) -> TaskQueue:
         """Return the queue under a name, which this process shares."""
@@ -110,7 +131,7 @@ class StreamkeepBackend(interface.BaseTaskBackend):
 
         Raises:
             InvalidTask: the task does not fit this backend.
-            PayloadError, QueueFullError, QueueDrainingError: nothing was enqueued.
+            PayloadError, ArgumentError, QueueFullError, QueueDrainingError: nothing was enqueued.
         """
         self.validate_task(task)
         result = interface.TaskResult(
@@ -127,26 +148,27 @@ class StreamkeepBackend(interface.BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        put = partial(self._put, result, outgoing(None))  # its trace, also after the commit
+        record = self._record_of(result)
+        moment: datetime | None = None if task.run_after is None else aware(task.run_after)
+        # A task that cannot be put is refused here, where its caller is, and not after the commit.
+        enqueue = self.queue(record.queue).prepare(result.id, record, moment)
+        put = partial(self._put, result, record, enqueue)
         if self.uses_outbox:
-            self._write_row(result)
+            self._write_row(result, record)
         elif self.enqueue_on_commit and connections[self.database].in_atomic_block:
             transaction.on_commit(put, using=self.database)
         else:
             put()
         return result
 
-    def _put(self, result: Any, headers: Mapping[str, str] | None) -> None:
-        run_after = result.task.run_after
-        moment: datetime | None = None if run_after is None else aware(run_after)
-        record = self._record_of(result)
-        self.queue(record.queue).enqueue(result.id, record, moment, headers)
+    def _put(self, result: Any, record: Record, enqueue: Callable[[], None]) -> None:
+        record.enqueued = time.time_ns() // 1_000_000  # that of the commit
+        enqueue()
         self._show_enqueued(result, record)
 
-    def _write_row(self, result: Any) -> None:
+    def _write_row(self, result: Any, record: Record) -> None:
         from streamkeep.integrations.django.outbox.models import OutboxRow
 
-        record = self._record_of(result)
         message = {"id": result.id, **json.loads(record.encode())}
         if headers := outgoing(None):
             message["headers"] = headers  # the trace of the caller, not of the forwarder

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -326,20 +327,23 @@ class TaskQueue(Queue):
 
     # --- put ------------------------------------------------------------------------------------
 
-    def enqueue(
+    def prepare(
         self,
         result_id: str,
         record: Record,
         at: datetime | None,
         headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """Put the job of a task and write its record, in one transaction.
+    ) -> Callable[[], None]:
+        """Check a task; return what puts its job and writes its record, in one transaction.
+
+        What that returns raises QueueFullError or QueueDrainingError, and nothing was put.
 
         Args:
             headers: the context of a trace, if it is not that of this thread.
 
         Raises:
-            PayloadError, QueueFullError, QueueDrainingError: nothing was put.
+            PayloadError: the arguments are too large, or are not JSON.
+            ArgumentError: the time is none that a job may have.
         """
         rank = record.priority
         options = Options(
@@ -350,16 +354,18 @@ class TaskQueue(Queue):
             options["at"] = at
         payload = [record.args, record.kwargs]
         put, [job] = plan_put(self.core, [(payload, options)], {TASK: record.task.encode()})
-        record.args, record.kwargs = [], {}  # the job has them
 
         def work(txn: Transaction[Any]) -> None:
             put(txn)
-            record.job = job.id
-            save_record(txn.as_bytes(), result_id, record, 0)
+            kept = replace(record, job=job.id, args=[], kwargs={})  # the job has the arguments
+            save_record(txn.as_bytes(), result_id, kept, 0)
 
-        self.core.set_up()
-        if not collect(self.core, work):
-            self.core.apply(work)
+        def enqueue() -> None:
+            self.core.set_up()
+            if not collect(self.core, work):
+                self.core.apply(work)
+
+        return enqueue
 
     def again(self, letter: Letter) -> bool:
         """Requeue a dead letter, so that its task is ready; return False if it is gone."""

@@ -12,13 +12,14 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections, router
 
-from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.errors import ArgumentError, StreamkeepError
 from streamkeep.format.humanize import count_text
 from streamkeep.integrations.django.backend import StreamkeepBackend, backend_named
 from streamkeep.integrations.django.outbox.models import OutboxRow
 from streamkeep.integrations.django.records import decode
 from streamkeep.integrations.django.results import aware
 from streamkeep.integrations.outbox_rows import append_row, forward_until, wrong_row
+from streamkeep.jobs import PayloadError
 from streamkeep.jobs.outbox import Outbox, Row
 
 
@@ -35,7 +36,9 @@ class Command(BaseCommand):
             "--backend", default="default", metavar="ALIAS", help="the name in TASKS (default)"
         )
         parser.add_argument(
-            "--database", metavar="ALIAS", help="by default where the router writes the outbox"
+            "--database",
+            metavar="ALIAS",
+            help="by default that of a backend with 'outbox', otherwise where the router writes it",
         )
         parser.add_argument(
             "--every",
@@ -47,7 +50,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         backend = backend_named(options["backend"])
-        alias = options["database"] or router.db_for_write(OutboxRow)
+        alias = options["database"]
+        if not alias:
+            alias = backend.database if backend.uses_outbox else router.db_for_write(OutboxRow)
         if alias not in connections.settings:
             known = ", ".join(sorted(connections.settings))
             raise CommandError(f"DATABASES has no database {alias!r}; it has {known}")
@@ -93,9 +98,15 @@ def put_task(backend: StreamkeepBackend, row: Row) -> None:
         message = json.loads(row["payload"])
         result_id, headers = str(message["id"]), dict(message.get("headers", {}))
         record = decode(row["payload"])
-    except (KeyError, TypeError, ValueError) as error:
+        moment = datetime.fromisoformat(record.run_after) if record.run_after else None
+        at = None if moment is None else aware(moment)
+        own = backend_named(record.backend)
+        enqueue = own.queue(record.queue).prepare(result_id, record, at, headers)
+    except (CommandError, KeyError, PayloadError, TypeError, ValueError) as error:
         raise wrong_row(row, "a task", error) from error
-    moment = datetime.fromisoformat(record.run_after) if record.run_after else None
-    queue = backend.queue(record.queue)
-    at = None if moment is None else aware(moment)
-    queue.enqueue(result_id, record, at, headers)
+    if not own.keeps_in(backend.path):  # two stores have no transaction in common
+        raise ArgumentError(
+            f"row {row['id']} of the outbox is a task of the backend {own.alias!r}, and this "
+            f"command forwards into the store of {backend.alias!r}; next: --backend {own.alias}"
+        )
+    enqueue()
