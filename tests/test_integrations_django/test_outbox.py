@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import connections, transaction
+from django.db.utils import ConnectionHandler
 from django.test import override_settings
 
+from postgresql import postgresql
 from streamkeep import ArgumentError
 from streamkeep.integrations.django.interface import TaskResultDoesNotExist, task_backends
 from streamkeep.integrations.django.outbox import append
@@ -179,6 +181,34 @@ def test_two_stores_are_not_fed_from_one_table(tmp_path: Path) -> None:
 def test_a_forwarder_reads_the_database_of_its_backend(configure: Configure) -> None:
     with configure(outbox=True, database="shop"), pytest.raises(CommandError, match="'shop'"):
         forward()
+
+
+@pytest.mark.slow
+def test_a_forwarder_takes_no_connection_of_the_pool(configure: Configure) -> None:
+    pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
+    with postgresql() as socket, configure():
+        options = {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": "postgres",
+            "USER": "postgres",
+            "HOST": socket,
+            "OPTIONS": {"pool": True},
+        }
+        connections.settings["pooled"] = {**connections.settings["default"], **options}
+        plain = ConnectionHandler({"default": {**options, "OPTIONS": {}}})["default"]
+        try:
+            with plain.schema_editor() as editor:
+                editor.create_model(OutboxRow)
+            row = "INSERT INTO streamkeep_outbox (stream, payload) VALUES ('s', '{\"a\":1}')"
+            with plain.cursor() as cursor:
+                cursor.execute(row)
+            plain.close()
+            said = StringIO()
+            call_command("streamkeep_forward", "--until-idle", "--database", "pooled", stderr=said)
+            assert said.getvalue() == "1 row forwarded\n"
+            task_backends["default"].queue("default").close()
+        finally:
+            del connections.settings["pooled"]
 
 
 def test_a_full_queue_keeps_the_row(outbox_backend: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("sqlalchemy", reason="the extra `sqlalchemy` is not installed")
 
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, MetaData, create_engine, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import streamkeep
@@ -109,6 +109,44 @@ def test_a_forwarder_goes_on_after_an_error_of_the_database(
     assert outbox.forward(broken, store, every="1ms", stop=stop) == 0
     thread.join()
     assert "is tried again" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["Outbox", "order"])
+def test_a_table_whose_name_needs_quotes_is_forwarded(
+    engine: Engine, store: Store, name: str
+) -> None:
+    quoted = Outbox(metadata := MetaData(), name)
+    metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        quoted.append(session, "orders", {"sku": "7"})
+    assert quoted.forward(engine, store, until_idle=True) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["streamkeep_outbox", "Outbox", "user"])
+def test_rows_of_an_engine_that_commits_each_statement_are_forwarded_once(
+    store: Store, name: str
+) -> None:
+    pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
+    with postgresql() as socket:
+        url = f"postgresql+psycopg://postgres@/postgres?host={socket}"
+        engine = create_engine(url, isolation_level="AUTOCOMMIT")
+        one = Outbox(metadata := MetaData(), name)
+        metadata.create_all(engine)
+        stop = threading.Event()
+        threads = [
+            thread_of(lambda: one.forward(engine, store, every="1ms", stop=stop)) for _ in range(2)
+        ]
+        for start in range(0, 500, 10):
+            with engine.begin() as connection:
+                for number in range(start, start + 10):
+                    one.append(connection, "orders", {"sku": str(number)})
+        wait_until(lambda: store.exists("orders") and store.xlen("orders") >= 500)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        engine.dispose()
+    assert sorted(skus(store), key=int) == [str(number) for number in range(500)]
 
 
 def test_wrong_arguments_are_refused(engine: Engine) -> None:

@@ -139,6 +139,7 @@ def test_what_would_lose_rows_is_refused(store: Store, database: Connection) -> 
         ("outbox", {"stream": "s", "columns": ["a b"]}, "not the name of a table or a column"),
         ("outbox", {}, "either `stream` or `put`"),
         ("outbox", {"stream": "s", "batch": 0}, "batch"),
+        ('"outbox', {"stream": "s"}, "not the name of a table"),
     ):
         with pytest.raises(ArgumentError, match=problem):
             Outbox(database, table, store, **options)
@@ -149,6 +150,24 @@ def test_what_would_lose_rows_is_refused(store: Store, database: Connection) -> 
     database.real.commit()
     assert outbox.forward() == 1
     assert store.xrange("s")[0].fields == {b"id": b"1", b"payload": b"x"}
+
+
+@pytest.mark.parametrize("member", ["autocommit", "get_autocommit"])
+def test_a_connection_that_commits_each_statement_is_refused(store: Store, member: str) -> None:
+    class Other:
+        """It locks no row that it selects."""
+
+    setattr(Other, member, True if member == "autocommit" else lambda self: True)
+    with pytest.raises(ArgumentError, match="autocommit off"):
+        Outbox(Other(), "outbox", store, stream="s")
+
+
+def test_a_name_may_have_quotes(store: Store, database: Connection) -> None:
+    database.real.execute(TABLE.replace("outbox", '"order"'))
+    database.real.execute("INSERT INTO \"order\" (payload) VALUES ('x')")
+    database.real.commit()
+    assert Outbox(database, '"order"', store, stream="mails", name="orders").run(once=True) == 1
+    assert forwarded(store) == [b"x"]
 
 
 def test_other_databases_lock_the_rows_that_they_select(

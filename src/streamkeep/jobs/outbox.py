@@ -38,6 +38,7 @@ log = logging.getLogger("streamkeep.jobs")
 Row = dict[str, Any]
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+_QUOTES: Final = re.compile(r"""(["`])([A-Za-z0-9_]+)\1""")
 _SEEN: Final = b"id:"
 _MARKS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 _SQLITE: Final = "sqlite3"
@@ -63,7 +64,8 @@ class Outbox:
 
         Args:
             connection: of any driver that follows Python's DB-API: SQLite, PostgreSQL (psycopg),
-                MySQL 8.
+                MySQL 8. It may not commit each statement, which would lock no row.
+            table: its name, in the quotes of the database if that needs them.
             stream: rows become entries of this stream, columns their fields; NULL is left out.
             put: instead: called with each row as a dict, in the transaction of the store. It may
                 put jobs into queues of that store: `lambda row: send.delay(row["to"])`.
@@ -74,15 +76,23 @@ class Outbox:
                 that is forwarded into the same store needs another name.
 
         Raises:
-            ArgumentError: one of these is wrong, or the table may use IDs again.
+            ArgumentError: one of these is wrong, the connection commits each statement, or the
+                table may use IDs again.
         """
         if (stream is None) == (put is None):
             raise ArgumentError("an outbox needs either `stream` or `put`")
-        for one in (table, id_column, *(columns or ())):
+        plain = _QUOTES.sub(r"\2", table) if isinstance(table, str) else table
+        for one in (plain, id_column, *(columns or ())):
             if not isinstance(one, str) or not _NAME.fullmatch(one):
                 raise ArgumentError(f"{one!r} is not the name of a table or a column")
         if isinstance(batch, bool) or not isinstance(batch, int) or not 0 < batch <= 10_000:
             raise ArgumentError(f"batch must be a number from 1 to 10,000, not {batch!r}")
+        if commits_each_statement(connection):
+            raise ArgumentError(
+                "the connection commits each statement (autocommit), so it would lock no row, and "
+                "two forwarders would append one; next: give the outbox a connection of its own, "
+                "with autocommit off"
+            )
         self._connection = connection
         self._table = table
         self._store = store
@@ -101,7 +111,8 @@ class Outbox:
     def _check_sqlite(self) -> None:
         """Raise ArgumentError for a table that uses the numbers of deleted rows again."""
         cursor = self._connection.execute(
-            "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (self._table,)
+            "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?",
+            (_QUOTES.sub(r"\2", self._table),),
         )
         row = cursor.fetchone()
         if row is None:
@@ -229,6 +240,12 @@ class Outbox:
 
         if keys:
             self._store.apply(forget, frees=True)
+
+
+def commits_each_statement(connection: Any) -> bool:
+    """Return whether a connection is in autocommit mode, as its driver says it."""
+    ask = getattr(connection, "get_autocommit", None)  # MySQL's, where `autocommit` is a method
+    return bool(ask()) if ask else getattr(connection, "autocommit", False) is True
 
 
 def _key(row_id: object) -> bytes:

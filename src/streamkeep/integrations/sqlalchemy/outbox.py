@@ -19,6 +19,7 @@ from streamkeep.format.core.durations import Duration
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations import outbox_rows
 from streamkeep.jobs.outbox import Outbox as Forwarder
+from streamkeep.jobs.outbox import commits_each_statement
 
 Change = Literal["insert", "update", "delete"]
 _CHANGES: Final = ("insert", "update", "delete")
@@ -105,24 +106,31 @@ class Outbox:
             every: how long to wait when there is no row: seconds, or a text such as "1s".
             until_idle: end when there is no row, and raise errors.
         """
-        name = self.table.fullname
+        dialect = engine.dialect
+        table = dialect.identifier_preparer.format_table(self.table)  # in quotes if it needs them
 
         def connect() -> Any:
             borrowed = engine.raw_connection()
             connection = borrowed.driver_connection
             borrowed.detach()  # the forwarder closes it
+            if commits_each_statement(connection):  # which is what the application wants of its own
+                dialect.set_isolation_level(connection, dialect.default_isolation_level)
             return connection
 
         def make(connection: Any) -> Forwarder:
             return Forwarder(
-                connection, name, store, put=lambda row: outbox_rows.append_row(store, row)
+                connection,
+                table,
+                store,
+                put=lambda row: outbox_rows.append_row(store, row),
+                name=self.table.fullname,
             )
 
         return outbox_rows.forward_until(
             stop or threading.Event(),
             connect,
             make,
-            (engine.dialect.loaded_dbapi.Error, DBAPIError),
+            (dialect.loaded_dbapi.Error, DBAPIError),
             every=every,
             until_idle=until_idle,
         )

@@ -71,8 +71,11 @@ class Command(BaseCommand):
             return Outbox(connection, table, store, put=put, name=name)
 
         def connect() -> Any:
-            # Not Django's own: the outbox begins and commits transactions itself.
-            return database.get_new_connection(database.get_connection_params())
+            # Not Django's own: the outbox begins and commits transactions itself. Nor one of a
+            # pool: these commit each statement, and closing one gives it back to nobody.
+            own = database.copy()
+            own.settings_dict["OPTIONS"].pop("pool", None)
+            return own.get_new_connection(own.get_connection_params())
 
         stop = threading.Event()
         if threading.current_thread() is threading.main_thread():
