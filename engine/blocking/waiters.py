@@ -169,6 +169,9 @@ class Waiters:
 
         Args:
             check: is called before each sleep, and raises to end the wait.
+
+        Raises:
+            StoreError: the store was deleted or moved, which each look but the first finds out.
         """
         context, call = self._context, wait.call
         now = context.clock.monotonic
@@ -191,6 +194,8 @@ class Waiters:
             looks = first = True
             while True:
                 check()
+                if not first and context.control is not None:
+                    context.control.check_not_moved()  # no one commits to a store that is gone
                 if call.unseen and not first and min(wait.note_at, deadline) <= now():
                     yield ticket, NOTE
                     continue

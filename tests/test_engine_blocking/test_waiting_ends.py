@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import random
@@ -21,6 +22,8 @@ import streamkeep
 from blocked import BLOCKED, Callers, bells, ids, tickets
 from inside import wait_table_of, waiters_of
 from patience import PATIENCE_S, handles_below, thread_of, wait_until
+from streamkeep import StoreError
+from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 from streamkeep.engine.notify.notifier import Bell, Notifier
@@ -321,3 +324,33 @@ def test_a_process_that_is_stopped_with_the_lock_of_the_wait_table_stops_no_othe
         os.close(board)
     store.xadd("s", {"n": 2})  # takes the row that its reader could not remove
     assert tickets(store) == 0
+
+
+# --- a store that is gone -------------------------------------------------------------------------
+
+
+def test_a_call_that_waits_in_a_store_that_was_moved_raises(tmp_path: Path) -> None:
+    store = streamkeep.open(tmp_path / "store")
+    store.xadd("s", {"a": "b"})
+    waiting = AsyncStore(store)
+    errors: list[Any] = []
+
+    def wait(read: Callable[[], object]) -> None:
+        try:
+            errors.append(read())
+        except StoreError as error:
+            errors.append(str(error))
+
+    threads = [
+        thread_of(lambda: wait(lambda: store.xread({"s": "$"}, block=60_000))),
+        thread_of(lambda: wait(lambda: asyncio.run(waiting.xread({"s": "$"}, block=60_000)))),
+    ]
+    wait_until(lambda: tickets(store) == 2)
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    for thread in threads:
+        thread.join()
+    assert [str(one).partition(": ")[2][:30] for one in errors] == [
+        "the store was deleted or moved"
+    ] * 2
+    with pytest.raises(StoreError, match="moved"):
+        store.close()
