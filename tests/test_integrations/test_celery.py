@@ -18,6 +18,7 @@ from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery import stores, workers
 from streamkeep.integrations.celery.topology import SPACE, Topology
+from streamkeep.jobs import queue_names
 from test_integrations.celery_queues import jobs_of, publish, tasks
 from test_integrations.crew import lines
 
@@ -192,6 +193,31 @@ def test_a_purge_leaves_what_a_worker_has(connection: Connection, url: str) -> N
     assert jobs_of(url).stats().done == 1
 
 
+def test_a_purge_removes_what_a_worker_gave_back(connection: Connection, url: str) -> None:
+    publish(connection, *range(3))
+    inbox = Inbox(connection, prefetch=3)
+    inbox.wait(2)
+    inbox.close()
+    assert tasks()(connection.channel()).queue_declare().message_count == 3
+    assert tasks()(connection.channel()).purge() == 3
+    stats = jobs_of(url).stats()
+    assert (stats.waiting, stats.retrying, stats.cancelled) == (0, 0, 3)
+    assert Inbox(connection).consumer is not None
+    with pytest.raises(socket.timeout):
+        connection.drain_events(timeout=0.05)
+
+
+def test_one_message_of_a_mailbox_is_taken_without_a_consumer(
+    connection: Connection, url: str
+) -> None:
+    box = mailbox("box", Exchange("e", "direct"), "k")(connection.channel())
+    box.declare()
+    assert box.get() is None
+    publish(connection, 1, 2, queue=mailbox("box", Exchange("e", "direct"), "k"))
+    assert [box.get(no_ack=True).payload, box.get().payload, box.get()] == [1, 2, None]
+    assert "box" not in queue_names(jobs_of(url).store)
+
+
 def test_a_message_of_a_task_that_the_worker_does_not_have_waits(
     connection: Connection, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +271,21 @@ def test_fanout_and_topics_reach_all_that_listen_in_any_connection(
         publish(connection, "again", queue=Queue("", control))
         assert second.wait(2) == ["stop", "again"]
         second.close()
+
+
+def test_a_forked_child_reads_mailboxes_of_its_own(connection: Connection, url: str) -> None:
+    """As a caller of remote control does that was forked after a call of its parent."""
+    control = Exchange("control", "fanout")
+    parent = Inbox(connection, mailbox("a", control))
+
+    def read() -> None:
+        child = Inbox(connection, mailbox("b", control))
+        publish(connection, 1, queue=mailbox("b", control))
+        assert child.wait(1) == [1]
+
+    assert status_of(child_of(read)) == 0
+    assert parent.wait(1) == [1]
+    parent.close()
 
 
 def test_a_mailbox_has_no_messages_of_its_former_reader(connection: Connection, url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
@@ -218,6 +219,20 @@ def purge_numbered(step: Step) -> int:
     numbered = step.rows(layout.NUMBERED, layout.NUMBERED + b"\xff" * 8, AT_ONCE)
     ids = [f"{state.JOB_PREFIX}{layout.unpack_time(key[1:])}" for key, _ in numbered]
     return removed + cancel_all(step, ids)
+
+
+def purge_retries(step: Step) -> int:
+    """Remove jobs that wait for their retry, also those that a worker gave back."""
+    found = list(islice(retries(step.txn, step.space), AT_ONCE))
+    for key, place in found:
+        entries = step.txn.xrange(step.stream(place.priority), place.entry_id, place.entry_id, 1)
+        fields = entries[0].fields if entries else {}
+        step.delete_row(key)
+        step.counters.retrying -= 1
+        step.remove(place)
+        forget(step, place, fields, 2)
+        cancelling.note_cancelled(step, state.job_id_of(place, fields), fields)
+    return len(found)
 
 
 def cancel_all(step: Step, job_ids: list[str]) -> int:

@@ -7,9 +7,12 @@ The loop of the worker never waits for the store. It says how many messages it h
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import uuid
+import weakref
 from collections import deque
+from queue import Empty
 from typing import Any, Final, NamedTuple
 
 from kombu.utils.json import loads
@@ -43,12 +46,32 @@ class Arrived(NamedTuple):
     job: Job | None
 
 
+# What a forked child has of its parent, whose threads it has not.
+_inherited: Final[weakref.WeakSet[Bell | PassingIntake]] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for one in list(_inherited):
+        one.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
 class Bell(Alarm):
     """Messages that have arrived, and a descriptor that is readable while there may be some."""
 
     def __init__(self) -> None:
         super().__init__()
         self.arrived: deque[Arrived] = deque()
+        _inherited.add(self)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: have a descriptor of its own, which no ring of the parent reads."""
+        if self.handle >= 0:
+            self.close()
+            super().__init__()
+        self.arrived.clear()
 
 
 class JobIntake:
@@ -156,6 +179,13 @@ class PassingIntake:
         self._closed = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        _inherited.add(self)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: read what the child consumes, in a thread of its own."""
+        self._lock = threading.Lock()
+        self._thread = None
+        self._channels.clear()
 
     def declare(self, queue: str, position: str) -> None:
         """Note up to which message a queue that was declared is to be skipped."""
@@ -177,6 +207,17 @@ class PassingIntake:
                 self._thread.start()
                 return
         self._wake()
+
+    def get(self, queue: str) -> dict[str, Any]:
+        """Return the next message of a queue at once; raise Empty if there is none."""
+        self._topology.keep([queue], self._bindings)
+        with self._lock:
+            after = self._positions.get(queue, "0-0")
+            found = self._opened.read(lambda one: messages_after(one, queue, after, 1))
+            if not found:
+                raise Empty
+            [(self._positions[queue], message)] = found
+            return message
 
     def cancel(self, queue: str) -> None:
         with self._lock:

@@ -137,8 +137,10 @@ def last_id(reader: Reader, queue: str) -> str:
     return found[0].id.decode() if found else "0-0"
 
 
-def messages_after(reader: Reader, queue: str, position: str) -> list[tuple[str, dict[str, Any]]]:
-    found = reader.xrange(stream_of(queue), f"({position}", "+", 100)
+def messages_after(
+    reader: Reader, queue: str, position: str, count: int = 100
+) -> list[tuple[str, dict[str, Any]]]:
+    found = reader.xrange(stream_of(queue), f"({position}", "+", count)
     return [(entry.id.decode(), loads(entry.fields[_FIELD].decode())) for entry in found]
 
 

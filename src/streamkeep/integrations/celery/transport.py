@@ -29,6 +29,7 @@ from streamkeep.integrations.celery.stores import CODEC, Shared, shared
 from streamkeep.integrations.celery.topology import Binding, Topology
 from streamkeep.integrations.celery.workers import known_tasks
 from streamkeep.jobs import Job, JobLostError, Queue, take
+from streamkeep.jobs.dead_letters import purge_retries
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all
@@ -104,6 +105,7 @@ class Channel(virtual.Channel):
         self.bell: intake.Bell = connection.bell
         self.acknowledger = Acknowledger()
         self._intake: intake.JobIntake | None = None
+        self._got: Job | None = None  # what `_get` has taken; None for one of a passing queue
         self._passing_names: set[str] = set()
         self._no_ack: set[str] = set()
         self._pid = os.getpid()
@@ -174,16 +176,28 @@ class Channel(virtual.Channel):
             self._passing_names.discard(queue)
             self.connection.passing.forget(queue)
         else:
-            self.jobs_of(queue).purge()
+            self._purge(queue)
 
     def after_reply_message_received(self, queue: str) -> None:
         """Keep the queue of replies for the next call; it is deleted once it is old."""
 
+    # A retry of the queue is here a message that a worker had and gave back: Celery sends its own
+    # retries as new messages. So it waits as the others do.
+
     def _size(self, queue: str) -> int:
-        return 0 if self._is_passing(queue) else self.jobs_of(queue).stats().waiting
+        if self._is_passing(queue):
+            return 0
+        found = self.jobs_of(queue).stats()
+        return found.waiting + found.retrying
 
     def _purge(self, queue: str) -> int:
-        return 0 if self._is_passing(queue) else self.jobs_of(queue).purge()
+        if self._is_passing(queue):
+            return 0
+        jobs = self.jobs_of(queue)
+        removed = jobs.purge()
+        while count := jobs.core.step(purge_retries, frees=True):
+            removed += count
+        return removed
 
     # --- publishing -----------------------------------------------------------------------------
 
@@ -281,6 +295,9 @@ class Channel(virtual.Channel):
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         """Take one message at once, for `basic_get`."""
+        if self._is_passing(queue):
+            self._got = None
+            return self.connection.passing.get(queue)
         jobs = self.jobs_of(queue)
         known = known_tasks()
         names = None if known is None else {jobs.name: known}
@@ -294,7 +311,7 @@ class Channel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         message = super().basic_get(queue, no_ack, **kwargs)
-        if message is not None:
+        if message is not None and self._got is not None:
             self._note(self._got, message._raw, no_ack)
         return message
 
@@ -337,7 +354,6 @@ class Transport(virtual.Transport):
         self.passing = intake.PassingIntake(self.topology, self.shared.opened, self.bell)
         self._loop: Any = None
         self._timer: Any = None
-        self._pid = os.getpid()
 
     def driver_version(self) -> str:
         return streamkeep.__version__
@@ -407,8 +423,7 @@ class Transport(virtual.Transport):
             self._loop.on_tick.discard(self._ask)
             self._loop.remove(self.bell.handle)
             self._loop = None
-        if self._pid == os.getpid():
-            self.passing.close()
+        self.passing.close()
         super().close_connection(connection)
         self.bell.close()
 
