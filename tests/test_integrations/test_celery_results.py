@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 from unittest import mock
 
@@ -53,6 +54,12 @@ def test_a_caller_of_more_results_than_it_has_bells_for_gets_all(
         wait_until(lambda: len(found) == number)  # noqa: B023
     thread.join()
     assert found == ids
+
+
+def test_a_pickled_result_can_be_read(app: Celery) -> None:
+    app.set_current()
+    app.backend.store_result("a", 1, "SUCCESS")
+    assert pickle.loads(pickle.dumps(app.AsyncResult("a"))).get(timeout=PATIENCE_S) == 1
 
 
 def test_results_expire(app: Celery) -> None:

@@ -41,6 +41,11 @@ class StreamkeepBackend(KeyValueStoreBackend):
         self._values = Values(_SPACE)
         self._part = threading.local()
 
+    def __reduce__(self, args: Any = (), kwargs: Any = None) -> Any:
+        """Pickle the address, too: a pickled `AsyncResult` has its backend with it."""
+        more = {"url": self.url, "expires": self.expires}
+        return super().__reduce__(args, {**(kwargs or {}), **more})
+
     @property
     def _opened(self) -> Any:
         return shared(self._address).opened
