@@ -249,6 +249,9 @@ def test_joins_end_and_unknown_queues_are_refused(broker: StreamkeepBroker) -> N
     actor_of(broker, print).send()
     with pytest.raises(QueueJoinTimeout):
         broker.join("default", timeout=1)
+    consumer = broker.consume("default", prefetch=5, timeout=0)
+    consumer.requeue([next(consumer)])  # as a worker that stops does
+    consumer.close()
     broker.flush("default")
     broker.join("default", timeout=1)
     for call in (broker.flush, broker.join, broker.consume):

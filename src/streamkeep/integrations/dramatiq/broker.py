@@ -25,6 +25,7 @@ from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue, take
+from streamkeep.jobs.dead_letters import purge_retries
 from streamkeep.jobs.handler_errors import text_of
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
@@ -100,7 +101,10 @@ class StreamkeepBroker(Broker):
 
     def flush(self, queue_name: str) -> None:
         """Remove the messages of a queue that no worker has, also delayed ones."""
-        self.queue(queue_name).purge()
+        queue = self.queue(queue_name)
+        queue.purge()
+        while queue.core.step(purge_retries, frees=True):  # those that a worker gave back
+            pass
 
     def flush_all(self) -> None:
         for name in self._declared:
