@@ -43,7 +43,8 @@ class EventStream:
 
     POST appends the body, and answers `{"id": ...}` when the entry is durable: a JSON object, a
     list of them, or a form. With the header `Idempotency-Key`, a repeated request appends nothing
-    and gets the ID of the first one (XADD IDMP).
+    and gets the ID of the first one (XADD IDMP), as long as the stream remembers the key: for 100
+    seconds, and of the last 100 keys of all clients, unless XCFGSET says otherwise.
     """
 
     def __init__(

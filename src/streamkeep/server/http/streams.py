@@ -363,7 +363,7 @@ async def _counted(state: State, events: EventStream) -> AsyncIterator[bytes]:
     "xadd",
     query=" ".join(_APPEND),
     takes_any=True,
-    headers={"Idempotency-Key": "a second request with the same key appends nothing"},
+    headers={"Idempotency-Key": "a repeated request appends nothing, while XCFGSET remembers it"},
     status=201,
 )
 async def append(call: Call) -> Found:
