@@ -19,7 +19,7 @@ from django.test import override_settings
 from patience import thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.integrations.django import interface
-from streamkeep.jobs import QueueFullError
+from streamkeep.jobs import PayloadError, QueueFullError
 from test_integrations_django import shop_tasks
 from test_integrations_django.conftest import BACKEND, Configure
 
@@ -119,6 +119,18 @@ def test_a_task_that_raises_has_failed(backend: Any) -> None:
     assert letter.message == "no stock"
 
 
+def test_arguments_that_cannot_be_kept_are_refused_by_enqueue(configure: Configure) -> None:
+    with configure(max_result_bytes=100):
+        queue = interface.task_backends["default"].queue("default")
+        with pytest.raises(PayloadError, match="at most 100"):
+            shop_tasks.fail.enqueue("x" * 200)
+        result = shop_tasks.return_much.enqueue(98)  # with its quotes, as large as it may be
+        queue.run_until_idle()
+        result.refresh()
+        assert (result.status, len(result.return_value)) == ("SUCCESSFUL", 98)
+        queue.close()
+
+
 @pytest.mark.parametrize(
     ("task", "args", "kind"),
     [
@@ -198,8 +210,8 @@ def test_a_dead_letter_is_ready_again(backend: Any) -> None:
     result = shop_tasks.fail.using(priority=3).enqueue("once")
     queue.run_until_idle()
     [letter] = queue.dead_letters()
-    assert queue.again(letter)
-    assert not queue.again(letter)
+    assert queue.requeue() == 1
+    assert queue.requeue(letter) == 0
     result.refresh()
     assert (result.status, len(result.errors)) == ("READY", 1)
     queue.run_until_idle()

@@ -112,7 +112,8 @@ def test_a_task_that_cannot_be_put_is_refused_where_it_is_enqueued(
     text: str,
     outbox: bool,
 ) -> None:
-    with configure(["default", "mail:high"], outbox=outbox), transaction.atomic():
+    queues = ["default", "mail:high"]
+    with configure(queues, outbox=outbox, max_result_bytes=20 << 20), transaction.atomic():
         with pytest.raises((PayloadError, ArgumentError), match=text):
             shop_tasks.fail.using(**options).enqueue(*args)
         assert OutboxRow.objects.count() == 0

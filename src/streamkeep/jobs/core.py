@@ -125,7 +125,13 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class Core(LazyStore):
-    """The store of a queue, its tasks, and how its transactions run."""
+    """The store of a queue, its tasks, and how its transactions run.
+
+    Attributes:
+        most_payload: the largest payload, in bytes.
+    """
+
+    most_payload = 16 << 20
 
     def __init__(
         self,

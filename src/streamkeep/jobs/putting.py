@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.durations import milliseconds
@@ -19,8 +19,6 @@ from streamkeep.jobs.layout import Fields
 from streamkeep.jobs.options import Options, check_priority, fields_of, unix_ms
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.tracing import outgoing
-
-MOST_PAYLOAD: Final = 16 << 20
 
 
 class Prepared(NamedTuple):
@@ -84,7 +82,7 @@ def plan_put(
 def prepare(core: Core, payload: Any, options: Options, common: Fields) -> Prepared:
     chosen = options.get("codec")
     codec = core.codec if chosen is None else codecs.check_codec(chosen)
-    encoded = codecs.encode(codec, payload, "the payload", MOST_PAYLOAD)
+    encoded = codecs.encode(codec, payload, "the payload", core.most_payload)
     fields = {**common, layout.PAYLOAD: encoded, **fields_of(options)}
     if codec != codecs.JSON:
         fields[layout.CODEC] = codec.encode()

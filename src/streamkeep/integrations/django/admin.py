@@ -134,7 +134,7 @@ class QueuedTaskAdmin(admin.ModelAdmin):
             raise Http404("there is no such queue")
         queue = backend.queue(name)
         chosen = [one for one in queue.dead_letters() if one.id == letter_id]
-        if chosen and queue.again(chosen[0]):
+        if chosen and queue.requeue(chosen[0]):
             self.message_user(request, f"The task {chosen[0].task} is in the queue again.")
         else:
             text = "That dead letter is gone: another user has requeued or removed it."

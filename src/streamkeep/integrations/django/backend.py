@@ -61,7 +61,7 @@ class StreamkeepBackend(interface.BaseTaskBackend):
         result_ttl          how long results are kept; "7d"
         max_runtime         after which an attempt has failed; 0 for no limit
         max_deaths          a task has failed after this many workers died with it; 5
-        max_result_bytes    of the arguments and the result of a task
+        max_result_bytes    of the arguments of a task, and of its result
         sync                as in `streamkeep.open`; "commit"
     """
 

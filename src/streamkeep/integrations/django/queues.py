@@ -32,7 +32,17 @@ from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
 from streamkeep.integrations.django.records import load as load_record
 from streamkeep.integrations.django.records import save as save_record
 from streamkeep.integrations.django.results import result_of
-from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, Retry, UnknownTaskError, running
+from streamkeep.jobs import (
+    Job,
+    JobLostError,
+    PayloadError,
+    Queue,
+    Retry,
+    UnknownTaskError,
+    codecs,
+    dead_letters,
+    running,
+)
 from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.dead_letters import Letter
@@ -50,7 +60,7 @@ from streamkeep.jobs.job import current
 from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import collect, plan_put
-from streamkeep.jobs.state import job_id_of
+from streamkeep.jobs.state import Step, job_id_of
 
 log = logging.getLogger("streamkeep.django")
 
@@ -120,6 +130,7 @@ class TaskCore(Core):
         super().__init__(*args, **kwargs)
         self.new_threads = False
         self.possible = Possible()
+        self.most_payload = min(self.most_payload, self.max_result_bytes)  # its record has it, too
 
     # --- tasks ----------------------------------------------------------------------------------
 
@@ -248,12 +259,12 @@ class TaskCore(Core):
             return partial(running.Outcome, DONE, run.seconds)
         record.value = interface.normalize_json(value)
         record.finished, record.status = time.time_ns() // 1_000_000, SUCCESSFUL
-        size = len(record.encode())
+        size = len(json.dumps(record.value, separators=(",", ":"), ensure_ascii=False).encode())
         if size > self.max_result_bytes:
             record.value = None
             raise PayloadError(
-                f"the arguments and the result of task {run.result.id} have {size:,} bytes, at "
-                f"most {self.max_result_bytes:,} are kept; next: return the name of what is large"
+                f"the result of task {run.result.id} has {size:,} bytes, at most "
+                f"{self.max_result_bytes:,} are kept; next: return the name of what is large"
             )
         ttl_ms = self.policy_of(job.fields).result_ttl_ms
         job.transaction.collect(
@@ -367,23 +378,27 @@ class TaskQueue(Queue):
 
         return enqueue
 
-    def again(self, letter: Letter) -> bool:
-        """Requeue a dead letter, so that its task is ready; return False if it is gone."""
-        headers = json.loads(letter.fields.get(HEADERS, b"{}"))
-        result_id = headers.get(RESULT_HEADER, "")
-        came_from = letter.fields.get(b"from", b"normal").decode()
-        with self.store.transaction() as outer:
-            if not self.requeue(letter):
-                return False
-            txn = outer.as_bytes()
-            record = load_record(txn, result_id)
-            if record is not None:
-                priority = PRIORITIES.index(came_from)
-                [entry] = txn.xrevrange(self.core.names.streams[priority], count=1)
-                record.job = job_id_of(place_of(priority, entry.id), entry.fields)
-                record.status, record.finished, record.args, record.kwargs = "", 0, [], {}
-                save_record(txn, result_id, record, 0)
-        return True
+    def requeue(
+        self, *letters: str | Letter, reason: str | None = None, task: str | None = None
+    ) -> int:
+        """Requeue dead letters as `Queue.requeue` does; their tasks are ready again."""
+        return self._each(letters, reason, task, _requeue)
+
+
+def _requeue(step: Step, letter: Letter) -> bool:
+    """Requeue a dead letter, and have the record of its task say so."""
+    if not dead_letters.requeue(step, letter):
+        return False
+    headers = json.loads(letter.fields.get(HEADERS, b"{}"))
+    result_id = headers.get(RESULT_HEADER, "")
+    record = load_record(step.txn, result_id)
+    if record is not None:
+        priority = PRIORITIES.index(letter.fields.get(b"from", b"normal").decode())
+        [entry] = step.txn.xrevrange(step.stream(priority), count=1)
+        record.job = job_id_of(place_of(priority, entry.id), entry.fields)
+        record.status, record.finished, record.args, record.kwargs = "", 0, [], {}
+        save_record(step.txn, result_id, record, 0)
+    return True
 
 
 def _show(run: Run, status: Any) -> None:
