@@ -230,6 +230,28 @@ def test_results_are_forgotten_after_their_time(configure: Configure) -> None:
         queue.close()
 
 
+def test_records_of_tasks_that_no_handler_ended_are_forgotten_too(configure: Configure) -> None:
+    with configure(result_ttl=0):
+        queue = interface.task_backends["default"].queue("default")
+        later = shop_tasks.add.using(run_after=datetime.now(UTC) + timedelta(hours=1))
+        for number in range(9):
+            shop_tasks.add.enqueue(number)
+        queue.purge()
+        waiting = later.enqueue(1)
+        shop_tasks.add.enqueue(9)
+        queue.get().fail("2 workers died")  # as another worker does that finds it
+
+        def are_forgotten() -> bool:
+            shop_tasks.add.enqueue(1)
+            queue.run_until_idle()
+            return len(queue.store.row_range("django")) == 1
+
+        wait_until(are_forgotten)
+        waiting.refresh()
+        assert waiting.status == "READY"
+        queue.close()
+
+
 def test_effects_in_the_store_happen_with_the_result(backend: Any) -> None:
     result = shop_tasks.append_with_result.enqueue("ann")
     queue = backend.queue("default")

@@ -100,6 +100,19 @@ class Values:
         times = [(_TIME.unpack_from(data)[0], data) for _, data in rows]
         return [data[8:] for expires_ms, data in times if not 0 < expires_ms <= now_ms]
 
+    def between(
+        self, reader: Reader, after: str, before: str, count: int
+    ) -> list[tuple[str, int, bytes]]:
+        """Return name, expiry and value of the first between two names, at most `count`.
+
+        Names longer than 200 bytes are shortened. An expiry of 0 is never.
+        """
+        first, last = _VALUE + after.encode() + b"\0", _VALUE + before.encode()
+        return [
+            (key[1:].decode(errors="replace"), _TIME.unpack_from(data)[0], data[8:])
+            for key, data in reader.row_range(self.space, first, last, count)
+        ]
+
     def last_first(self, reader: Reader, before: str = "") -> Iterator[tuple[str, bytes]]:
         """Yield name and value of all that have not expired, from the last name to the first.
 

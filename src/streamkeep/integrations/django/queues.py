@@ -28,7 +28,7 @@ from django.utils.module_loading import import_string
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.durations import Duration
 from streamkeep.integrations.django import interface
-from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
+from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record, expire_left
 from streamkeep.integrations.django.records import load as load_record
 from streamkeep.integrations.django.records import save as save_record
 from streamkeep.integrations.django.results import result_of
@@ -39,7 +39,6 @@ from streamkeep.jobs import (
     Queue,
     Retry,
     UnknownTaskError,
-    codecs,
     dead_letters,
     running,
 )
@@ -130,6 +129,7 @@ class TaskCore(Core):
         super().__init__(*args, **kwargs)
         self.new_threads = False
         self.possible = Possible()
+        self._looked_at = ""  # the last record that `expire_left` saw
         self.most_payload = min(self.most_payload, self.max_result_bytes)  # its record has it, too
 
     # --- tasks ----------------------------------------------------------------------------------
@@ -267,9 +267,7 @@ class TaskCore(Core):
                 f"{self.max_result_bytes:,} are kept; next: return the name of what is large"
             )
         ttl_ms = self.policy_of(job.fields).result_ttl_ms
-        job.transaction.collect(
-            lambda txn: save_record(txn.as_bytes(), run.result.id, record, ttl_ms)
-        )
+        job.transaction.collect(lambda txn: self._save_end(txn.as_bytes(), run, ttl_ms))
         return partial(self._done, run)
 
     def _done(self, run: Run) -> running.Outcome:
@@ -314,7 +312,9 @@ class TaskCore(Core):
                 ttl_ms = self.policy_of(job.fields).result_ttl_ms
                 if retried:
                     record.args, record.kwargs = [], {}
-                save_record(txn.as_bytes(), run.result.id, record, ttl_ms)
+                    save_record(txn.as_bytes(), run.result.id, record, ttl_ms)
+                else:
+                    self._save_end(txn.as_bytes(), run, ttl_ms)
 
         outcome = _or_lost(run, end, "", error)
         if outcome.state == LOST:
@@ -322,6 +322,10 @@ class TaskCore(Core):
         if state == GIVEN_UP:
             _show(run, interface.TaskResultStatus.FAILED)
         return running.Outcome(state, run.seconds, error)
+
+    def _save_end(self, txn: Transaction[Any], run: Run, ttl_ms: int) -> None:
+        save_record(txn, run.result.id, run.record, ttl_ms)
+        self._looked_at = expire_left(txn, self._looked_at, ttl_ms)
 
 
 class TaskQueue(Queue):

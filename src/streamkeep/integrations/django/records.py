@@ -17,10 +17,13 @@ from typing import Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.integrations.values import Values
+from streamkeep.jobs import finding
+from streamkeep.jobs.layout import Names
 
 VALUES: Final = Values("django")
 SUCCESSFUL: Final = "SUCCESSFUL"
 FAILED: Final = "FAILED"
+_LOOKED_AT: Final = 4
 
 Reader = Transaction[Any] | Snapshot[Any]
 
@@ -89,6 +92,29 @@ def save(txn: Transaction[Any], result_id: str, record: Record, ttl_ms: int) -> 
         VALUES.delete(txn, result_id)
     else:
         VALUES.put(txn, result_id, record.encode(), ttl_ms if record.status else 0)
+
+
+def expire_left(txn: Transaction[Any], after: str, ttl_ms: int) -> str:
+    """Have records expire whose jobs were ended by other than their handlers, such as by a purge.
+
+    No record is written then. So each end of a task looks at a few others that are older than
+    records of tasks that have ended get: their tasks wait, or have ended so.
+
+    Args:
+        after: the ID that the last call returned.
+    """
+    found = VALUES.between(txn, after, f"{txn.txn.now_ms() - ttl_ms:012x}", _LOOKED_AT)
+    for result_id, expires_ms, data in found:
+        record = decode(data)
+        if expires_ms or record.status:
+            continue
+        if finding.find(txn, Names(record.queue), record.job).state not in finding.HAS_ENDED:
+            continue
+        if ttl_ms:
+            VALUES.expire(txn, result_id, ttl_ms)
+        else:
+            VALUES.delete(txn, result_id)
+    return found[-1][0] if found else ""
 
 
 def newest_first(reader: Reader, before: str = "") -> Iterator[tuple[str, Record]]:
