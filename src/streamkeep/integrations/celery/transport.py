@@ -259,7 +259,9 @@ class Channel(virtual.Channel):
 
     def ask(self) -> None:
         """Have messages taken as far as there is room, unless that is under way."""
-        if self.closed or (self._intake is not None and not self._intake.is_idle):
+        if self.closed or self._pid != os.getpid():  # in a fork, its consumers are the parent's
+            return
+        if self._intake is not None and not self._intake.is_idle:
             return
         queues = [one for one in self._active_queues if one not in self._passing_names]
         if not queues or self.bell.arrived or not self.qos.can_consume():
@@ -297,7 +299,8 @@ class Channel(virtual.Channel):
         """Take one message at once, for `basic_get`."""
         if self._is_passing(queue):
             self._got = None
-            return self.connection.passing.get(queue)
+            passing: intake.PassingIntake = self.connection.passing
+            return passing.get(queue)
         jobs = self.jobs_of(queue)
         known = known_tasks()
         names = None if known is None else {jobs.name: known}

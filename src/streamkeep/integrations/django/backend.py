@@ -108,7 +108,7 @@ class StreamkeepBackend(interface.BaseTaskBackend):
             if (
                 other.get("outbox")
                 and other.get("database", "default") == self.database
-                and not self.keeps_in(other.get("path", self.path))
+                and not self.keeps_in(str(other.get("path") or self.path))
             ):
                 raise ImproperlyConfigured(
                     f"{where} and TASKS[{alias!r}] have an outbox in the database "
@@ -116,7 +116,7 @@ class StreamkeepBackend(interface.BaseTaskBackend):
                     "next: give both the same 'path', or one of them another 'database'"
                 )
 
-    def keeps_in(self, path: str | os.PathLike[str]) -> bool:
+    def keeps_in(self, path: str) -> bool:
         """Return whether the store of this backend is the one at a path."""
         return os.path.realpath(path) == os.path.realpath(self.path)
 

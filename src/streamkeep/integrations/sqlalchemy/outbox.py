@@ -111,10 +111,11 @@ class Outbox:
 
         def connect() -> Any:
             borrowed = engine.raw_connection()
-            connection = borrowed.driver_connection
+            connection: Any = borrowed.driver_connection
             borrowed.detach()  # the forwarder closes it
             if commits_each_statement(connection):  # which is what the application wants of its own
-                dialect.set_isolation_level(connection, dialect.default_isolation_level)
+                level: Any = dialect.default_isolation_level  # which the first connection sets
+                dialect.set_isolation_level(connection, level)
             return connection
 
         def make(connection: Any) -> Forwarder:
