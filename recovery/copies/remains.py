@@ -3,12 +3,15 @@
 Contents are in a node as a whole when it comes into `nodes` or `retired`, in a row of a piece or as
 a PUT of a record. Records only add to the last node of a stream, whose row is put together again
 from the base on. So each state of each node is looked at, and all blocks of segments.
+
+A stream may get the key after its entries, as one does that `load` writes under another name. So
+all pieces are read twice: first for the numbers of the streams that had the key at any time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
@@ -26,6 +29,7 @@ from streamkeep.format.node.envelope import Envelope, decode_envelope
 from streamkeep.format.node.node import SAME_FIELDS, SlotCursor, read_header
 from streamkeep.format.node.where import Where
 from streamkeep.format.rows.records import decode_key_row
+from streamkeep.format.rows.retired import decode_former_name
 from streamkeep.recovery.copies.target import Place, Target
 
 _LOOK_S: Final = 0.2  # between looks at how far the shipper is
@@ -107,18 +111,44 @@ class _Search:
 
     def run(self) -> None:
         """Search all pieces and segments, also those that the head no longer names."""
-        for generation in filter(is_generation_name, self.target.objects.folders()):
+        generations = list(filter(is_generation_name, self.target.objects.folders()))
+        for generation in generations:
+            for name, body, _ in self._bodies(generation):
+                self._learn_numbers(body, self.target.where(name))
+        for generation in generations:
             self._tails = {}
-            for name in self.target.names(generation, 1):
-                _, body, _ = self.target.piece(name)
-                self._search_changes(str(name), body, is_base=name.first == 0)
-            for name in self.target.names(generation, 0):
-                piece, body, _ = self.target.piece(name)
-                if piece.kind != END:
-                    for commit in read_commits(piece, body, self.target.where(name)):
-                        self._search_changes(str(name), commit.body, is_base=True)
+            for name, body, is_base in self._bodies(generation):
+                self._search_changes(name, body, is_base=is_base)
         for one in self.target.objects.names(SEGMENT_FOLDER):
             self._search_segment(one)
+
+    def _bodies(self, generation: str) -> Iterator[tuple[str, bytes, bool]]:
+        """Yield the name of each piece, its rows or one of its records, and `is_base`."""
+        for name in self.target.names(generation, 1):
+            _, body, _ = self.target.piece(name)
+            yield str(name), body, name.first == 0
+        for name in self.target.names(generation, 0):
+            piece, body, _ = self.target.piece(name)
+            if piece.kind != END:
+                for commit in read_commits(piece, body, self.target.where(name)):
+                    yield str(name), commit.body, True
+
+    def _learn_numbers(self, body: bytes, where: str) -> None:
+        """Note the streams that rows or a record give the key, or say that it was theirs."""
+        change = ChangeReader(body, keys.TABLES)
+        while change.next():
+            if change.kind != PUT:
+                continue
+            if change.table == keys.KEYS:
+                row = row_body(keys.KEYS, change.db_key, change.value, where)
+                number, key = decode_key_row(row, where)
+            elif change.table == keys.RETIRED and change.db_key[8:] == _FORMER_NAME:
+                number = keys.unpack_number(change.db_key[:8])
+                key = decode_former_name(number, change.value, where)
+            else:
+                continue
+            if key == self.key:
+                self.numbers.add(number)
 
     def _search_changes(self, name: str, body: bytes, *, is_base: bool) -> None:
         """Search rows or a record.
@@ -127,17 +157,12 @@ class _Search:
             is_base: records that follow change these rows.
         """
         change = ChangeReader(body, keys.TABLES)
+        where = self.target.where(name)
         while change.next():
-            table, db_key, where = change.table, change.db_key, self.target.where(name)
-            if table == keys.KEYS and change.kind == PUT:
-                number, key = decode_key_row(
-                    row_body(keys.KEYS, db_key, change.value, where), where
-                )
-                if key == self.key:
-                    self.numbers.add(number)
-            elif table not in _WITH_NODES or keys.unpack_number(db_key[:8]) not in self.numbers:
+            table, db_key = change.table, change.db_key
+            if table not in _WITH_NODES or keys.unpack_number(db_key[:8]) not in self.numbers:
                 continue
-            elif table == keys.STREAMS and change.kind not in (DELETE, MOVE):
+            if table == keys.STREAMS and change.kind not in (DELETE, MOVE):
                 tail = change.change().apply(self._tails.get(db_key))
                 if is_base:
                     self._tails[db_key] = tail

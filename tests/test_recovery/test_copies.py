@@ -31,6 +31,7 @@ from patience import line_of, wait_until
 from spark.s3_server import CARELESS, GOOD, LACKING, UNHEARD, S3Server, serving, serving_rclone
 from stopped import child_of, die_at, killed, killed_at, status_of
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.erase import archived_under
 from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.journal.reader import journal_names
 from streamkeep.engine.remote.object_store import FolderObjects, put_bytes
@@ -325,6 +326,34 @@ def test_erase_searches_the_copy(open_store: Open, tmp_path: Path) -> None:
     for name in kinds:
         assert not search(store, target, [ids[name]], None), name
     assert search(store, target, [], {b"n": [b"7"]})
+
+
+def test_erase_searches_the_copy_for_streams_that_had_the_key_later_or_before(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """A load writes under another name; of a deleted stream, a base has only the former name."""
+    store = open_store()
+    target = str(tmp_path / "target")
+    ship(store, target)
+    store.xadd("loading", {"of": "renamed"})
+    ship(store, target)
+    store.rename("loading", "s")
+    store.xadd("s", {"of": "appended"})
+    ship(store, target)
+    store.delete("s")
+    ship(store, target)
+    found = search(store, target, [], {b"of": [b"renamed"]})
+    assert [Path(one).name for one in found] == [f"{commit:020}.skp" for commit in (2, 3)]
+    assert search(store, target, [], {b"of": [b"appended"]}) == found[1:]
+    store.set_retention("s", archive=True, archive_deleted=True)
+    erased = store.xadd("s", {"of": "archived"})
+    store.delete("s")
+    ship(store, target, renew=True)
+    store.archive()
+    store.erase("s", erased)
+    assert not store._environment.read(archived_under, b"s")
+    found = search(store, target, [], {b"of": [b"archived"]})
+    assert any("/1/" in one for one in found), found
 
 
 def search(
