@@ -176,20 +176,22 @@ class Store(
     def close(self) -> None:
         """Close the store. Calls that run in other threads finish; later calls raise.
 
-        Does nothing if the store is closed. An interrupt, as by Ctrl-C, is raised when everything
-        is closed. If more of them end the wait for other threads, call the method again.
+        Does nothing if the store is closed, or if this thread is closing it. An interrupt, as by
+        Ctrl-C, is raised when everything is closed. If more of them end the wait for other threads,
+        call the method again.
 
         Raises:
-            StoreError: this thread has a transaction open on it.
+            StoreError: this thread has a transaction open on it, or a signal handler calls this in
+                the middle of a call that writes.
         """
         environment = self._environment
-        if self._closed:
+        if not self._closed and environment.users == 1:
+            environment.check_may_close()
+        if self._closed:  # by now: a signal handler may have closed it
             if not self._closing:  # an interrupt may have ended the call that was to do it
                 self._opening.undo()
             environment.finish()
             return
-        if environment.users == 1:
-            environment.check_may_close()
         self._closed = self._closing = True
         try:
             environment.waiters.alarm()  # blocked calls of this store end

@@ -21,7 +21,7 @@ from streamkeep.engine.journal.control_file import JOURNAL_SYNC, ControlFile
 from streamkeep.engine.journal.reader import file_name
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
-from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.long_wait import IN_HANDLER, OwnedLock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
     RecoveryNeededError,
@@ -112,7 +112,7 @@ class Syncs:
         self.used = False
         self._folder = folder
         self._control = control
-        self._lock = make_lock("sync")
+        self._lock = OwnedLock("sync", "")
         self._awaited = -1  # the newest commit for which a caller has waited
         self._closed = False  # set under the lock
         self._handle = -1  # of the file that was synced last
@@ -129,10 +129,18 @@ class Syncs:
             finally:
                 self._close_files()
 
+    def check_not_syncing(self) -> None:
+        """Raise StoreError if this thread is in a sync: a signal handler would wait for it."""
+        if self._lock.is_mine():
+            raise StoreError(
+                "this thread is in a call that waits for the disk, which a signal has interrupted; "
+                f"next: {IN_HANDLER}"
+            )
+
     def abandon(self) -> None:
         """Close the files in a forked child, which must not hold locks of its parent."""
         self._close_files()
-        self._lock = make_lock("sync")
+        self._lock = OwnedLock("sync", "")
 
     def _close_files(self) -> None:
         self._closed = True
@@ -148,9 +156,11 @@ class Syncs:
             RecoveryNeededError: this sync or an earlier one failed; commits since the last good
                 sync may be lost.
             StoreClosedError: the store was closed in the meantime, without a sync.
+            StoreError: this thread is in a sync.
         """
         if self._is_durable(commit_number):
             return True
+        self.check_not_syncing()
         with self._lock:
             return self._sync(commit_number, True)
 
@@ -158,7 +168,7 @@ class Syncs:
         """As `wait_for`, unless another thread or process is syncing; return whether it is done."""
         if self._is_durable(commit_number):
             return True
-        if not self._lock.acquire(False):
+        if not self._lock.acquire(wait=False):
             return False
         try:
             return self._sync(commit_number, False)

@@ -10,6 +10,7 @@ this process has finished.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -36,8 +37,8 @@ from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import Opening, identity_of, registry
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate, translate_os, translated
-from streamkeep.engine.system.locks import make_reentrant_lock
-from streamkeep.engine.system.long_wait import OwnedLock
+from streamkeep.engine.system.locks import is_mine, make_reentrant_lock
+from streamkeep.engine.system.long_wait import IN_HANDLER, OwnedLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import remote_setting
@@ -492,8 +493,13 @@ class Environment:
     # --- end --------------------------------------------------------------------------------
 
     def check_may_close(self) -> None:
-        """Raise StoreError if `release` would wait for this thread itself."""
+        """Raise StoreError if `release` would wait for this thread itself, or take its files."""
         self.context.check_not_writing()
+        if self.checkpoints is not None and is_mine(self.checkpoints.lock):
+            raise StoreLockedError(
+                f"{self.path}: this thread is making a checkpoint, which a signal has interrupted; "
+                f"next: {IN_HANDLER}"
+            )
         if self.archive_work.is_mine():
             raise StoreLockedError(
                 f"{self.path}: this thread is working on the archive; next: close the store when "
@@ -546,8 +552,11 @@ class Environment:
         return slot is not None and slot.commit_number < control.newest()
 
     def finish(self) -> None:
-        """Close what the last `release` has left open, because it was interrupted."""
-        if self.users <= 0 and not self.context.forked:
+        """Close what the last `release` has left open, because it was interrupted.
+
+        Does nothing while this thread is in there, as in a signal handler: it goes on afterwards.
+        """
+        if self.users <= 0 and not self.context.forked and not is_mine(self.life):
             self.context.check_not_writing()
             with self.life:
                 _take(self._last_steps())
@@ -633,12 +642,16 @@ def without_transactions(
     closed_s = _GATE_S
     while True:
         with context.thread_lock, context.gate:
-            if _is_unread(context, closed_s):
-                context.forget()
-                if checkpoints is not None:
-                    checkpoints.unpin()
-                yield
-                return
+            context.writer = threading.get_ident()
+            try:
+                if _is_unread(context, closed_s):
+                    context.forget()
+                    if checkpoints is not None:
+                        checkpoints.unpin()
+                    yield
+                    return
+            finally:
+                context.writer = 0
         if time.monotonic() > deadline:
             raise StoreError(
                 f"{why}, which open snapshots and iterators of this process prevent; close them"

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.engine.store.command import Command, write_once
 from streamkeep.engine.system.failures import copy_of
 from streamkeep.engine.system.locks import make_lock
-from streamkeep.engine.system.long_wait import LOOK_S, LongWait
+from streamkeep.engine.system.long_wait import IN_HANDLER, LOOK_S, LongWait
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import CommandError
+from streamkeep.format.core.errors import CommandError, StoreError
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 _MANY: Final = 8  # calls in a batch from which on the next batch begins after the sync
 _MOST: Final = 512  # calls in a batch
+_get_ident: Final = threading.get_ident
 _IDLE_S: Final = 1.0  # after which the writer thread ends
 
 
@@ -55,6 +56,7 @@ class Call:
     def __init__(self, command: Command[object], durable: bool) -> None:
         self.command = command
         self.durable = durable
+        self.thread = 0  # that of the caller; 0 for a task, whose thread does not wait
         self.lock: threading.Lock | None = None  # held while the caller is to wait in the queue
         self.batch: list[Call] = []  # the calls that this one leads
         self.led = False  # a leader has taken it, and will wake it
@@ -178,6 +180,7 @@ class GroupCommit:
         """Run a command; return its reply when the commit is on disk."""
         self._context.check_not_writing()  # the leader might wait for this thread's transaction
         call = Call(command, True)
+        call.thread = _get_ident()
         try:
             self._take_part(call)
         except BaseException:
@@ -194,6 +197,7 @@ class GroupCommit:
                 if leads:
                     self._leader = call
                 else:
+                    self._check_not_waiting(call.thread)
                     call.lock = threading.Lock()  # which `wake` releases
                     call.lock.acquire()
                     self._queue.append(call)
@@ -210,6 +214,17 @@ class GroupCommit:
             except BaseException:
                 self._leave(call)
                 raise
+
+    def _check_not_waiting(self, thread: int) -> None:
+        """Raise StoreError if a call of a thread leads or will: a signal has interrupted that."""
+        leader = self._leader
+        waiting = self._queue if leader is None else [leader, *self._queue]
+        for call in waiting:
+            if call.thread == thread:
+                raise StoreError(
+                    "this thread is in a call that writes to the store, which a signal has "
+                    f"interrupted; next: {IN_HANDLER}"
+                )
 
     def _finish(self, call: Call) -> object:
         """Do what an interrupted leader has left undone."""

@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING, Final
 from lmdb import _envid
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.system.locks import make_reentrant_lock
-from streamkeep.engine.system.long_wait import OwnedLock
+from streamkeep.engine.system.locks import is_mine, make_reentrant_lock
+from streamkeep.engine.system.long_wait import IN_HANDLER, OwnedLock
+from streamkeep.format.core.errors import StoreError
 
 if TYPE_CHECKING:
     from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
@@ -129,16 +130,21 @@ class Registry:
         The caller holds `lock`. It must release that before it waits (`finish`).
 
         Raises:
-            StoreError: another thread is closing it and waits for a transaction of this thread.
+            StoreError: another thread is closing it and waits for a transaction of this thread; or
+                this thread is opening or closing it.
         """
         known = None
         with suppress(OSError):
             known = self.environments.get(identity_of(path))
         if known is None:
             names = _names_of(path)
-            return None, next((one for one in self.openings if names & one.names), None)
+            opened = next((one for one in self.openings if names & one.names), None)
+            if opened is not None:
+                _check_not_mine(opened.life, path, "opening")
+            return None, opened
         if known.users:
             return known, None
+        _check_not_mine(known.life, path, "closing")
         known.context.check_not_writing()
         return None, known
 
@@ -217,6 +223,15 @@ class Registry:
             _let_child_open()
         self.environments.clear()
         self.openings.clear()
+
+
+def _check_not_mine(life: threading.RLock, path: Path, work: str) -> None:
+    """Raise StoreError if this thread opens or closes a store, for which it would wait."""
+    if is_mine(life):
+        raise StoreError(
+            f"{path}: this thread is {work} the store, which a signal has interrupted; "
+            f"next: {IN_HANDLER}"
+        )
 
 
 def _end(environment: Environment) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 # Makes a lock that checks the order, from its name, its store and a plain lock; the tests set it.
 checked: Callable[[str, str, Any], Any] | None = None
@@ -32,3 +32,8 @@ def make_reentrant_lock(name: str, store: str = "") -> threading.RLock:
     plain = threading.RLock()
     lock: threading.RLock = plain if checked is None else checked(name, store, plain)
     return lock
+
+
+def is_mine(lock: threading.RLock) -> bool:
+    """Return whether this thread holds a reentrant lock."""
+    return bool(cast(Any, lock)._is_owned())  # what `threading.Condition` asks

@@ -21,6 +21,9 @@ from streamkeep.engine.system.locks import make_lock
 from streamkeep.format.core.errors import StoreLockedError
 
 WRITE_LOCK: Final = "the lock of the store"
+IN_HANDLER: Final = (
+    "in a signal handler, set a flag or raise, as sys.exit does, and call the method afterwards"
+)
 _LIMIT_S: Final = 10.0
 LOOK_S: Final = 1.0
 _MARGIN_S: Final = 0.1
@@ -166,7 +169,8 @@ class OwnedLock:
         self._owner = 0
 
     def is_mine(self) -> bool:
-        return self._owner == threading.get_ident()
+        owner = self._owner
+        return owner != 0 and owner == threading.get_ident()
 
     def acquire(self, *, wait: bool = True) -> bool:
         """Take the lock; return False if another thread holds it and `wait` is False."""
@@ -178,6 +182,12 @@ class OwnedLock:
     def release(self) -> None:
         self._owner = 0
         self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self.release()
 
 
 def users_of(raw: lmdb.Environment) -> list[int]:

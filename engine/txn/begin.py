@@ -67,13 +67,11 @@ def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = 
         if not context.is_up_to_date():
             context.catch_up()
         flush_before(context)
-        context.writer = _get_ident()
         txn = WriteTxn(context, None)
         txn.durable = durable
         txn.frees = frees
         return txn
     except BaseException:
-        context.writer = 0
         context.release_write()
         raise
 
@@ -81,6 +79,7 @@ def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = 
 def take_write(context: EngineContext, durable: bool = False) -> None:
     """Wait for the write lock, of this process and of all others; `release_write` releases it."""
     context.thread_lock.acquire()
+    context.writer = _get_ident()
     try:
         context.check_open()
         if context.write_lock is not None:

@@ -25,7 +25,7 @@ from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.locks import make_lock, make_reentrant_lock
-from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, PatientLock
+from streamkeep.engine.system.long_wait import IN_HANDLER, WRITE_LOCK, LongWait, PatientLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.txn.stream import Stream
@@ -189,6 +189,7 @@ class EngineContext:
             if self.write_lock is not None:
                 self.write_lock.release()
         finally:
+            self.writer = 0
             self.thread_lock.release()
 
     # --- the memtable -----------------------------------------------------------------------
@@ -343,9 +344,14 @@ class EngineContext:
         self.cached_rows.clear()
 
     def check_not_writing(self) -> None:
-        """Raise StoreError if this thread has a write transaction: it would wait for itself."""
+        """Raise StoreError if this thread is in a transaction or a sync: it would wait for itself.
+
+        A signal handler may run in the middle of a commit, a checkpoint, or a sync.
+        """
         if self.writer == _get_ident():
             raise StoreError(
                 "this thread has a transaction open on the store; call the method on the "
-                "transaction, or end it first"
+                f"transaction, or end it first; {IN_HANDLER}"
             )
+        if self.journal is not None:
+            self.journal.syncs.check_not_syncing()

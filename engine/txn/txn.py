@@ -357,5 +357,4 @@ class WriteTxn(Txn):
             if raw is not None:
                 raw.abort()
         finally:
-            context.writer = 0
             context.release_write()

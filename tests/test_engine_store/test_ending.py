@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -12,10 +14,12 @@ from typing import Final
 import pytest
 
 import streamkeep
-from patience import PATIENCE_S, run_threads
+from inside import checkpoint_now, environment_of
+from patience import PATIENCE_S, run_threads, wait_until
 from streamkeep import recovery
 from streamkeep.engine.api import store
 from streamkeep.engine.store import environment, opening, registry
+from streamkeep.engine.system import failpoints
 
 ADDS = """
 import multiprocessing, sys, threading
@@ -211,3 +215,124 @@ def test_two_threads_that_close_a_store_leave_the_other_ones_open(
             other.xadd("s", {"f": "v"})
             assert other.xlen("s") == number + 1
     assert not is_open(path)
+
+
+# --- what a signal handler calls in the middle of a call of its thread ----------------------------
+
+
+def handled(path: Path, point: str, call: Callable[[store.Store[bytes]], object]) -> object:
+    """Return what `call` returns or raises where a signal handler could run it; then all is well.
+
+    Args:
+        point: the failpoint in an append, a checkpoint, or the end of the store.
+    """
+    outcomes: list[object] = []
+
+    def handle() -> None:
+        try:
+            outcomes.append(call(one))
+        except streamkeep.StreamkeepError as error:
+            outcomes.append(error)
+
+    def use() -> None:
+        failpoints.arm(point, handle)
+        one.xadd("s", {"of": "the call"})
+        one.close()
+
+    one = streamkeep.open(path)
+    one.xadd("s", {"of": "the call"})
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), "it waits for itself"
+    assert not is_open(path)
+    with streamkeep.open(path) as again:
+        assert [one.fields for one in again.xrange("s")] == [{b"of": b"the call"}] * 2
+    assert list(recovery.check(path)) == []
+    return outcomes[0]
+
+
+IN_A_COMMIT = ("commit:journaled", "commit:made", "journal:sync", "journal:synced")
+IN_THE_END = ("flush:ending", "checkpoint:pinned", "checkpoint:synced")
+
+
+@pytest.mark.parametrize("point", IN_A_COMMIT)
+def test_a_signal_handler_in_a_commit_neither_writes_nor_closes(tmp_path: Path, point: str) -> None:
+    def transact(one: store.Store[bytes]) -> None:
+        with one.transaction() as txn:
+            txn.xadd("s", {"of": "the handler"})
+
+    for number, call in enumerate(
+        (store.Store.close, lambda one: one.xadd("s", {"of": "the handler"}), transact)
+    ):
+        outcome = handled(tmp_path / str(number), point, call)
+        assert isinstance(outcome, streamkeep.StoreError), outcome
+        assert "in a signal handler, set a flag or raise" in str(outcome)
+
+
+@pytest.mark.parametrize("point", IN_THE_END)
+def test_a_signal_handler_in_close_closes_nothing_and_opens_nothing(
+    tmp_path: Path, point: str
+) -> None:
+    assert handled(tmp_path / "closed", point, store.Store.close) is None
+    outcome = handled(tmp_path / "opened", point, lambda one: streamkeep.open(one.path))
+    assert isinstance(outcome, streamkeep.StoreError), outcome
+    assert "this thread is closing the store" in str(outcome)
+
+
+@pytest.mark.parametrize("point", ["checkpoint:pinned", "checkpoint:synced"])
+def test_a_signal_handler_in_a_checkpoint_does_not_close(tmp_path: Path, point: str) -> None:
+    with streamkeep.open(tmp_path / "store") as one:
+        one.xadd("s", {"f": "v"})
+        refused: list[object] = []
+
+        def handle() -> None:
+            with pytest.raises(streamkeep.StoreError, match="making a checkpoint") as caught:
+                one.close()
+            refused.append(caught)
+
+        failpoints.arm(point, handle)
+        checkpoint_now(one)
+        assert refused
+        one.xadd("s", {"f": "v"})
+        assert one.xlen("s") == 2
+
+
+@pytest.mark.usefixtures("plain_locks")
+def test_a_signal_handler_does_not_wait_behind_the_call_that_it_interrupts(tmp_path: Path) -> None:
+    leads, go_on = threading.Event(), threading.Event()
+    refused: list[str] = []
+
+    def stay() -> None:
+        leads.set()
+        assert go_on.wait(PATIENCE_S)
+
+    def interrupt() -> None:
+        wait_until(lambda: len(environment_of(one).group_commit._queue) == 1)
+        signal.pthread_kill(main, signal.SIGUSR1)
+        wait_until(lambda: refused != [])
+        go_on.set()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        with pytest.raises(streamkeep.StoreError) as caught:
+            one.xadd("s", {"of": "the handler"})
+        refused.append(str(caught.value))
+
+    main = threading.get_ident()
+    former = signal.signal(signal.SIGUSR1, handle)
+    with streamkeep.open(tmp_path / "store") as one:
+        one.xadd("s", {"f": "v"})
+        failpoints.arm("commit:journaled", stay)
+        threads = [
+            threading.Thread(target=one.xadd, args=("s", {"f": "v"}), daemon=True),
+            threading.Thread(target=interrupt, daemon=True),
+        ]
+        threads[0].start()
+        assert leads.wait(PATIENCE_S)
+        threads[1].start()
+        one.xadd("s", {"f": "v"})
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert one.xlen("s") == 3
+    signal.signal(signal.SIGUSR1, former)
+    assert refused[0].startswith("this thread is in a call that writes to the store")
