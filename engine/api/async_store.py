@@ -197,6 +197,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
                     yield item
                     if stop():
                         return
+                await asyncio.sleep(0)  # a call that finds something does not wait
         finally:
             plan.close()
 

@@ -199,3 +199,31 @@ def test_follow_and_consume(play: Callable[..., None]) -> None:
             await first(store.consume("s", "none", "c"), 1)
 
     play(use)
+
+
+def test_an_iteration_that_catches_up_leaves_the_loop_to_other_tasks(
+    play: Callable[..., None],
+) -> None:
+    async def use(store: AsyncStore) -> None:
+        for number in range(1, 501):
+            await store.xadd("s", {"n": number})
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        for entries, batches in (
+            (store.follow("s", 0, count=10, block=None), 50),
+            (store.changes(block=None), 3),
+        ):
+            before = turns
+            async for _ in entries:
+                pass
+            assert turns - before >= batches
+        counting.cancel()
+
+    play(use, sync="none")
