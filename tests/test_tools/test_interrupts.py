@@ -144,6 +144,18 @@ def test_tail_follows_a_stream(store: Store) -> None:
     assert tickets(store) == 0
 
 
+def test_tail_follows_the_history_of_a_stream_past_what_is_trimmed_at_once(store: Store) -> None:
+    store.set_retention("k", archive=True, maxlen=2)
+    store.xadd("k", {"n": 0}, id="1-0")
+    tail = start("tail", "s", "k", "--history", "--follow")
+    assert line_of(tail) == b"1-0  n=0\n"
+    wait_until(lambda: tickets(store) == 1)
+    store.xadd_many("k", [{"n": n} for n in range(9)], ids=[f"{n}-0" for n in range(2, 11)])
+    assert [line_of(tail) for _ in range(9)] == [b"%d-0  n=%d\n" % (n + 2, n) for n in range(9)]
+    wait_until(lambda: tickets(store) == 1)
+    interrupt(tail)
+
+
 def test_tail_follows_a_stream_that_does_not_exist_yet(store: Store) -> None:
     tail = start("tail", "s", "k", "--follow", "--json")
     wait_until(lambda: tickets(store) == 1)

@@ -21,7 +21,7 @@ import click
 
 from streamkeep.engine.commands.arguments import parse_ids
 from streamkeep.format import quoting
-from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.entry import Entry, StreamId
 from streamkeep.format.core.errors import InvalidIdError, NoSuchKeyError
 from streamkeep.format.core.json_form import json_bytes, json_pairs
 from streamkeep.format.humanize import count_text, entries_text, time_text
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # A line of text begins with the ID, and a JSON object has it as `id`: `erase -` reads either.
 
 
-def print_entry(entry: ScanEntry, *, show_time: bool = False) -> None:
+def print_entry(entry: Entry[bytes], *, show_time: bool = False) -> None:
     ms, pairs = entry.stream_id.ms, entry.pairs
     if common.as_json():
         output.json_line("entry", id=entry.id.decode(), time_ms=ms, fields=json_pairs(pairs))
@@ -361,24 +361,20 @@ def tail(
     """
     with open_store(store_path, readonly=True) as store:
         with store.snapshot() as snapshot:
-            after = b"0-0"
+            after, end = b"0-0", b"+"
             with suppress(NoSuchKeyError):
-                after = snapshot.xinfo_stream(key)["last-generated-id"]
+                after = end = snapshot.xinfo_stream(key)["last-generated-id"]
             entries: Iterable[ScanEntry] = ()
             if count:  # they are read twice, to save memory
                 reader = store if history else snapshot
-                newest = reader.scan(key, reverse=True, history=history)
+                newest = reader.scan(key, "-", end, reverse=True, history=history)
                 back = next(islice(newest, count - 1, None), None)
-                entries = reader.scan(key, "-" if back is None else back.id, history=history)
+                entries = reader.scan(key, "-" if back is None else back.id, end, history=history)
             print_stream(snapshot, key, entries, show_time=show_time, summary=not follow)
-        while follow:
+        sys.stdout.flush()
+        for entry in store.follow(key, after, count=_AT_ONCE, history=history) if follow else ():
+            print_entry(entry, show_time=show_time)
             sys.stdout.flush()
-            store.xread({key: after}, count=1, block=0)
-            with store.snapshot() as snapshot:
-                new = list(islice(snapshot.scan(key, b"(" + after), _AT_ONCE))
-            for entry in new:
-                print_entry(entry, show_time=show_time)
-                after = entry.id
 
 
 # --- erase ----------------------------------------------------------------------------------------
