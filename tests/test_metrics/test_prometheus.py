@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import streamkeep
 from cli_runner import lines, objects, run
+from patience import PATIENCE_S
 from streamkeep import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Queue
@@ -68,6 +72,44 @@ def test_a_textfile_is_replaced_at_once(filled: Store, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if "prom" in path.name) == ["store.prom"]
     with pytest.raises(FileNotFoundError):
         write_textfile(filled, tmp_path / "missing" / "store.prom")
+
+
+def test_a_textfile_that_is_a_link_or_a_pipe_stays_one(filled: Store, tmp_path: Path) -> None:
+    for name in ("old.prom", "none.prom"):
+        link = tmp_path / f"link to {name}"
+        link.symlink_to(name)
+        (tmp_path / "old.prom").write_text("old")
+        write_textfile(filled, link)
+        assert link.is_symlink()
+        assert (tmp_path / name).read_text().startswith("# HELP streamkeep_commit_number ")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    mode = pipe.stat().st_mode
+    write_textfile(filled, pipe)
+    assert reader.communicate(timeout=PATIENCE_S)[0].startswith(b"# HELP ")
+    assert pipe.stat().st_mode == mode
+
+
+def test_each_name_has_a_label_of_its_own(store: Store, tmp_path: Path) -> None:
+    names = [
+        b"\xff", b"\\xff", b"\\\\xff", b"\\\xff", b"\\\\\xff", b"\\\\\\xff", b"\\\\\\\\xff",
+        b"plain\\text", b"plain\\\\text", "ä".encode(), b"\xe4",
+    ]  # fmt: skip
+    for name in names:
+        store.xadd(name, {"f": "v"})
+    text = prometheus_text(store)
+    found = re.findall(rf"^streamkeep_stream_entries\{{({LABEL})\}}", text, re.MULTILINE)
+    assert len(set(found)) == len(found) == len(names)
+    assert {'stream="ä"', r'stream="plain\\text"', r'stream="\\xff"'} <= set(found)
+
+
+def test_the_command_prints_each_character_of_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    name = "a\u3000b\u2028\x85\tc"
+    with streamkeep.open(path) as store:
+        store.xadd(name, {"f": "v"})
+    assert f'streamkeep_stream_entries{{stream="{name}"}} 1\n' in run("metrics", path).stdout
 
 
 def test_the_commands(tmp_path: Path) -> None:

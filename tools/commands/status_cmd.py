@@ -28,7 +28,7 @@ from streamkeep.tools.base.arguments import Ms, Natural, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.terminal import unguarded, visible
+from streamkeep.tools.base.terminal import binary_output, unguarded, visible
 from streamkeep.tools.commands.doctor_cmd import processes_with
 from streamkeep.tools.commands.queue_cmds import STATES, parked_texts
 from streamkeep.tools.commands.stream_cmds import durability, durability_rows
@@ -487,5 +487,6 @@ def metrics(store_path: StorePath, textfile: Path | None = None) -> None:
                     count += 1
         output.summary(metrics=count)
         return
-    for line in text_of(found).splitlines():
-        output.line(line)
+    out = binary_output()  # labels are UTF-8, with the format's own escapes
+    out.write(text_of(found).encode())
+    out.flush()

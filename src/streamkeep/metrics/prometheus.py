@@ -1,19 +1,21 @@
-"""Figures as Prometheus text (the exposition format, version 0.0.4).
+r"""Figures as Prometheus text (the exposition format, version 0.0.4).
 
 `prometheus_text` is what an endpoint of an application returns; `write_textfile` writes it for the
 textfile collector of the node exporter. Names of streams and groups are bytes: what is not UTF-8 in
-a label is shown as an escape.
+a label is shown as an escape such as \xff. In a name with such bytes, or with such text, each
+backslash is doubled, so that no two names get one label.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import files
 from streamkeep.metrics.figures import (
     Figures,
     GroupFigures,
@@ -23,6 +25,8 @@ from streamkeep.metrics.figures import (
 )
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_LIKE_AN_ESCAPE: Final = re.compile(r"\\x[89a-f][0-9a-f]")
 
 Labels = dict[str, bytes | str]
 Value = int | float | None
@@ -51,19 +55,18 @@ def prometheus_text(store: Store[Any]) -> str:
 def write_textfile(store: Store[Any], path: str | os.PathLike[str]) -> None:
     """Write the figures of a store to a file, whose name should end with `.prom`.
 
-    The file is replaced at once, so that the node exporter never reads a half of it.
+    The file is replaced at once, so that the node exporter never reads a half of it. A link stays,
+    and what it leads to is replaced. A device or a pipe is written directly.
     """
-    target = Path(path)
+    target = files.path_of(path, "path")
+    ordinary = target.is_file() or not target.exists()
+    if ordinary:
+        target = Path(os.path.realpath(target))
     text = prometheus_text(store)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)  # the node exporter is another user
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with files.replacing(target) as out:
+        out.write(text.encode())
+        if ordinary:
+            os.fchmod(out.fileno(), 0o644)  # the node exporter is another user
 
 
 def text_of(metrics: Iterable[Metric]) -> str:
@@ -262,5 +265,13 @@ def _lines(metrics: Iterable[Metric]) -> Iterator[str]:
 
 
 def _escaped(value: bytes | str) -> str:
-    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+    text = _text(value) if isinstance(value, bytes) else value
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _text(name: bytes) -> str:
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return name.replace(b"\\", b"\\\\").decode(errors="backslashreplace")
+    return text.replace("\\", "\\\\") if _LIKE_AN_ESCAPE.search(text) else text
