@@ -29,7 +29,7 @@ from streamkeep.format.core import json_form
 from streamkeep.format.core.durations import duration_text
 from streamkeep.format.humanize import entries_text, size_text
 from streamkeep.tools.base import common
-from streamkeep.tools.base.terminal import guard, unguarded, visible
+from streamkeep.tools.base.terminal import guard, of_stdout, unguarded, visible
 
 _NAME_WIDTH: Final = 40
 
@@ -53,7 +53,7 @@ def _emit(text: str) -> None:
     try:
         if common.given().reader_gone:
             raise BrokenPipeError
-        unguarded(sys.stdout).write(text)
+        of_stdout(unguarded(sys.stdout).write, text)
     except BrokenPipeError:
         if not common.given().finishes:
             raise

@@ -14,7 +14,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
+
+STDOUT: Final = "standard output"  # as the file name of an error
+
+Result = TypeVar("Result")
 
 _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\a": "\\a", "\b": "\\b"}
 
@@ -32,6 +36,15 @@ def _escaped(char: str) -> str:
     return _ESCAPES.get(char) or "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", how))
 
 
+def of_stdout(call: Callable[..., Result], *args: object) -> Result:
+    """Return what `call` returns; an error of the system says that it was standard output."""
+    try:
+        return call(*args)
+    except OSError as error:
+        error.filename = STDOUT
+        raise
+
+
 class Guarded:
     """A text stream that escapes what is not printable; lines stay lines.
 
@@ -44,11 +57,12 @@ class Guarded:
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"text is expected, not {type(text).__name__}")
-        if text.isprintable():
-            self.inner.write(text)
-        else:
-            self.inner.write("\n".join(map(visible, text.split("\n"))))
+        safe = text if text.isprintable() else "\n".join(map(visible, text.split("\n")))
+        of_stdout(self.inner.write, safe)  # standard error raises nothing
         return len(text)
+
+    def flush(self) -> None:
+        of_stdout(self.inner.flush)
 
     def writelines(self, lines: Iterable[str]) -> None:
         for text in lines:
@@ -103,6 +117,19 @@ def unguarded(stream: Any) -> Any:
     return stream.inner if isinstance(stream, Guarded) else stream
 
 
+class _ExactBytes:
+    """Takes the bytes of an export."""
+
+    def __init__(self, inner: BinaryIO) -> None:
+        self._inner = inner
+
+    def write(self, data: bytes) -> int:
+        return of_stdout(self._inner.write, data)
+
+    def flush(self) -> None:
+        of_stdout(self._inner.flush)
+
+
 class _TerminalBytes:
     """Takes the bytes of an export, and shows them on a terminal as harmless text."""
 
@@ -117,8 +144,7 @@ class _TerminalBytes:
 def binary_output() -> BinaryIO:
     """Return standard output for bytes that are to arrive as they are, unless on a terminal."""
     sys.stdout.flush()
-    if sys.stdout.isatty():
-        shown: Any = _TerminalBytes()
-        return shown  # type: ignore[no-any-return]
-    exact: BinaryIO = unguarded(sys.stdout).buffer
-    return exact
+    taking: Any = (
+        _TerminalBytes() if sys.stdout.isatty() else _ExactBytes(unguarded(sys.stdout).buffer)
+    )
+    return taking  # type: ignore[no-any-return]
