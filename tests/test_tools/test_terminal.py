@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -189,6 +190,26 @@ def test_what_is_exact_stays_exact_but_on_a_terminal(store: Path) -> None:
     shown = told.decode().replace("\r\n", "\n")
     assert [char for char in shown if char != "\n" and not char.isprintable()] == []
     assert "a\\x1b[31m\\r" in shown
+
+
+def test_top_leaves_the_terminal_as_it_was_when_it_is_ended(store: Path) -> None:
+    leader, follower = os.openpty()
+    env = {**os.environ, "TERM": "xterm"}
+    with open(leader, "rb", buffering=0) as reading:
+        words = ("top", str(store), "--interval", "50ms")
+        with start(*words, stdout=follower, stderr=follower, env=env) as child:
+            os.close(follower)
+            told = b""
+            while b"STREAM" not in told:
+                told += reading.read(4096)
+            assert b"\x1b[?1049h" in told
+            child.terminate()
+            with suppress(OSError):  # the other end is closed
+                while piece := reading.read(4096):
+                    told += piece
+            assert child.wait(PATIENCE_S) == 0
+    assert told.rindex(b"\x1b[?1049l") > told.rindex(b"\x1b[?1049h")
+    assert told.rindex(b"\x1b[?25h") > told.rindex(b"\x1b[?25l")
 
 
 def test_a_path_that_lmdb_cannot_open_is_refused(store: Path) -> None:

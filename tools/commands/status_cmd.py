@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -326,8 +327,8 @@ def top(store_path: StorePath, interval: Ms = 1_000, once: bool = False) -> None
 
     Rates are those of the last interval. `oldest` is the age of the oldest delivery that is
     pending, or of the oldest job that waits. Streams with the oldest pending entries come first,
-    then those with the most to read. Ends with Ctrl-C. Without a terminal, it prints one
-    table, as with --once.
+    then those with the most to read. Ends with Ctrl-C, or SIGTERM. Without a terminal, it prints
+    one table, as with --once.
 
     Examples:
       streamkeep top jobs.store
@@ -356,6 +357,8 @@ def top(store_path: StorePath, interval: Ms = 1_000, once: bool = False) -> None
         from rich.text import Text
 
         screen = Console(file=unguarded(sys.stdout), force_terminal=True, highlight=False)
+        # Otherwise it would leave its screen, and no cursor.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt), screen.screen():
             while True:
                 time.sleep(seconds)
