@@ -8,7 +8,8 @@
    forgotten, too: it may have been killed. This is repeated until none has begun meanwhile.
 3. `scrub` overwrites the old bytes that LMDB and the journal have left.
 
-For readers, an erased entry is the same as one that XDEL has deleted.
+For readers, an erased entry is the same as one that XDEL has deleted. Streams are found by the
+numbers that the key has at the beginning: another process may rename them in the meantime.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ from streamkeep.engine.txn.scan import stream_numbers
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.engine.whole_store.scrub import Mark, scrub
+from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id
-from streamkeep.format.core.keys import ERASURES, NAMES, pack_number
+from streamkeep.format.core.keys import ERASURES, NAMES, STREAMS, pack_number
 from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
 from streamkeep.format.node.erase import erase_slots
 from streamkeep.format.node.node import SlotCursor, read_header
@@ -74,11 +76,12 @@ def erase(
     remove_leftovers(environment, numbers)
     for start in range(0, len(wanted), _STEP):
         step = wanted[start : start + _STEP]
-        count += mark.write(erase_step, name, numbers, step)
+        count += mark.write(erase_step, numbers, step)
         environment.settle()
     for number in sorted(numbers):
         count += erase_archived(environment, number, wanted)
-    _forget_messages(mark, name, set(wanted))
+    for number in numbers:
+        _forget_messages(mark, number, set(wanted))
     finished = {number: set(wanted) for number in numbers}
     scrubbed = False
     while not scrubbed:
@@ -99,8 +102,8 @@ def _finish_others(mark: Mark, finished: dict[int, set[Id]]) -> None:
     """
     mark.others = False  # a transaction here may see the mark of one more
     environment = mark.environment
-    for name, ids in environment.read(_erased_in_streams):
-        _forget_messages(mark, name, ids)
+    for number, ids in environment.read(_erased_in_streams):
+        _forget_messages(mark, number, ids)
     recorded = environment.read(_recorded)
     remove_leftovers(environment, {number for number, _ in recorded})
     for number, ids in recorded:
@@ -128,38 +131,45 @@ def _recorded(txn: Txn) -> list[tuple[int, set[Id]]]:
     ]
 
 
-def _erased_in_streams(txn: Txn) -> list[tuple[bytes, set[Id]]]:
-    """Return (name, erased IDs) of all streams that may remember messages."""
+def _erased_in_streams(txn: Txn) -> list[tuple[int, set[Id]]]:
+    """Return (stream number, erased IDs) of all streams that may remember messages."""
     found = []
     for number in stream_numbers(txn, ERASURES, "erasures"):
-        name = txn.get_row(NAMES, pack_number(number), f"name of stream {number}")
-        stream = None if name is None else txn.find_stream(name)
+        stream = _numbered(txn, number)
         if stream is not None and stream.record.extension:
-            found.append((stream.name, erased_ids(txn, number, (0, 0), (MAX, MAX))))
+            found.append((number, erased_ids(txn, number, (0, 0), (MAX, MAX))))
     return found
 
 
-def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
+def _numbered(txn: Txn, number: int) -> Stream | None:
+    """Return the stream with a number under its present name; None if it was deleted."""
+    db_key = pack_number(number)
+    name = txn.get_row(NAMES, db_key, f"name of stream {number}")
+    stream = None if name is None else txn.find_stream(name)
+    if stream is None and txn.get(STREAMS, db_key) is not None:
+        raise CorruptionError(f"stream {number}", "it has no name")
+    return stream
+
+
+def erase_step(txn: WriteTxn, numbers: set[int], ids: Ids) -> int:
     """Remove the contents of entries from live and retired nodes; return the number of entries.
 
     Args:
-        numbers: of the streams that have, or had, this name.
+        numbers: of the streams that have, or had, the name.
         ids: in ascending order.
     """
     count = 0
-    stream = txn.find_stream(name)
     for number in sorted(numbers):
         found = erase_retired(txn, number, ids)
         count += found
-        if found and (stream is None or number != stream.number):
+        stream = _numbered(txn, number)
+        if stream is not None:
+            count += _erase_in_nodes(txn, stream, ids)
+            for ms, seq in ids[: bisect_right(ids, stream.record.last_id())]:
+                put_erasure(txn, number, ms, seq)
+        elif found:
             for ms, seq in ids:  # an archiver may be writing them to a segment
                 put_erasure(txn, number, ms, seq)
-    if stream is None:
-        return count
-    count += _erase_in_nodes(txn, stream, ids)
-    record = stream.record
-    for ms, seq in ids[: bisect_right(ids, record.last_id())]:
-        put_erasure(txn, stream.number, ms, seq)
     return count
 
 
@@ -196,21 +206,21 @@ def _erase_in_nodes(txn: WriteTxn, stream: Stream, ids: Ids) -> int:
 # --- idempotent XADD ----------------------------------------------------------------------------
 
 
-def _forget_messages(mark: Mark, name: bytes, ids: set[Id]) -> None:
+def _forget_messages(mark: Mark, number: int, ids: set[Id]) -> None:
     """Forget the messages of erased entries: a message ID may be, or reveal, the contents."""
-    messages = mark.environment.read(_find_messages, name, ids)
+    messages = mark.environment.read(_find_messages, number, ids)
     for start in range(0, len(messages), _STEP):
-        mark.write(_forget_step, name, messages[start : start + _STEP], ids)
+        mark.write(_forget_step, number, messages[start : start + _STEP], ids)
         mark.environment.settle()
 
 
-def _find_messages(txn: Txn, name: bytes, ids: set[Id]) -> Ids:
-    stream = txn.find_stream(name)
+def _find_messages(txn: Txn, number: int, ids: set[Id]) -> Ids:
+    stream = _numbered(txn, number)
     return [] if stream is None else find_messages(txn, stream, ids)
 
 
-def _forget_step(txn: WriteTxn, name: bytes, messages: Ids, ids: set[Id]) -> None:
-    stream = txn.find_stream(name)
+def _forget_step(txn: WriteTxn, number: int, messages: Ids, ids: set[Id]) -> None:
+    stream = _numbered(txn, number)
     if stream is not None:
         tracker = Tracker(txn, stream)
         for producer, order in messages:
@@ -236,21 +246,21 @@ def find_remains(
     for number in environment.read(archived_under, name):
         start: Id | None = (0, 0)
         while start is not None:
-            ids, start = environment.read_history(_find, name, number, start, wanted)
+            ids, start = environment.read_history(_find, number, start, wanted)
             found.update(ids)
     return sorted(found)
 
 
 def _find(
-    txn: Txn, name: bytes, number: int, start: Id, wanted: dict[bytes, list[bytes]]
+    txn: Txn, number: int, start: Id, wanted: dict[bytes, list[bytes]]
 ) -> tuple[list[Id], Id | None]:
     """Search some megabytes of nodes; return what matches, and where the next search begins."""
     where = Where(wanted)
     found: list[Id] = []
     room = _STEP_BYTES
     sources: list[Source] = [Retired(txn, number), *archived_of(txn, number)]
-    stream = txn.find_stream(name)
-    if stream is not None and stream.number == number and stream.nodes():
+    stream = _numbered(txn, number)
+    if stream is not None and stream.nodes():
         sources.append(Live(txn, stream))
     for source in ascending(sources, start, (MAX, MAX)):
         if room <= 0:

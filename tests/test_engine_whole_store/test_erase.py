@@ -171,6 +171,26 @@ def test_messages_of_idempotent_xadd_are_forgotten_with_their_entries(filled: St
     assert filled.xadd("k2", harmless(1), idmp=("till", "m1")) != one
 
 
+def test_a_stream_that_is_renamed_meanwhile_is_erased_to_the_end(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(sync="commit")
+    environment = environment_of(store)
+    ids = store.xadd_many("k", [entry(n) for n in range(1100)])
+    ids.append(store.xadd("k", entry(1100), idmp=("p", SECRET)))
+    settle = environment.settle
+
+    def rename_once() -> None:
+        settle()
+        if store.exists("k"):
+            store.rename("k", "other")
+
+    monkeypatch.setattr(environment, "settle", rename_once)
+    assert store.erase("k", *ids) == 1101
+    assert store.xlen("other") == 0
+    assert grep(store.path) == []
+
+
 def test_what_a_deleted_stream_and_aborted_transactions_left_is_overwritten(filled: Store) -> None:
     filled.xadd_many("gone", [entry(n, size=30) for n in range(500)])
     filled.delete("gone")
