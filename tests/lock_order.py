@@ -110,7 +110,7 @@ ORDER: Final = (
     ),
     Lock(
         "waiters",
-        "engine/blocking/waiters.py: Waiters._lock",
+        "engine/blocking/waiters.py: Waiters.lock",
         "the bells of a store in this process, and which consumers had to wait",
     ),
     Lock(

@@ -182,10 +182,10 @@ class Store(
 
         Raises:
             StoreError: this thread has a transaction open on it, or a signal handler calls this in
-                the middle of a call that writes.
+                the middle of a call that writes, or that begins or ends a wait.
         """
         environment = self._environment
-        if not self._closed and environment.users == 1:
+        if not self._closed:
             environment.check_may_close()
         if self._closed:  # by now: a signal handler may have closed it
             if not self._closing:  # an interrupt may have ended the call that was to do it

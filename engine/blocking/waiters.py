@@ -39,7 +39,7 @@ from streamkeep.engine.blocking.calls import BlockingCall, Wait, Waiter
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.notify.notifier import ALARM, Bell
 from streamkeep.engine.notify.wait_table import CLAIM, GROUP, IMPATIENT_S, READ, Event, WaitTable
-from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -66,7 +66,8 @@ class Waiters:
         self._store = store
         self._context = context
         self._read = read  # runs a function on a snapshot
-        self._lock = make_lock("waiters")
+        # Reentrant, so that it knows its thread: see `Environment.check_may_close`.
+        self.lock = make_reentrant_lock("waiters")
         self._bells: set[Bell] = set()
         self._open_after = 0.0  # when to try again to open the wait table
         self._spare: list[Bell] = []  # those among them that no call uses
@@ -76,7 +77,7 @@ class Waiters:
     def open_wait_table(self) -> WaitTable:
         """Open the wait table if it is not open, and return it; one without rows if that fails."""
         context = self._context
-        with self._lock:
+        with self.lock:
             now = time.monotonic()
             if not context.wait_table.is_open() and not context.closed and now >= self._open_after:
                 try:
@@ -94,7 +95,7 @@ class Waiters:
     def take_bell(self) -> Bell | None:
         """Return a bell for one caller at a time; None if there cannot be one."""
         wait_table = self.open_wait_table()
-        with self._lock:
+        with self.lock:
             if self._spare:
                 return self._spare.pop()
             try:
@@ -114,7 +115,7 @@ class Waiters:
         """
         if bell is None:
             return
-        with self._lock:
+        with self.lock:
             if keep and not self._context.closed and len(self._spare) < _MOST_SPARE:
                 self._spare.append(bell)
             else:
@@ -123,7 +124,7 @@ class Waiters:
 
     def alarm(self) -> None:
         """Wake all waiting calls of this process: a store was closed, or an iteration is to end."""
-        with self._lock:
+        with self.lock:
             for bell in self._bells:
                 bell.notify(ALARM)
 
@@ -131,13 +132,13 @@ class Waiters:
         """Remove the unused bells, and wake the calls at the others, which then end."""
         self.alarm()
         self.remove_recycled()
-        with self._lock:
+        with self.lock:
             for bell in self._bells:  # a task gives its own back when the folder is closed
                 bell.remove()
             self._context.wait_table.close()
 
     def remove_recycled(self) -> None:
-        with self._lock:
+        with self.lock:
             for bell in self._spare:
                 self._bells.discard(bell)
                 bell.close()
@@ -145,7 +146,7 @@ class Waiters:
 
     def abandon(self) -> None:
         """In a forked child, forget the bells and the table of the parent."""
-        self._lock = make_lock("waiters")
+        self.lock = make_reentrant_lock("waiters")
         for bell in self._bells:
             bell.abandon()
         self._bells.clear()
@@ -302,7 +303,7 @@ class Waiters:
         """Remember whether a consumer had to wait."""
         if waiter is None:
             return
-        with self._lock:
+        with self.lock:
             self._waited.pop(waiter, None)
             if waits:
                 self._waited[waiter] = None

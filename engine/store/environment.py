@@ -493,13 +493,19 @@ class Environment:
     # --- end --------------------------------------------------------------------------------
 
     def check_may_close(self) -> None:
-        """Raise StoreError if `release` would wait for this thread itself, or take its files."""
+        """Raise StoreError if to close a store would wait for this thread, or take its files."""
+        works = [(self.waiters.lock, "beginning or ending a wait")]
+        if self.users == 1 and self.checkpoints is not None:
+            works.append((self.checkpoints.lock, "making a checkpoint"))
+        for lock, work in works:
+            if is_mine(lock):
+                raise StoreLockedError(
+                    f"{self.path}: this thread is {work}, which a signal has interrupted; "
+                    f"next: {IN_HANDLER}"
+                )
+        if self.users > 1:
+            return
         self.context.check_not_writing()
-        if self.checkpoints is not None and is_mine(self.checkpoints.lock):
-            raise StoreLockedError(
-                f"{self.path}: this thread is making a checkpoint, which a signal has interrupted; "
-                f"next: {IN_HANDLER}"
-            )
         if self.archive_work.is_mine():
             raise StoreLockedError(
                 f"{self.path}: this thread is working on the archive; next: close the store when "

@@ -18,8 +18,10 @@ from inside import checkpoint_now, environment_of
 from patience import PATIENCE_S, run_threads, wait_until
 from streamkeep import recovery
 from streamkeep.engine.api import store
+from streamkeep.engine.notify import notifier
 from streamkeep.engine.store import environment, opening, registry
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.safe_files import Folder
 
 ADDS = """
 import multiprocessing, sys, threading
@@ -296,6 +298,26 @@ def test_a_signal_handler_in_a_checkpoint_does_not_close(tmp_path: Path, point: 
         assert refused
         one.xadd("s", {"f": "v"})
         assert one.xlen("s") == 2
+
+
+def test_a_signal_handler_where_a_wait_begins_does_not_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = notifier.Bell.__init__
+    refused: list[str] = []
+
+    def begin(bell: notifier.Bell, folder: Folder) -> None:
+        monkeypatch.undo()
+        with pytest.raises(streamkeep.StoreError) as caught:
+            one.close()
+        refused.append(str(caught.value))
+        made(bell, folder)
+
+    with streamkeep.open(tmp_path / "store") as one:
+        monkeypatch.setattr(notifier.Bell, "__init__", begin)
+        assert one.xread({"s": "$"}, block=1) == []
+        assert "this thread is beginning or ending a wait" in refused[0]
+        assert one.xread({"s": "$"}, block=1) == []
 
 
 @pytest.mark.usefixtures("plain_locks")
