@@ -121,7 +121,7 @@ ORDER: Final = (
     Lock("wait table file", "waiters/board", "rows of the wait table among processes", file=True),
     Lock(
         "notifier",
-        "engine/notify/notifier.py: Notifier._lock",
+        "engine/notify/notifier.py: Notifier.lock",
         "open pipes to other processes; none is closed while another thread writes to it",
     ),
     Lock(

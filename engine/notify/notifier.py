@@ -21,7 +21,7 @@ import struct
 from contextlib import suppress
 from typing import Final
 
-from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import UntrustedFileError
 
@@ -94,12 +94,13 @@ class Notifier:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._handles: dict[int, int] = {}
-        self._lock = make_lock("notifier")
+        # Reentrant, so that it knows its thread: see `Environment.check_may_close`.
+        self.lock = make_reentrant_lock("notifier")
         self._closed = False
 
     def notify(self, number: int, ticket: int) -> bool:
         """Write a ticket to a bell; return False if it has no reader, which removes it."""
-        with self._lock:
+        with self.lock:
             if self._closed:
                 return True
             handle = self._handles.get(number, -1)
@@ -132,13 +133,13 @@ class Notifier:
 
     def close(self) -> None:
         """Close all bells, and wake no more readers."""
-        with self._lock:
+        with self.lock:
             self._closed = True
             self._close_all()
 
     def abandon(self) -> None:
         """As `close`, in a forked child, where the lock may never be released."""
-        self._lock = make_lock("notifier")
+        self.lock = make_reentrant_lock("notifier")
         self._close_all()
 
     def _close_all(self) -> None:

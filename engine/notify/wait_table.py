@@ -46,7 +46,7 @@ import xxhash
 
 from streamkeep.engine.notify.notifier import Bell, Notifier, remove_dead
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.locks import is_mine, make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile, keep_in_place
 
@@ -200,6 +200,10 @@ class WaitTable:
 
     def is_open(self) -> bool:
         return self._file >= 0
+
+    def is_waking(self) -> bool:
+        """Return whether this thread wakes a reader: in a signal handler that interrupts it."""
+        return self._bells is not None and is_mine(self._bells.lock)
 
     # --- waits ------------------------------------------------------------------------------
 

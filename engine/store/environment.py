@@ -494,17 +494,20 @@ class Environment:
 
     def check_may_close(self) -> None:
         """Raise StoreError if to close a store would wait for this thread, or take its files."""
-        works = [(self.waiters.lock, "beginning or ending a wait")]
-        if self.users == 1 and self.checkpoints is not None:
-            works.append((self.checkpoints.lock, "making a checkpoint"))
-        for lock, work in works:
-            if is_mine(lock):
-                raise StoreLockedError(
-                    f"{self.path}: this thread is {work}, which a signal has interrupted; "
-                    f"next: {IN_HANDLER}"
-                )
-        if self.users > 1:
+        work = ""
+        if is_mine(self.waiters.lock):
+            work = "beginning or ending a wait"
+        elif self.users > 1:
             return
+        elif self.context.wait_table.is_waking():
+            work = "waking a reader"
+        elif self.checkpoints is not None and is_mine(self.checkpoints.lock):
+            work = "making a checkpoint"
+        if work:
+            raise StoreLockedError(
+                f"{self.path}: this thread is {work}, which a signal has interrupted; "
+                f"next: {IN_HANDLER}"
+            )
         self.context.check_not_writing()
         if self.archive_work.is_mine():
             raise StoreLockedError(

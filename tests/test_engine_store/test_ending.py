@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 import streamkeep
-from inside import checkpoint_now, environment_of
+from inside import checkpoint_now, environment_of, wait_table_of
 from patience import PATIENCE_S, run_threads, wait_until
 from streamkeep import recovery
 from streamkeep.engine.api import store
@@ -318,6 +318,29 @@ def test_a_signal_handler_where_a_wait_begins_does_not_close(
         assert one.xread({"s": "$"}, block=1) == []
         assert "this thread is beginning or ending a wait" in refused[0]
         assert one.xread({"s": "$"}, block=1) == []
+
+
+def test_a_signal_handler_where_a_reader_is_woken_does_not_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def open_pipe(folder: Folder, name: str) -> int:
+        monkeypatch.undo()
+        with pytest.raises(streamkeep.StoreError) as caught:
+            one.close()
+        refused.append(str(caught.value))
+        return folder.open_pipe(name)
+
+    with streamkeep.open(tmp_path / "store") as one:
+        reader = threading.Thread(target=one.xread, args=({"s": "$"},), kwargs={"block": 0})
+        reader.start()
+        wait_until(lambda: wait_table_of(one).tickets() == 1)
+        monkeypatch.setattr(Folder, "open_pipe", open_pipe)
+        one.xadd("s", {"f": "v"})
+        reader.join(PATIENCE_S)
+        assert "this thread is waking a reader" in refused[0]
+        assert one.xlen("s") == 1
 
 
 @pytest.mark.usefixtures("plain_locks")
