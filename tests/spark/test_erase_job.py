@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -185,6 +186,70 @@ def test_a_file_that_the_lake_did_not_write_is_named_and_stays(
     assert (done.details["erased_in_lake"], done.details["found_in_lake_again"]) == (1, 0)
     foreign.unlink()
     assert erase(LOCAL, KEY, [DOOMED], lake=lake).problems == []
+
+
+NEW = "visitors"
+LATE = "1860000-0"  # copied under the new key
+
+
+@pytest.fixture
+def renamed(path: str, lake: str) -> str:
+    """The lake, with the secret under both keys of the stream, which was renamed."""
+    with Store(path) as store:
+        store.rename(KEY, NEW)
+        store.xadd(NEW, {"name": SECRET}, id=LATE)
+    assert to_lake(LOCAL, path, lake).entries == 1
+    assert len({file.key for file in Lake.open(lake).files()}) == 2
+    return lake
+
+
+@pytest.mark.parametrize("key", [KEY, NEW])
+def test_a_stream_that_was_renamed_is_erased_under_each_of_its_keys(
+    path: str, renamed: str, key: str
+) -> None:
+    done = erase(LOCAL, key, [DOOMED, ALSO, LATE], store=path, lake=renamed)
+    assert (done.details["erased_in_lake"], files_with(renamed, SECRET)) == (3, [])
+    if key == KEY:  # the store has nothing under this key
+        assert done.problems == [
+            f"3 of the entries are still in the store, in {NEW!r}; next: erase there"
+        ]
+        assert done.details["found_in_store_again"] == 3
+        done = erase(LOCAL, NEW, [DOOMED, ALSO, LATE], store=path, lake=renamed)
+    assert (done.problems, files_with(path, SECRET)) == ([], [])
+    assert audit(LOCAL, path, lake=renamed).problems == []
+
+
+def test_a_condition_looks_under_each_key_of_a_stream(
+    path: str, renamed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    class Rows:
+        def where(self, condition: str) -> Rows:
+            asked.append(condition)
+            return self
+
+        def select(self, *names: str) -> Rows:
+            return self
+
+        def toLocalIterator(self) -> Any:
+            return iter([SimpleNamespace(ms=60_000, seq=0)])
+
+    def read_lake(spark: Any, lake: str, **chosen: Any) -> Rows:
+        asked.append(chosen["streams"])
+        return Rows()
+
+    monkeypatch.setattr("streamkeep.pipeline.jobs.erase.read_lake", read_lake)
+    done = erase(LOCAL, NEW, store=path, lake=renamed, where="name = 'x'")
+    (number,) = {file.origin.number for file in Lake.open(renamed).files()}
+    assert asked == [[NEW, KEY], f"incarnation in ({number})", "name = 'x'"]
+    assert (done.problems, done.details["erased_in_lake"]) == ([], 1)
+
+
+def test_a_stream_that_was_renamed_is_restored_whole(path: str, renamed: str) -> None:
+    assert restore(LOCAL, renamed, path, NEW, into="again").entries == 31
+    with Store(path) as store:
+        assert store.xrange("again") == store.xrange(NEW, history=True)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ import pyarrow.fs as pafs
 
 import streamkeep
 from streamkeep.arrow.keys import key_text
+from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.segments import list_streams
+from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.pipeline.distribution.units import Progress, Report, run_units, timed
@@ -68,7 +70,8 @@ def erase(
     removed. Run it again if it was killed.
 
     Args:
-        key: of the stream.
+        key: of the stream. If it was renamed, what the lake has of it under its other keys goes,
+            too.
         ids: of the entries.
         store: None if the entries are already erased from the store.
         lake: None if there is no lake.
@@ -92,9 +95,10 @@ def erase(
         if lake is not None:
             origins = _origins(Lake.open(lake), name, store, store_id)
         if where is not None and lake is not None and origins:
-            rows = read_lake(
-                spark, lake, streams=[key_text(name)], stores=[origins[0].store]
-            ).where(where)
+            keys = sorted({key_text(one.key) for one in origins})
+            numbers = ", ".join(sorted({str(one.number) for one in origins}))
+            rows = read_lake(spark, lake, streams=keys, stores=[origins[0].store])
+            rows = rows.where(f"incarnation in ({numbers})").where(where)
             for row in rows.select("ms", "seq").toLocalIterator():
                 wanted.add(StreamId(lake_files.unsigned(row.ms), lake_files.unsigned(row.seq)))
         chosen = tuple(sorted(wanted))
@@ -120,10 +124,15 @@ def erase(
                 report.problems.append(f"{left} of the entries are still in files of the lake")
         if store is not None and chosen:
             with streamkeep.open(store, create=False, readonly=True) as opened:
-                left = sum(len(opened.xrange(name, one, one, history=True)) for one in chosen)
-            report.details["found_in_store_again"] = left
-            if left:
-                report.problems.append(f"{left} of the entries are still in the store")
+                report.details["found_in_store_again"] = 0
+                for one in sorted({name, *_present_keys(opened, origins)}):
+                    left = sum(len(opened.xrange(one, at, at, history=True)) for at in chosen)
+                    report.details["found_in_store_again"] += left
+                    if left:
+                        called = "" if one == name else f", in {key_text(one)!r}; next: erase there"
+                        report.problems.append(
+                            f"{left} of the entries are still in the store{called}"
+                        )
         report.entries = len(chosen)
         report.files = rewritten
         report.details |= {"erased_in_store": erased, "erased_in_lake": removed}
@@ -133,9 +142,11 @@ def erase(
 def _origins(table: Lake, key: bytes, store: str | None, store_id: str | None) -> list[Origin]:
     """Return the streams of one store that had the key, in the lake or in the store.
 
-    Those of the store may come into the lake at this moment.
+    Those of the store may come into the lake at this moment. A stream that was renamed is there
+    with each key under which the lake has entries of it.
     """
-    known = {file.origin for file in table.files() if file.key == key}
+    files = table.files()
+    known = {file.origin for file in files if file.key == key}
     if store is not None:
         with reading(store) as opened, opened.snapshot() as snapshot:
             store_id = store_id or opened.uuid
@@ -145,7 +156,8 @@ def _origins(table: Lake, key: bytes, store: str | None, store_id: str | None) -
                 numbers = {one.stream_number for one in old if one.key == key}
                 numbers |= set() if stream is None else {stream.number}
                 known |= {Origin(store_id, number, key) for number in numbers}
-    found = sorted(known)
+    streams = {one.stream for one in known}
+    found = sorted(known | {file.origin for file in files if file.origin.stream in streams})
     stores = sorted({one.store for one in found})
     if store_id is None and len(stores) > 1:
         raise LakeError(
@@ -153,6 +165,13 @@ def _origins(table: Lake, key: bytes, store: str | None, store_id: str | None) -
             f"{', '.join(stores)}; next: name one with store_id (--store-id)"
         )
     return [one for one in found if store_id in (None, one.store)]
+
+
+def _present_keys(store: Store[bytes], origins: Sequence[Origin]) -> set[bytes]:
+    """Return the keys that a store has some streams under, which RENAME may have changed."""
+    numbers = {one.number for one in origins if one.store == store.uuid}
+    with store.snapshot() as snapshot:
+        return {key for key, number in iter_keys(snapshot.txn) if number in numbers}
 
 
 # --- the lake -------------------------------------------------------------------------------------

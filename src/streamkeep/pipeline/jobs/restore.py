@@ -68,7 +68,8 @@ def restore(
     Args:
         source: a lake, or the directory of a store with an archive.
         store: directory of the store to write to; made if there is none.
-        key: of the stream in the source.
+        key: of the stream in the source. If it was renamed, all that a lake has of it is restored,
+            under each of its keys.
         into: key of the stream to write to, by default the same; made if there is none.
         store_id: UUID of the store whose entries are restored; needed if the lake has the key from
             several stores.
@@ -118,10 +119,12 @@ def _work_of(file: LakeFile) -> int:
 def _files_of(
     lake: Lake, name: bytes, store_id: str | None, incarnation: int | None
 ) -> list[LakeFile]:
+    every = lake.files()
+    streams = {one.origin.stream for one in every if one.key == name}
     files = [
         one
-        for one in lake.files()
-        if one.key == name
+        for one in every
+        if one.origin.stream in streams
         and store_id in (None, one.origin.store)
         and incarnation in (None, one.origin.number)
     ]

@@ -77,12 +77,18 @@ class Origin:
 
     Attributes:
         store: UUID of its store.
-        number: of the stream in its store: a stream that was deleted and created again has another.
+        number: of the stream in its store: a stream that was deleted and created again has another,
+            and one that was renamed keeps it.
     """
 
     store: str
     number: int
     key: bytes
+
+    @property
+    def stream(self) -> tuple[str, int]:
+        """What stays the same when the key changes."""
+        return self.store, self.number
 
     @cached_property
     def bucket(self) -> str:
