@@ -197,6 +197,14 @@ def test_plain_columns_become_fields_as_text(store: Store[bytes]) -> None:
     assert second[2] == [b"count", b"-1"]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_a_text_of_16_bytes_is_not_taken_for_the_halves_of_an_id(kind: pa.DataType) -> None:
+    texts = ["1718004800000-9", "1718004800000-10", "1718004800000123"]
+    rows = pa.RecordBatch.from_pydict({"id": pa.array(texts, kind), "n": ["1", "2", "3"]})
+    ids = [made[:2] for made in RowReader(rows.schema, b"s").read(rows)[b"s"]]
+    assert ids == [(1718004800000, 9), (1718004800000, 10), (1718004800000123, 0)]
+
+
 def test_a_map_of_fields(store: Store[bytes]) -> None:
     kind = pa.map_(pa.string(), pa.string())
     rows = pa.RecordBatch.from_pydict({"fields": pa.array([[("a", "1")], [("b", "2")]], kind)})

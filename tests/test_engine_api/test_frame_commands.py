@@ -396,6 +396,14 @@ def test_rows_become_entries_as_xadd_would_store_them(store: Store) -> None:
     assert second.fields == {b"f": b"inf", b"field.s": b""}
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_binary(), pa.binary(16)])
+def test_a_text_of_16_bytes_is_not_taken_for_the_halves_of_an_id(store: Store, kind: Any) -> None:
+    ids = [f"1718004800000-{number}" for number in (10, 11, 12)]
+    table = pa.table({"id": pa.array([one.encode() for one in ids]).cast(kind), "n": [1, 2, 3]})
+    assert store.from_arrow("s", table, id_column="id") == 3
+    assert [entry.id.decode() for entry in store.xrange("s")] == ids
+
+
 def test_rows_that_cannot_be_entries_are_named(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

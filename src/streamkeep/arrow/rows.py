@@ -11,6 +11,7 @@ as they do, which is checked, and are no fields.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,7 @@ from streamkeep.format.core.id_codec import unpack_id
 
 STEP: Final = 10_000  # rows that are converted at once
 _WHOLE: Final = "fields"
+_TEXT_ID: Final = re.compile(rb"\d{1,20}(-\d{1,20})?")
 _PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 Pairs = list[tuple[bytes, bytes]]
@@ -223,15 +225,22 @@ def _as_binary(column: Any) -> Any:
     return column.cast(pa.binary())
 
 
+def is_packed(data: bytes) -> bool:
+    """Say whether bytes are both halves of an ID, and not its text, which may have 16 bytes too.
+
+    As halves, a text would be an ID of more than a hundred million years from now.
+    """
+    return len(data) == 16 and not _TEXT_ID.fullmatch(data)
+
+
 def _ids(column: Any, name: str, first: int) -> list[StreamId]:
     kind = column.type
     if not _is_text(kind):
         raise ArgumentError(f"the column {name!r} of IDs is {kind}, not text or 16 bytes")
-    packed = pa.types.is_fixed_size_binary(kind) or (
-        "binary" in str(kind) and pc.all(pc.equal(pc.binary_length(column), 16)).as_py()
-    )
+    found = column.cast(pa.binary()).to_pylist()
+    packed = "binary" in str(kind) and all(one is None or is_packed(one) for one in found)
     ids: list[StreamId] = []
-    for at, data in enumerate(column.cast(pa.binary()).to_pylist()):
+    for at, data in enumerate(found):
         try:
             if data is None or not (packed or b"-" in data):
                 raise ValueError("null, or an ID without its second half")

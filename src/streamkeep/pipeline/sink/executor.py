@@ -36,10 +36,11 @@ import pyarrow.compute as pc
 
 from streamkeep.arrow.batches import SchemaError
 from streamkeep.arrow.keys import key_of_text
-from streamkeep.arrow.rows import flat_rows, is_pairs
+from streamkeep.arrow.rows import flat_rows, is_packed, is_pairs
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CommandError, StreamkeepError
+from streamkeep.format.core.id_codec import unpack_id
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.pipeline.storage.places import file_system, make_folder
 
@@ -248,8 +249,8 @@ def _halves(column: Any, name: str) -> list[int]:
 
 
 def _parse_id(value: Any) -> tuple[int, int]:
-    if isinstance(value, bytes) and len(value) == 16:
-        return int.from_bytes(value[:8], "big"), int.from_bytes(value[8:], "big")
+    if isinstance(value, bytes) and is_packed(value):
+        return unpack_id(value)
     try:
         return StreamId.parse(value)
     except (CommandError, TypeError):
