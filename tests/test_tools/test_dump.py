@@ -147,6 +147,23 @@ def test_history_holds_what_was_trimmed_while_the_stream_archived(kind: str) -> 
     assert "are not for rdb" in run("dump", "s", "--format", "rdb", "--history", status=2).stderr
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "resp"])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_history_is_whole_where_no_entry_is_live(kind: str, deleted: bool) -> None:
+    with streamkeep.open("s", sync="none") as store:
+        store.set_retention("k", archive=True)
+        store.xadd_many("k", [{"n": n} for n in range(9)], [f"{n}-0" for n in range(1, 10)])
+        if deleted:
+            store.xdel("k", "9-0")
+        store.xtrim("k", maxlen=0, approximate=False)
+        history = store.xrange("k", history=True)
+    assert len(history) == 9 - deleted
+    run("dump", "s", "--format", kind, "--output", "all", "--history")
+    run("load", "copy", "all", "--format", kind)
+    with streamkeep.open("copy", readonly=True) as store:
+        assert store.xrange("k") == history
+
+
 def test_retention_comes_back_from_json_lines_and_is_named_elsewhere() -> None:
     with streamkeep.open("s") as store:
         store.xadd("k", {"n": 1}, id="1-0")

@@ -92,9 +92,11 @@ class _CommandWriter:
 
     def entries(self) -> None:
         """Write the entries; an empty stream is made of one entry that is trimmed at once."""
+        empty = self._stream.record.length == 0
         for ms, seq, flat in self._source.read(self._stream):
             self._send("XADD", self._key, f"{ms}-{seq}", *flat)
-        if self._stream.record.length == 0:
+            empty = False  # it has history
+        if empty:
             last = counters_of(self._stream, 0).last_id
             made = last if last > (0, 0) else (0, 1)
             self._send("XADD", self._key, "MAXLEN", 0, _text(made), "x", "y")
