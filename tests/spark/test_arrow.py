@@ -322,9 +322,12 @@ def test_values_that_are_json() -> None:
         b'{"a": [{"x": 99999999999999999999}]}',
         b"\xff",
         b"[" * 100_000,
+        b'{"a": [{"y": "cut \\ud83d"}]}',
+        b'{"m": {"\\ud83d": 1}}',
+        b'{"m": {"k": 1%s}}' % (b"0" * 400),
     ]
     assert convert(pa.array(texts, pa.binary())).to_pylist() == [
         {"a": [{"x": 1, "y": '{"z": 2}'}, None], "m": [("k", 1.0)]},
         {"a": None, "m": None},
-        *[None] * 8,
+        *[None] * 11,
     ]

@@ -26,6 +26,9 @@ _TIME: Final = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:
 _NANO_TIME: Final = _TIME.replace("{1,6}", "{1,9}")
 _ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
+# A number is too large for its type; half of a surrogate pair, which JSON can escape, is no text.
+_MISFITS: Final = (pa.ArrowInvalid, OverflowError, UnicodeEncodeError)
+
 
 def converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """Return the function that converts stored values to `kind`; None for an unsupported type."""
@@ -71,19 +74,19 @@ def _from_json(raw: Any, kind: pa.DataType) -> Any:
     for text in raw.to_pylist():
         value = None
         if text is not None:
-            with suppress(ValueError, RecursionError):
+            with suppress(ValueError, OverflowError, RecursionError):
                 value = _fitting(json.loads(text), kind)
         values.append(value)
     try:
         return pa.array(values, kind)
-    except (pa.ArrowInvalid, OverflowError):  # a number is too large for its type
+    except _MISFITS:
         return pa.concat_arrays([_one(value, kind) for value in values])
 
 
 def _one(value: Any, kind: pa.DataType) -> Any:
     try:
         return pa.array([value], kind)
-    except (pa.ArrowInvalid, OverflowError):
+    except _MISFITS:
         return pa.nulls(1, kind)
 
 
