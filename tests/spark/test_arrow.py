@@ -122,6 +122,8 @@ UTC = pa.timestamp("us", tz="UTC")
         (pa.int64(), (b"7", b"-7", b"x", b"", b"1.5", b" 1"), [7, -7, None, None, None, None]),
         (pa.int64(), (b"9223372036854775807", b"9223372036854775808"), [(1 << 63) - 1, None]),
         (pa.int8(), (b"127", b"128", b"-128"), [127, None, -128]),
+        (pa.int32(), (b"0x1F",), [None]),
+        (pa.uint8(), (b"16", b"0X10"), [16, None]),
         (pa.float64(), (b"1.5", b"1e3", b"-.5", b"1,5", b"3"), [1.5, 1000.0, -0.5, None, 3.0]),
         (pa.float64(), (b"inf", b"-inf", b"0x1p3"), [math.inf, -math.inf, None]),
         (pa.bool_(), (b"true", b"False", b"1", b"0", b"maybe"), [True, False, True, False, None]),

@@ -121,11 +121,15 @@ def _fitting(value: Any, kind: pa.DataType) -> Any:
 
 def _parsed(raw: Any, pattern: str, kind: pa.DataType) -> Any:
     """Return text as `kind`; null where it does not match the pattern."""
-    try:
-        return raw.cast(pa.string()).cast(kind)
-    except pa.ArrowInvalid:
-        text = _matching(cast(raw, pa.string()), pattern)
-        return cast(text, kind)
+    with suppress(pa.ArrowInvalid):
+        text = raw.cast(pa.string())
+        found = text.cast(kind)
+        # Arrow takes 0x10 for 16.
+        if pattern != _INTEGER or not any(
+            pc.any(pc.starts_with(text, start)).as_py() for start in ("0x", "0X")
+        ):
+            return found
+    return cast(_matching(cast(raw, pa.string()), pattern), kind)
 
 
 def _times(raw: Any, kind: pa.DataType) -> Any:
