@@ -219,6 +219,10 @@ def test_a_map_of_fields(store: Store[bytes]) -> None:
         ({"id": pa.string()}, "no column 'fields'"),
         ({"ms": pa.int64(), "n": pa.string()}, "needs both columns 'ms' and 'seq'"),
         ({"fields": pa.string()}, "array<struct<field,value>> or map"),
+        (
+            {"fields": pa.list_(pa.struct([("a", pa.string()), ("value", pa.string())]))},
+            "array<struct<field,value>> or map",
+        ),
         ({"n": pa.list_(pa.string())}, "but a field holds text"),
     ],
 )

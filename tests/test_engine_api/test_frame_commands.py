@@ -404,6 +404,17 @@ def test_a_text_of_16_bytes_is_not_taken_for_the_halves_of_an_id(store: Store, k
     assert [entry.id.decode() for entry in store.xrange("s")] == ids
 
 
+@pytest.mark.parametrize("names", [("field", "value"), ("value", "field"), ("value", "key")])
+def test_a_pair_is_told_by_the_names_of_its_members(store: Store, names: tuple[str, str]) -> None:
+    pair = {one: "1" if one == "value" else "a" for one in names}
+    kind = pa.list_(pa.struct([pa.field(one, pa.string()) for one in names]))
+    store.from_arrow("s", pa.table({"fields": pa.array([[pair]], kind)}))
+    assert store.xrange("s")[0].pairs == [(b"a", b"1")]
+    other = pa.table({"fields": [[{"a": "1", "b": "2"}]]})
+    with pytest.raises(ArgumentError, match="not a list of structs of field and value"):
+        store.from_arrow("s", other)
+
+
 def test_rows_that_cannot_be_entries_are_named(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,7 +439,11 @@ def test_rows_that_cannot_be_entries_are_named(
         (frame, {"id_column": "ms"}, "the column 'ms' of IDs is int64, not text"),
         (frame, {"id_column": "a"}, "row 0: 'a' is b'x', which is not an ID"),
         (pa.table({"l": [[1]]}), {}, "the column 'l' is list<.*>, which is no text"),
-        (pa.table({"fields": [[("a", "b")]], "c": [1]}, schema=None), {}, "which is no text|also"),
+        (
+            pa.table({"fields": [[("a", "b")]], "c": [1]}, schema=None),
+            {},
+            "not a list of structs|also",
+        ),
         ([1, 2], {}, "data must be a table, .* not list"),
         (pa.table({}), {}, "data has no column that becomes a field"),
     ]

@@ -25,6 +25,7 @@ from streamkeep.format.core.id_codec import unpack_id
 
 STEP: Final = 10_000  # rows that are converted at once
 _WHOLE: Final = "fields"
+_PAIRS: Final = (["field", "value"], ["key", "value"])  # the second is what a map becomes
 _TEXT_ID: Final = re.compile(rb"\d{1,20}(-\d{1,20})?")
 _PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
@@ -193,7 +194,8 @@ def is_pairs(kind: pa.DataType) -> bool:
         return True
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
-    return bool(pa.types.is_struct(kind.value_type)) and kind.value_type.num_fields == 2
+    inner = kind.value_type
+    return pa.types.is_struct(inner) and sorted(one.name for one in inner) in _PAIRS
 
 
 def flat_rows(column: Any) -> Iterator[list[bytes]]:
@@ -204,8 +206,16 @@ def flat_rows(column: Any) -> Iterator[list[bytes]]:
     """
     kind = column.type
     if not is_pairs(kind):
-        raise ValueError(f"the column 'fields' is {kind}, not a list of pairs or a map")
-    halves = [column.keys, column.items] if pa.types.is_map(kind) else column.values.flatten()
+        raise ValueError(
+            f"the column 'fields' is {kind}, not a list of structs of field and value, or a map"
+        )
+    if pa.types.is_map(kind):
+        halves = [column.keys, column.items]
+    else:
+        # The order of the members says nothing: "field" and "key" are before "value" by name.
+        at = sorted((one.name, place) for place, one in enumerate(kind.value_type))
+        flattened = column.values.flatten()
+        halves = [flattened[place] for _, place in at]
     offsets = column.offsets.to_pylist()
     first, last = offsets[0], offsets[-1]
     parts = [_as_binary(one.slice(first, last - first)) for one in halves]
@@ -276,6 +286,11 @@ def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
         or types.is_date(kind)
     ):
         return lambda column: column.cast(pa.string()).cast(pa.binary()).to_pylist()
+    if name == _WHOLE and types.is_nested(kind):
+        raise ArgumentError(
+            f"the column 'fields' is {kind}, not a list of structs of field and value, or a map; "
+            "next: make it one of these, or leave it out with columns="
+        )
     raise ArgumentError(
         f"the column {name!r} is {kind}, which is no text; next: make it text, such as with "
         "json.dumps, or leave it out with columns="
