@@ -454,6 +454,16 @@ def test_folders_of_dead_jobs_are_swept(tmp_path: Path) -> None:
     assert sweep(str(tmp_path / "nowhere")) == 0
 
 
+def test_a_task_that_fails_leaves_no_file(
+    store: Store[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "_CHUNK_ROWS", 1)
+    folder = store.path / "staging" / "job"
+    with pytest.raises(RowError, match="has no field"):
+        stage.stage([batch(n=["1"]), batch(n=["2", None])], str(folder), "0", b"s")
+    assert list(folder.iterdir()) == []
+
+
 def test_a_staged_file_that_the_driver_cannot_see(store: Store[bytes]) -> None:
     staged = Staged("/nowhere/0.arrow", (Run(b"s", 0, 1, 1),), False)
     with (
