@@ -138,6 +138,7 @@ def test_options_of_writing() -> None:
     for bad, problem in (
         ({"path": "s", "maxLen": "1", "minId": "5"}, "exclude each other"),
         ({"path": "s", "txnVersion": "1"}, "also needs 'txnAppId'"),
+        ({"path": "s", "txnAppId": "a", "txnVersion": str(1 << 64)}, r"a number up to 2\^64-1"),
         ({"path": "s", "subscribe": "a"}, "there is no option"),
         ({"path": "s", "maxlength": "3"}, "did you mean maxLen"),
     ):

@@ -416,6 +416,8 @@ def test_a_job_numbers_the_batches_of_each_stream(store: Store[bytes], tmp_path:
         writer = StreamkeepWriter(parse_write(options), keyed, False)
         writer.commit([writer.write(iter(rows))])
     assert {key: store.xlen(key) for key in "abc"} == {"a": 1, "b": 1, "c": 2}
+    with pytest.raises(OptionError, match="next: give both, or neither"):
+        write(store, [batch(n=["1"])], txnAppId="job")
     for key in ("a", "b"):  # queries, whose own batches Spark numbers
         stream(store, made_by_spark(tmp_path), 0, "3", stream=key, txnAppId="queries")
     assert {key: store.xlen(key) for key in "abc"} == {"a": 2, "b": 2, "c": 2}

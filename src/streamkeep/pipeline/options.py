@@ -182,6 +182,8 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     application = given.text("txnAppId")
     if version is not None and application is None:
         raise OptionError("the option 'txnVersion' also needs 'txnAppId', which it belongs to")
+    if version is not None and version >= 1 << 64:
+        raise OptionError(f"option 'txnVersion' is '{version}', expected a number up to 2^64-1")
     maxlen, minid = given.number("maxLen", least=0), given.text("minId")
     if maxlen is not None and minid is not None:
         raise OptionError("the options 'maxLen' and 'minId' exclude each other; next: use only one")

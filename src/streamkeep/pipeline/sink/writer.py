@@ -144,6 +144,14 @@ class _Writer:
 class StreamkeepWriter(_Writer, DataSourceArrowWriter):
     """Writes a DataFrame into a store."""
 
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if options.application is not None and options.version is None:
+            raise OptionError(
+                "without 'txnVersion', the option 'txnAppId' does not keep a batch that is written "
+                "again from coming twice; next: give both, or neither"
+            )
+        super().__init__(options, schema, overwrite)
+
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self.apply(messages, self._note)
 
