@@ -8,12 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from model.profile import configured
+from streamkeep.arrow.casts import converter
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.segment.manifest import ADOPTED, ARCHIVED, SegmentRecord
@@ -240,7 +243,6 @@ def test_pieces_name_the_erased_ids_of_their_range() -> None:
         (["1", "-20", "0"], "bigint"),
         (["1", "2.5"], "double"),
         (["1e3", ".5"], "double"),
-        (["9223372036854775808"], "double"),
         (["007", "1"], "string"),
         (["true", "FALSE"], "boolean"),
         (["2024-06-10"], "date"),
@@ -258,11 +260,26 @@ def test_pieces_name_the_erased_ids_of_their_range() -> None:
         (["{broken"], "string"),
         (["[" * 100_000], "string"),
         (['{"a": 1}', "1"], "string"),
+        (["9223372036854775808", "1"], "string"),
+        (['{"a": 9223372036854775808}'], "struct<a:string>"),
+        (["E12"], "string"),
+        (["-.5E3"], "double"),
+        (["2024-99-99"], "string"),
+        (["2023-02-29T10:00"], "string"),
+        (["2024-02-29T24:00"], "string"),
+        (["2024-02-29T10:00:00.5+24"], "string"),
+        (["2024-02-29 23:59:59.123456+2359"], "timestamp"),
+        (["\u0661"], "string"),  # a digit of Arabic
     ],
 )
 def test_the_narrowest_type_of_all_values(values: list[str | bytes], expected: str) -> None:
     raw = [one if isinstance(one, bytes) else one.encode() for one in values]
-    assert type_of_texts(raw).simpleString() == expected
+    kind = type_of_texts(raw)
+    assert kind.simpleString() == expected
+    convert = converter(to_arrow_type(kind, timezone="UTC"))
+    assert convert is not None
+    texts = [one for one in raw if one]
+    assert convert(pa.array(texts, pa.binary())).null_count == 0
 
 
 def columns_of(source: StreamkeepSource) -> str:

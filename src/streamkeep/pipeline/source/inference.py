@@ -2,10 +2,11 @@
 
 A field gets the narrowest type that all of its sampled values have:
 
-    bigint      whole numbers, without zeros in front, which codes and telephone numbers have
+    bigint      whole numbers, without zeros in front, which codes and telephone numbers have, and
+                that it can hold: a double would lose digits of others
     double      numbers
     boolean     true and false
-    date, timestamp   as in ISO 8601
+    date, timestamp   as in ISO 8601, of days that exist
     struct, array     JSON objects and arrays; their members get types in the same way
     string      any other text
     binary      what is not UTF-8
@@ -23,6 +24,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import date
 from itertools import islice
 from typing import Any, Final
 
@@ -37,18 +39,21 @@ from streamkeep.pipeline.source.slices import Pin, Slice
 _log = logging.getLogger(__name__)
 
 _MOST_STREAMS: Final = 16  # of which entries are sampled
+_LONGEST: Final = len(str(-(1 << 63)))  # of a bigint
 _DEEPEST: Final = 16  # levels of JSON; deeper ones are text
 _PAIR: Final = types.StructType(
     [types.StructField("field", types.BinaryType()), types.StructField("value", types.BinaryType())]
 )
 _FIELDS: Final = types.StructType([types.StructField("fields", types.ArrayType(_PAIR))])
 
-_WHOLE: Final = re.compile(r"-?(0|[1-9]\d{0,18})")
-_NUMBER: Final = re.compile(r"[+-]?(0|[1-9]\d*)?(\.\d*)?([eE][+-]?\d{1,3})?")
-_DIGIT: Final = re.compile(r"\d")
-_BOOLEAN: Final = re.compile(r"true|false", re.IGNORECASE)
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?")
+_WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]*)")
+_NUMBER: Final = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_BOOLEAN: Final = re.compile(r"true|false", re.IGNORECASE | re.ASCII)
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME: Final = re.compile(
+    rf"({_DATE.pattern})[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{{1,6}})?)?"
+    r"(Z|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)?"
+)
 
 Sample = dict[bytes, list[bytes]]  # the values of each field
 
@@ -123,15 +128,15 @@ def _type_of_text(value: bytes) -> types.DataType:
         text = value.decode()
     except UnicodeDecodeError:
         return types.BinaryType()
-    if _WHOLE.fullmatch(text) and -(1 << 63) <= int(text) < 1 << 63:
-        return types.LongType()
-    if _NUMBER.fullmatch(text) and _DIGIT.search(text):
+    if _WHOLE.fullmatch(text):
+        return _type_of_whole(int(text)) if len(text) <= _LONGEST else types.StringType()
+    if _NUMBER.fullmatch(text):
         return types.DoubleType()
     if _BOOLEAN.fullmatch(text):
         return types.BooleanType()
-    if _DATE.fullmatch(text):
+    if _DATE.fullmatch(text) and _exists(text):
         return types.DateType()
-    if _TIME.fullmatch(text):
+    if (found := _TIME.fullmatch(text)) and _exists(found[1]):
         return types.TimestampType()
     if text[0] in "{[":
         try:
@@ -141,14 +146,27 @@ def _type_of_text(value: bytes) -> types.DataType:
     return types.StringType()
 
 
+def _exists(day: str) -> bool:
+    try:
+        date.fromisoformat(day)
+    except ValueError:
+        return False
+    return True
+
+
+def _type_of_whole(number: int) -> types.DataType:
+    """Return bigint, or string for a number beyond it, of which a double would lose digits."""
+    return types.LongType() if -(1 << 63) <= number < 1 << 63 else types.StringType()
+
+
 def _type_of_json(value: Any, depth: int) -> types.DataType | None:
     if value is None:
         return None
     if isinstance(value, bool):
         return types.BooleanType()
-    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-        return types.LongType()
-    if isinstance(value, (int, float)):
+    if isinstance(value, int):
+        return _type_of_whole(value)
+    if isinstance(value, float):
         return types.DoubleType()
     if depth < _DEEPEST and isinstance(value, list):
         element: types.DataType | None = None
