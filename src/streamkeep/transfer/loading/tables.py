@@ -329,7 +329,7 @@ def _parse(line: int, data: bytes) -> _Object:
             )
         raise RowError(line, f"not JSON: {error.msg} at column {error.colno}", hint=hint) from None
     except RecursionError:
-        raise RowError(line, "nested too deeply") from None
+        raise RowError(line, _TOO_DEEP) from None
     except ValueError as error:
         raise RowError(line, str(error)) from None
     if isinstance(value, _Object):
@@ -367,7 +367,10 @@ def _json_row(line: int, members: _Object, columns: Columns) -> Row | None:
         text = value
     ms, seq = columns.place(line, text)
     texts = ((name, one if isinstance(one, str) else _compact(one)) for name, one in members)
-    return Row(line, None, ms, seq, [_encoded(line, one) for pair in texts for one in pair])
+    try:
+        return Row(line, None, ms, seq, [_encoded(line, one) for pair in texts for one in pair])
+    except RecursionError:  # what `_compact` cannot write, JSON's parser may have read
+        raise RowError(line, _TOO_DEEP) from None
 
 
 def _compact(value: object) -> str:
@@ -383,6 +386,7 @@ def _compact(value: object) -> str:
     return {None: "null", True: "true", False: "false"}[value]  # type: ignore[index]
 
 
+_TOO_DEEP: Final = "nested too deeply"
 _HALF: Final = "a string holds half of a surrogate pair, which is no text"
 
 
