@@ -160,6 +160,22 @@ def test_types_are_named_by_class_by_text_or_by_arrow(store: Store) -> None:
     assert store.to_arrow("u", columns=["ts"], errors="null").to_pylist() == [{"ts": None}]
 
 
+def test_half_of_an_id_and_a_time_are_null_only_where_their_column_cannot_hold_them(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = 300_000_000_000_000  # in the year 11476
+    store.xadd("s", {"a": 1}, id=f"{late}-1")
+    store.xadd("s", {"a": 1}, id=f"{(1 << 63) + 1}-18446744073709551615")
+    table = store.to_arrow(
+        "s", columns=["ms", "seq", "ts"], types={"ms": int, "seq": int}, errors="null"
+    )
+    assert table["ts"].cast(pa.int64()).to_pylist() == [late, None]
+    assert (table["ms"].to_pylist(), table["seq"].to_pylist()) == ([late, None], [1, None])
+    assert all(f"1 values of column {one!r}" in caplog.text for one in ("ms", "seq", "ts"))
+    with pytest.raises(streamkeep.StreamkeepError, match="too large for column 'ms'"):
+        store.to_arrow("s", columns=["ms"], types={"ms": int})
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "shown"),
     [

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -77,6 +77,7 @@ DEFAULT_SCHEMA: Final = pa.schema(
 )
 
 Maker = Callable[[Columns, str], Any]
+Beyond = Literal["raise", "null", "wrap"]
 
 
 class SchemaError(StreamkeepError):
@@ -119,8 +120,9 @@ class RowShape:
         key: of the stream that the entries belong to.
         store: UUID of their store, for the column `store`.
         number: of their stream, for the column `incarnation`.
-        wrapped: an ID above 2^63-1 becomes the negative number with the same bits, and its time
-            null, instead of an error.
+        beyond: what half of an ID is that its column cannot hold, and its time. "raise": an error.
+            "null". "wrap", for a lake: half of an ID above 2^63-1 is the negative number with the
+            same bits, and a time after 9999, which most programs do not have, is null.
         mode: PERMISSIVE makes a promoted value that is not of its type null; FAILFAST raises
             ValueMismatchError.
         system: the columns that do not hold the field of their name.
@@ -140,14 +142,14 @@ class RowShape:
         *,
         store: str = "",
         number: int = 0,
-        wrapped: bool = False,
+        beyond: Beyond = "raise",
         system: Sequence[str] = SYSTEM_COLUMNS,
         terms: Terms = TERMS,
     ) -> None:
         self._store = store
         self._terms = terms
         self._number = number
-        self._wrapped = wrapped
+        self._beyond = beyond
         self.schema = schema
         self.key = key
         self.strict = mode == FAILFAST
@@ -235,8 +237,10 @@ class RowShape:
 
         def signed(columns: Columns, _: str) -> Any:
             array = numbers(columns).view(pa.int64())
-            if columns.beyond_i64 is not None and not self._wrapped:
+            if columns.beyond_i64 is not None and self._beyond == "raise":
                 self._refuse_below_zero(columns, array, name, "decimal(20,0)")
+            if columns.beyond_i64 is not None and self._beyond == "null":
+                return self._without(array, pc.less(array, 0), name)
             return array
 
         return signed
@@ -252,20 +256,26 @@ class RowShape:
 
         def times(columns: Columns, name: str) -> Any:
             ms = plain(columns.ms, columns.entries, pa.int64())
-            if self._wrapped:
-                too_late = pc.or_(pc.less(ms, 0), pc.greater(ms, min(_LAST_MS, latest)))
-                if count := pc.sum(too_late).as_py():
-                    ms = pc.if_else(too_late, pa.scalar(None, pa.int64()), ms)
-                    self.mismatched[name] += count
+            if self._beyond != "raise":
+                last = min(_LAST_MS, latest) if self._beyond == "wrap" else latest
+                ms = self._without(ms, pc.or_(pc.less(ms, 0), pc.greater(ms, last)), name)
             elif columns.beyond_i64 is not None:
                 self._refuse_below_zero(columns, ms, "ts", None)
             try:
                 return pc.multiply_checked(ms, factor).view(kind)
             except pa.ArrowInvalid:
                 at = pc.index(pc.greater(ms, latest), True).as_py()
-                raise self._beyond(columns, at, "ts", None) from None
+                raise self._too_large(columns, at, "ts", None) from None
 
         return times
+
+    def _without(self, array: Any, gone: Any, name: str) -> Any:
+        """Return the array with null where `gone` is true, and count these."""
+        count = pc.sum(gone).as_py()
+        if not count:
+            return array
+        self.mismatched[name] += count
+        return pc.if_else(gone, pa.scalar(None, array.type), array)
 
     def _fields_maker(self, kind: pa.DataType) -> Maker:
         self.pairs = True
@@ -369,9 +379,9 @@ class RowShape:
         """Raise for the first number that is negative as a bigint."""
         at = pc.index(pc.less(array, 0), True).as_py()
         if at >= 0:
-            raise self._beyond(columns, at, name, instead)
+            raise self._too_large(columns, at, name, instead)
 
-    def _beyond(self, columns: Columns, at: int, name: str, instead: str | None) -> IdRangeError:
+    def _too_large(self, columns: Columns, at: int, name: str, instead: str | None) -> IdRangeError:
         advice = f"give it the type {instead}, or leave it out" if instead else "leave it out"
         return IdRangeError(
             f"{self._entry(columns, at)}: the ID is too large for column {name!r}; next: {advice} "

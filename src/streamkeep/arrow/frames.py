@@ -143,7 +143,7 @@ class FrameReader:
                 schema,
                 key,
                 FAILFAST if errors == "raise" else PERMISSIVE,
-                wrapped=errors == "null",
+                beyond=errors,
                 system=tuple(SYSTEM),
             )
         except SchemaError as error:

@@ -55,7 +55,7 @@ def write_pieces(task: Task) -> list[LakeFile | NotCopied]:
     done: list[LakeFile | NotCopied] = []
     with nodes_of() as nodes:
         for (origin, _), mine in groupby(pieces, _file_of):
-            shape = RowShape(schema, origin.key, wrapped=True)
+            shape = RowShape(schema, origin.key, beyond="wrap")
             try:
                 with FileWriter(system, root, origin, schema) as writer:
                     for piece in mine:
