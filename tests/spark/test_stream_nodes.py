@@ -303,6 +303,16 @@ def test_a_query_loses_nothing_that_is_archived_before_it_comes(
     assert found == ids
 
 
+def test_partitions_have_no_more_entries_than_was_asked_for(small: Store[bytes]) -> None:
+    ids = filled(small, 1000)
+    given = {"path": str(small.path), "subscribe": "s", "maxRecordsPerPartition": "100"}
+    options = parse_read(given)
+    parts = plan_pins(options, pin_now(options))
+    assert max(sum(one.entries for one in part) for part in parts) <= 100
+    assert 10 <= len(parts) <= 15
+    assert read(small, [one for part in parts for one in part]) == ids
+
+
 def test_a_folder_of_segments_without_its_store(
     open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:

@@ -53,13 +53,17 @@ def plan_pins(
             new one.
     """
 
-    def target_of(total: int) -> int:
-        return partition_bytes(total, min_partitions=options.min_partitions)
+    def target_of(total: int, entries: int) -> int:
+        target = partition_bytes(total, min_partitions=options.min_partitions)
+        if options.max_records is None or not entries:
+            return target
+        # Of so many entries of the mean size: `packed` can only leave slices apart.
+        return max(1, min(target, options.max_records * total // entries))
 
     if is_folder(options.path):
         segments = list_segments(options.path)
         whole = cut_folder(options.path, segments, pins, None)
-        target = target_of(sum(one.size_bytes for one in whole))
+        target = target_of(sum(one.size_bytes for one in whole), sum(one.entries for one in whole))
         slices = cut_folder(options.path, segments, pins, max(1, target // 8))
     else:
         with reading(options.path) as store, store.snapshot() as snapshot:
@@ -73,7 +77,8 @@ def plan_pins(
                     )
                     for pin in pins
                     if pin.start <= pin.end
-                )
+                ),
+                sum(pin.planned.entries for pin in pins if pin.planned is not None),
             )
             size = max(1, target // 8)
             if options.tail_export is None:
