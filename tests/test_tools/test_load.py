@@ -248,6 +248,8 @@ def test_a_damaged_gzip_file_is_named() -> None:
     broken = bytearray(whole)
     broken[len(whole) // 2 : len(whole) // 2 + 50] = b"\xff" * 50
     load("broken.jsonl", bytes(broken), status=1)
+    told = load("header.jsonl", whole[:5], status=1)
+    assert "the gzip file is damaged or cut off" in told
 
 
 @pytest.mark.parametrize(

@@ -418,3 +418,17 @@ def test_every_public_name_is_there_and_explained() -> None:
     assert streamkeep.transfer is transfer
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = transfer.absent
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_dump_is_known_however_slowly_it_comes(packed: bool) -> None:
+    class Slow(io.BytesIO):
+        def read1(self, size: int | None = -1) -> bytes:
+            return self.read(5)
+
+    fill()
+    whole = io.BytesIO()
+    transfer.dump("s", whole, format="jsonl")
+    data = gzip.compress(whole.getvalue()) if packed else whole.getvalue()
+    assert transfer.load("t", Slow(data), format="jsonl").kind == "streams"
+    assert contents("t") == contents("s")

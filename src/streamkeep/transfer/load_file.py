@@ -6,7 +6,6 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from streamkeep.engine.api.command_base import Key
@@ -195,7 +194,10 @@ class _Loading(Given):
         self.so_far: Callable[[], Outcome] = lambda: _NOTHING  # what was done
         began = time.perf_counter()
         stream: Any = self.file.for_parquet() if self.kind == "parquet" else self.file.contents()
-        kind = self._kind_of(stream)
+        try:
+            kind = self._kind_of(stream)
+        except CorruptionError as error:
+            raise self._explained(error) from error
         self._check_options(kind)
         runs = {"streams": self._streams, "commands": self._commands, "rows": self._rows}
         try:
@@ -237,9 +239,7 @@ class _Loading(Given):
             return "streams"
         if self.kind != "jsonl":
             return "rows"
-        start = b""
-        with suppress(CorruptionError):  # reading the lines raises it again
-            start = stream.peek(len(_DUMP_START)).lstrip()[: len(_DUMP_START) + 8]
+        start = stream.peek(len(_DUMP_START)).lstrip()[: len(_DUMP_START) + 8]
         is_dump = start.replace(b" ", b"").startswith(_DUMP_START)
         if self.key is None and start and not is_dump:
             raise LoadError(

@@ -202,6 +202,15 @@ def uninterrupted() -> Iterator[None]:
 
 _BUFFER: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_PEEKED: Final = 64  # bytes that come with the first read, by which a dump is told from rows
+
+
+def _read_at_least(read: Callable[[memoryview], int], buffer: Any, least: int) -> int:
+    """Read into a buffer until it has some bytes, or no more come: a pipe may give few at once."""
+    view, size = memoryview(buffer), 0
+    while size < max(1, least) and (more := read(view[size:])):
+        size += more
+    return size
 
 
 class _Unpacked(io.RawIOBase):
@@ -210,16 +219,19 @@ class _Unpacked(io.RawIOBase):
     def __init__(self, packed: BinaryIO, name: str) -> None:
         self._file = gzip.GzipFile(fileobj=packed)
         self._name = name
+        self._done = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         try:
-            return self._file.readinto(buffer)
+            found = _read_at_least(self._file.readinto, buffer, _PEEKED - self._done)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             problem = f"the gzip file is damaged or cut off: {error}"
             raise errors.CorruptionError(self._name, problem) from error
+        self._done += found
+        return found
 
 
 class SourceFile(io.RawIOBase):
@@ -254,11 +266,14 @@ class SourceFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(buffer)  # type: ignore[arg-type]  # any writable buffer
+    def readinto(self, buffer: Any) -> int:
+        found = _read_at_least(self._read_once, buffer, _PEEKED - self.done)
+        self.done += found
+        return found
+
+    def _read_once(self, view: memoryview) -> int:
         data: bytes = self._read(len(view))
         view[: len(data)] = data
-        self.done += len(data)
         return len(data)
 
     def contents(self) -> io.BufferedReader[Any]:
