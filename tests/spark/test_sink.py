@@ -240,6 +240,15 @@ def test_columns_that_cannot_be_written(columns: dict[str, Any], problem: str) -
         ({"id": ["x"], "n": ["1"]}, "column 'id' is 'x'"),
         ({"id": [None], "n": ["1"]}, "column 'id' is None"),
         ({"ms": [-1], "seq": [0], "n": ["1"]}, "column 'ms' is -1"),
+        ({"ms": [1.0, 1.5], "seq": [0, 0], "n": ["1", "2"]}, r"column 'ms' is 1\.5, expected 0"),
+        ({"ms": [1, None], "seq": [0, 0], "n": ["1", "2"]}, "column 'ms' is None"),
+        (
+            {"id": ["5-1", "6-1"], "ms": [5, 6], "seq": [1, 2], "n": ["1", "2"]},
+            "column 'seq' is 2, which is not that of the ID 6-1",
+        ),
+        ({"id": ["5-1"], "ms": [6], "n": ["1"]}, "column 'ms' is 6, which is not that of the ID"),
+        ({"n": pa.array([0, 10**9], pa.date32())}, r"has 1000000000 as date32\[day\] in row 1"),
+        ({"n": pa.array([1 << 62], pa.timestamp("s"))}, r"as timestamp\[s\] in row 0"),
     ],
 )
 def test_rows_that_cannot_be_written(columns: dict[str, Any], problem: str) -> None:

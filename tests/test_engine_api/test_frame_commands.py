@@ -455,6 +455,8 @@ def test_rows_that_cannot_be_entries_are_named(
         (frame, {"id_column": "ms"}, "the column 'ms' of IDs is int64, not text"),
         (frame, {"id_column": "a"}, "row 0: 'a' is b'x', which is not an ID"),
         (pa.table({"l": [[1]]}), {}, "the column 'l' is list<.*>, which is no text"),
+        (pa.table({"t": pa.array([1 << 62], pa.timestamp("s"))}), {}, "'t' has 46116860184273879"),
+        (pa.table({"d": pa.array([10**9], pa.date32())}), {}, "'d' has 1000000000 as date32"),
         (
             pa.table({"fields": [[("a", "b")]], "c": [1]}, schema=None),
             {},

@@ -277,14 +277,22 @@ def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
         return lambda column: [  # as `xadd` stores them
             None if one is None else repr(one).encode() for one in column.to_pylist()
         ]
-    if types.is_timestamp(kind):
-        return lambda column: _times(column, kind)
-    if (
-        types.is_integer(kind)
-        or types.is_boolean(kind)
-        or types.is_decimal(kind)
-        or types.is_date(kind)
-    ):
+    if types.is_timestamp(kind) or types.is_date(kind):
+        texts_of = _times if types.is_timestamp(kind) else _dates
+
+        def checked(column: Any) -> Values:
+            texts = texts_of(column)
+            at = beyond_calendar(texts)
+            if at is not None:
+                raise ArgumentError(
+                    f"the column {name!r} has {column[at].value} as {kind}, which is in no "
+                    "calendar; next: make it a number, or leave it out with columns="
+                )
+            found: Values = texts.cast(pa.binary()).to_pylist()
+            return found
+
+        return checked
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_decimal(kind):
         return lambda column: column.cast(pa.string()).cast(pa.binary()).to_pylist()
     if name == _WHOLE and types.is_nested(kind):
         raise ArgumentError(
@@ -297,11 +305,23 @@ def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
     )
 
 
-def _times(column: Any, kind: pa.DataType) -> Values:
+def _times(column: Any) -> Any:
     """Return times in ISO 8601, those with a zone in UTC, with the digits that they need."""
+    kind = column.type
     plain = column.cast(pa.timestamp(kind.unit, tz="UTC" if kind.tz else None))
     texts = pc.replace_substring(plain.cast(pa.string()), " ", "T")
     texts = pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+(Z?)$", r"\1\2")
-    texts = pc.replace_substring_regex(texts, r"\.0+(Z?)$", r"\1")
-    found: Values = texts.cast(pa.binary()).to_pylist()
-    return found
+    return pc.replace_substring_regex(texts, r"\.0+(Z?)$", r"\1")
+
+
+def _dates(column: Any) -> Any:
+    return column.cast(pa.string())
+
+
+def beyond_calendar(texts: Any) -> int | None:
+    """Return the place of the first date or time that Arrow has no text for; None without one.
+
+    Arrow writes the number of such a one, with a remark, or hours that are no hours.
+    """
+    at = pc.index(pc.match_substring_regex(texts, r"^-?\d{4,5}-\d\d-\d\d([T ]\d\d:.*)?$"), False)
+    return None if at.as_py() < 0 else int(at.as_py())

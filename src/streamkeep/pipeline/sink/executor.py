@@ -13,7 +13,8 @@ and the folder of a job is removed as a whole.
 The columns of a row are
 
 stream          the key, unless the option `stream` gives it
-id              `ms-seq`, or 16 bytes; or `ms` and `seq`; without any of these, the store gives IDs
+id              `ms-seq`, or 16 bytes; or `ms` and `seq`; if both are there, they say the same;
+                without any of these, the store gives IDs
 fields          array<struct<field,value>> or map, of string or binary
 any other       without `fields`: the field of that name (NAME for `field.NAME`); null is left out
 ts              ignored, because the ID contains the time
@@ -35,8 +36,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkeep.arrow.batches import SchemaError
+from streamkeep.arrow.casts import cast_each
 from streamkeep.arrow.keys import key_of_text
-from streamkeep.arrow.rows import flat_rows, is_packed, is_pairs
+from streamkeep.arrow.rows import beyond_calendar, flat_rows, is_packed, is_pairs
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CommandError, StreamkeepError
@@ -47,7 +49,6 @@ from streamkeep.pipeline.storage.places import file_system, make_folder
 NODE_BYTES: Final = 16 << 10  # of nodes that are decoded again
 _CHUNK_BYTES: Final = 64 << 20
 _CHUNK_ROWS: Final = 250_000
-_TOP: Final = (1 << 64) - 1
 _SYSTEM: Final = ("stream", "id", "ms", "seq", "ts")
 _ORIGIN: Final = ("store", "incarnation")
 
@@ -188,10 +189,21 @@ class RowReader:
             self.count += batch.num_rows
             return repeat(0, batch.num_rows), range(first, first + batch.num_rows)
         names = batch.schema.names
-        if "ms" in names and "seq" in names:
-            return _halves(batch.column("ms"), "ms"), _halves(batch.column("seq"), "seq")
+        halves = {
+            name: _halves(batch.column(name), name) for name in ("ms", "seq") if name in names
+        }
+        if "id" not in names or (len(halves) == 2 and _says_the_same(batch)):
+            return halves["ms"], halves["seq"]
         ids = [_parse_id(value) for value in batch.column("id").to_pylist()]
-        return [ms for ms, _ in ids], [seq for _, seq in ids]
+        made = {"ms": [ms for ms, _ in ids], "seq": [seq for _, seq in ids]}
+        for name, numbers in halves.items():
+            if numbers != made[name]:
+                at = next(at for at, one in enumerate(numbers) if one != made[name][at])
+                raise RowError(
+                    f"column {name!r} is {numbers[at]}, which is not that of the ID "
+                    f"{StreamId(*ids[at])} in column 'id'; next: drop one of the columns"
+                )
+        return made["ms"], made["seq"]
 
     def fields_of(self, batch: pa.RecordBatch) -> Iterator[list[bytes]]:
         """Return field, value, field, value, ... of each row, from column `fields`."""
@@ -203,7 +215,7 @@ class RowReader:
     def _columns(self, batch: pa.RecordBatch) -> list[list[bytes]]:
         """Return the same as `fields_of`, from one column per field."""
         names = [name.removeprefix("field.").encode() for name in self.plain]
-        texts = [_as_text(batch.column(name)) for name in self.plain]
+        texts = [_as_text(batch.column(name), name) for name in self.plain]
         columns = [text.to_pylist() for text in texts]
         if not any(text.null_count for text in texts):
             width = 2 * len(names)
@@ -229,14 +241,32 @@ def _key_of(text: str) -> bytes:
         ) from None
 
 
-def _as_text(column: Any) -> Any:
+def _as_text(column: Any, name: str) -> Any:
     kind = column.type
     if pa.types.is_binary(kind):
         return column
-    if pa.types.is_timestamp(kind):
-        text = column.view(pa.timestamp(kind.unit)).cast(pa.string())  # needs no time zones
-        return (pc.binary_join_element_wise(text, "Z", "") if kind.tz else text).cast(pa.binary())
-    return column.cast(pa.string()).cast(pa.binary())
+    is_time = pa.types.is_timestamp(kind)
+    text = column.view(pa.timestamp(kind.unit)) if is_time else column  # needs no time zones
+    text = text.cast(pa.string())
+    if is_time or pa.types.is_date(kind):
+        at = beyond_calendar(text)
+        if at is not None:
+            raise RowError(
+                f"column {name!r} has {column[at].value} as {kind} in row {at} of a batch, which "
+                "is in no calendar; next: make it a number or text"
+            )
+    if is_time and kind.tz:
+        text = pc.binary_join_element_wise(text, "Z", "")
+    return text.cast(pa.binary())
+
+
+def _says_the_same(batch: pa.RecordBatch) -> bool:
+    """Say whether the column `id` has the text of `ms` and `seq`, as rows of the source do."""
+    column = batch.column("id")
+    if not pa.types.is_string(column.type):
+        return False
+    halves = [batch.column(name).cast(pa.string()) for name in ("ms", "seq")]
+    return bool(pc.all(pc.equal(column, pc.binary_join_element_wise(*halves, "-"))).as_py())
 
 
 def _halves(column: Any, name: str) -> list[int]:
@@ -244,8 +274,11 @@ def _halves(column: Any, name: str) -> list[int]:
         with suppress(pa.ArrowInvalid):
             numbers: list[int] = column.cast(pa.uint64()).to_pylist()
             return numbers
-    bad = next(one for one in column.to_pylist() if one is None or not 0 <= one <= _TOP)
-    raise RowError(f"column {name!r} is {bad}, expected 0 to 2^64-1")
+    if column.null_count:
+        at = column.is_null().index(True).as_py()
+    else:
+        at = cast_each(column, pa.uint64())[1][0]
+    raise RowError(f"column {name!r} is {column[at].as_py()}, expected 0 to 2^64-1")
 
 
 def _parse_id(value: Any) -> tuple[int, int]:
