@@ -149,6 +149,7 @@ def _rows(
     if not by_python_only(uri):
         prefix = file_system(uri)[1] if is_local(uri) else uri
         reader = spark.read.schema(table_schema.add("bucket", "string")).option("basePath", prefix)
+        reader = reader.option("__globPaths__", "false")  # brackets in a path are brackets
         return reader.parquet(*(f"{prefix}/{file.path}" for file in files))
     arrow = to_arrow_schema(table_schema, timezone="UTC")
     tasks = spread(files, lambda file: file.size_bytes, cores_of(spark))
