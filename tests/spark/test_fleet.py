@@ -276,6 +276,8 @@ def test_a_fleet_is_a_dataframe(tmp_path: Path) -> None:
     ]
     shown = sorted((row["store"], row["id"], row["n"]) for row in rows)
     assert shown == sorted((uuid, IDS[n], str(n)) for uuid in (a, c) for n in range(100, 400))
+    few = StreamkeepSource({**options, "maxRecordsPerPartition": "1"}).reader(StructType(names))
+    assert len(few.partitions()) > len(reader.partitions())
 
 
 def test_a_fleet_is_read_in_batches_only(tmp_path: Path) -> None:

@@ -52,18 +52,11 @@ def plan_pins(
         folder: with `tailExport`, the folder for nodes that executors cannot reach; by default a
             new one.
     """
-
-    def target_of(total: int, entries: int) -> int:
-        target = partition_bytes(total, min_partitions=options.min_partitions)
-        if options.max_records is None or not entries:
-            return target
-        # Of so many entries of the mean size: `packed` can only leave slices apart.
-        return max(1, min(target, options.max_records * total // entries))
-
     if is_folder(options.path):
         segments = list_segments(options.path)
         whole = cut_folder(options.path, segments, pins, None)
-        target = target_of(sum(one.size_bytes for one in whole), sum(one.entries for one in whole))
+        total, entries = sum(one.size_bytes for one in whole), sum(one.entries for one in whole)
+        target = target_of(options, total, entries)
         slices = cut_folder(options.path, segments, pins, max(1, target // 8))
     else:
         with reading(options.path) as store, store.snapshot() as snapshot:
@@ -71,6 +64,7 @@ def plan_pins(
             for pin in pins:
                 check_pin(txn, store.uuid, pin, options)
             target = target_of(
+                options,
                 sum(
                     stream_nodes(txn, pin.key, pin.number, options.source).size_bytes(
                         pin.start, pin.end
@@ -91,6 +85,15 @@ def plan_pins(
             slices = cut_exported(options, pins, size, folder)
             _log.info("entries outside of segments of %s: exported to %s", options.path, folder)
     return packed(slices, target, options)
+
+
+def target_of(options: ReadOptions, total: int, entries: int) -> int:
+    """Return how many bytes of `total` a partition should have, also with a limit of entries."""
+    target = partition_bytes(total, min_partitions=options.min_partitions)
+    if options.max_records is None or not entries:
+        return target
+    # Of so many entries of the mean size: `packed` can only leave slices apart.
+    return max(1, min(target, options.max_records * total // entries))
 
 
 def check_pin(txn: Txn, store: str, pin: Pin, options: ReadOptions) -> None:

@@ -16,9 +16,10 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
 from streamkeep.format.core.entry import MAX_ID
-from streamkeep.pipeline.distribution.packing import pack, partition_bytes
+from streamkeep.pipeline.distribution.packing import pack
 from streamkeep.pipeline.options import LIVE, OptionError, ReadOptions
 from streamkeep.pipeline.source.pins import chosen_keys, pin_between
+from streamkeep.pipeline.source.plan import target_of
 from streamkeep.pipeline.source.reader import SlicePartition, SliceReader
 from streamkeep.pipeline.source.slices import Slice
 from streamkeep.pipeline.store_fleet.executor import read_manifest
@@ -42,8 +43,8 @@ class FleetReader(SliceReader, DataSourceReader):
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = threads.map(self._pieces_of, find_members(self.options.path))
             pieces = [one for mine in found for one in self._chosen(mine)]
-        total = sum(one.size_bytes for one in pieces)
-        target = partition_bytes(total, min_partitions=self.options.min_partitions)
+        total, entries = sum(one.size_bytes for one in pieces), sum(one.entries for one in pieces)
+        target = target_of(self.options, total, entries)
         return [SlicePartition(one) for one in pack(pieces, lambda one: one.size_bytes, target)]
 
     def _pieces_of(self, member: Member) -> list[Slice]:
