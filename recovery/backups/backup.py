@@ -45,6 +45,7 @@ from streamkeep.format.core import errors
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, BackupRow, decode_backup
 from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.recovery.fsck.findings import Finding
 from streamkeep.recovery.fsck.store import check_whole
 
 Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes
@@ -65,6 +66,8 @@ class BackupReport(NamedTuple):
         kept_segments, kept_bytes: number and size of those that the earlier backup had.
         recorded: whether the store has a row about the backup, which `streamkeep status` reads; it
             cannot be written if the store is read-only, full, or belongs to another user.
+        archive_findings: what fsck found in the object store of the archive, which the copy reads
+            from but does not hold.
     """
 
     path: Path
@@ -77,6 +80,7 @@ class BackupReport(NamedTuple):
     kept_segments: int
     kept_bytes: int
     recorded: bool = False
+    archive_findings: tuple[Finding, ...] = ()
 
 
 def backup(
@@ -123,7 +127,8 @@ def backup(
             report = job.copy(clock or Clock())
         failpoints.hit("backup:copied")
         if verify:
-            check_whole(staging.path, progress, "the backup was not made")
+            found = check_whole(staging.path, progress, "the backup was not made")
+            report = report._replace(archive_findings=found)
         failpoints.hit("backup:checked")
         with nullcontext() if earlier is None else _unused(earlier):
             _rename_to_target(parent, staging.path.name, place.name, aside)

@@ -67,6 +67,7 @@ from streamkeep.recovery.copies.target import (
     commits_after,
     segment_name,
 )
+from streamkeep.recovery.fsck.findings import Finding
 from streamkeep.recovery.fsck.store import check_whole
 
 _RESTORING: Final = b"restoring"  # beside the log position, until the store is whole
@@ -83,6 +84,8 @@ class RestoreReport(NamedTuple):
         time_ms: Unix time at which that had been made.
         behind: how many later commits the copy has.
         pieces, segments: what was read.
+        archive_findings: what fsck found in the object store of the archive, which the store reads
+            from.
     """
 
     path: Path
@@ -93,6 +96,7 @@ class RestoreReport(NamedTuple):
     behind: int
     pieces: int
     segments: int
+    archive_findings: tuple[Finding, ...] = ()
 
 
 class Plan(NamedTuple):
@@ -335,7 +339,7 @@ class _Restore:
         self.staging.make_ours(DATA_FILE)
         finish_copy(self.staging, clock, standby=self.standby)
         self._note_copy()
-        check_whole(self.staging.path, self.progress, "the store was not restored")
+        found = check_whole(self.staging.path, self.progress, "the store was not restored")
         return RestoreReport(
             self.staging.path,
             self.target.uri,
@@ -345,6 +349,7 @@ class _Restore:
             plan.newest - plan.end,
             self.total,
             self.segments,
+            found,
         )
 
     def _done(self, raw: lmdb.Environment) -> int | None:

@@ -93,7 +93,9 @@ class Standby(PieceFollower):
         self.stop = threading.Event()
         place = path_of(path, "path").absolute()
         if not os.path.lexists(place):
-            restore_copy(source, place, standby=True, progress=progress)
+            report = restore_copy(source, place, standby=True, progress=progress)
+            for found in report.archive_findings:
+                log.warning("%s", found)
         self.environment = _open(place)
         self.context = self.environment.context
         with ExitStack() as stack:

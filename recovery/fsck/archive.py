@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -206,7 +207,9 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
         if found:
             newest = _named_by_now(source)
             if newest is None or row.path in newest[0]:
-                yield from found
+                here = source.folder.exists(segment_files.stored_name(row.path))
+                elsewhere = remote.is_set and not here
+                yield from (replace(one, elsewhere=elsewhere) for one in found)
     yield from remote.findings(scope.quick)
 
 
@@ -215,6 +218,7 @@ class Remote:
 
     Attributes:
         failure: the first error in reaching it; segments that are only there are then not checked.
+        is_set: whether the store has an archive there.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -244,6 +248,10 @@ class Remote:
             raise self.failure
         return self._archive
 
+    @property
+    def is_set(self) -> bool:
+        return self._setting is not None
+
     def findings(self, quick: bool) -> Iterator[Finding]:
         """SK314, SK315: the archive answers, with what was written: the head, sealed segments."""
         if self._setting is None:
@@ -255,7 +263,7 @@ class Remote:
             head = None if archive is None else archive.head()
             version = 0 if head is None else head.version
             if version > expected:
-                problem = "another copy of this store wrote it"
+                problem = "another copy of this store, or this one later, wrote it"
             elif version + 1 < expected:
                 problem = "a write was lost"
             else:
@@ -263,12 +271,13 @@ class Remote:
                     yield from _check_sealed(archive, quick)
                 return
         except errors.UnreachableError as error:
-            yield finding("SK314", where, str(error))
+            yield finding("SK314", where, str(error), elsewhere=True)
             return
         except (errors.CorruptionError, errors.FormatVersionError) as error:
-            yield finding("SK315", where, _problem_of(error))
+            yield finding("SK315", where, _problem_of(error), elsewhere=True)
             return
-        yield finding("SK315", where, f"its version is {version}, expected {expected}: {problem}")
+        text = f"its version is {version}, expected {expected}: {problem}"
+        yield finding("SK315", where, text, elsewhere=True)
 
 
 def _check_sealed(archive: RemoteArchive, quick: bool) -> Iterator[Finding]:
@@ -285,7 +294,8 @@ def _check_sealed(archive: RemoteArchive, quick: bool) -> Iterator[Finding]:
         except (errors.CorruptionError, errors.FormatVersionError) as error:
             now = archive.newest()
             if now is not None and one in now[1].segments:
-                yield finding("SK315", f"{archive.uri}/{one.name}", _problem_of(error))
+                where = f"{archive.uri}/{one.name}"
+                yield finding("SK315", where, _problem_of(error), elsewhere=True)
 
 
 def _check_file(

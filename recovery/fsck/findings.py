@@ -24,12 +24,18 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem at one place. `code` is permanent; `CATALOGUE` explains it."""
+    """One problem at one place. `code` is permanent; `CATALOGUE` explains it.
+
+    Attributes:
+        elsewhere: it is of what only the object store of the archive has: the folder of the store,
+            and a copy of that, may be whole.
+    """
 
     code: str
     severity: Severity
     where: str
     problem: str
+    elsewhere: bool = False
 
     def __str__(self) -> str:
         return f"{self.severity.name.lower()} {self.code}: {self.where}: {self.problem}"
@@ -247,9 +253,9 @@ CATALOGUE: Final[dict[str, Kind]] = {
 }
 
 
-def finding(code: str, where: str, problem: str) -> Finding:
+def finding(code: str, where: str, problem: str, *, elsewhere: bool = False) -> Finding:
     """Return a finding with the severity of its code."""
-    return Finding(code, CATALOGUE[code].severity, where, problem)
+    return Finding(code, CATALOGUE[code].severity, where, problem, elsewhere)
 
 
 def guarded(findings: Iterator[Finding]) -> Iterator[Finding]:

@@ -85,19 +85,29 @@ def check(
         yield from check_source(source, scope, stream)
 
 
-def check_whole(path: Path, progress: Callable[[str, int, int], None] | None, undone: str) -> None:
+def check_whole(
+    path: Path, progress: Callable[[str, int, int], None] | None, undone: str
+) -> tuple[Finding, ...]:
     """Check a copy that was just made; raise CorruptionError for damage, which it was given.
 
     Args:
         progress: takes "check", and how much of how much is done.
         undone: what does not happen because of damage.
+
+    Returns:
+        what is wrong with the archive in an object store. That is no part of the copy, and the
+        store may have gone on there since: an earlier state must be restored all the same.
     """
+    elsewhere = []
     moved = Progress(
         lambda state: None if progress is None else progress("check", state.done, state.total)
     )
     for found in check(path, progress=moved):
-        if found.severity is not Severity.NOTE:
+        if found.elsewhere:
+            elsewhere.append(found)
+        elif found.severity is not Severity.NOTE:
             raise CorruptionError(found.where, f"{found.code}: {found.problem}; {undone}")
+    return tuple(elsewhere)
 
 
 def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> Iterator[Finding]:

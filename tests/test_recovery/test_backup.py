@@ -28,7 +28,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.copying import made_beside
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import NODES
-from streamkeep.recovery import backup, compact, restore
+from streamkeep.recovery import backup, compact, restore, ship
 from tiers import slow_but
 
 Open = Callable[..., Store]
@@ -487,3 +487,38 @@ def test_a_backup_is_restored_where_no_store_is(tmp_path: Path) -> None:
     with pytest.raises(errors.CorruptionError):
         restore(copy, path)
     assert {one.name for one in tmp_path.iterdir()} == {"copy", "damaged"}
+
+
+def test_an_earlier_state_is_restored_though_the_archive_elsewhere_has_gone_on(
+    tmp_path: Path,
+) -> None:
+    path, copy, shipped = tmp_path / "store", tmp_path / "copy", tmp_path / "shipped"
+    with streamkeep.open(path) as store:
+        store.set_retention("k", archive=True)
+
+        def publish(first: int) -> None:
+            store.xadd("k", {"a": "b"}, f"{first}-1")
+            store.xtrim("k", 0, approximate=False)
+            store.archive(to=tmp_path / "fleet")
+
+        def also_publish(step: str, done: int, total: int) -> None:
+            if step == "check" and store.archived_segments("k")[-1].last_id.ms == 1:
+                publish(2)
+
+        publish(1)
+        with store.snapshot() as snapshot:
+            commit = snapshot.txn.newest_commit()
+        ship(store, shipped)
+        report = backup(store, copy, progress=also_publish)
+        assert [one.code for one in report.archive_findings] == ["SK315"]
+        ship(store, shipped)
+        result = run("restore", copy, tmp_path / "one")
+        assert "SK315" in result.stdout
+        assert "this one later, wrote it" in result.stdout
+        assert objects("range", tmp_path / "one", "k", "--history")[0]["id"] == "1-1"
+        result = run("ship", "restore", shipped, tmp_path / "two", "--commit", str(commit))
+        assert "SK315" in result.stdout
+        store.erase("k", "1-1")  # the segment of the backup is gone
+    result = run("restore", copy, tmp_path / "three", status=5)
+    assert "error SK301: segment 1-k/1-1_1-1.1-1.seg: the file is neither" in result.stdout
+    assert "restored, but its archive has 1 problem\nnext: `streamkeep archive" in result.stderr

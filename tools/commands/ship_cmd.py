@@ -18,10 +18,12 @@ from streamkeep.tools.base.arguments import From, Ms, SizeBytes, StorePath
 from streamkeep.tools.base.command import CommandGroup, command
 from streamkeep.tools.base.common import Exit, Failure, given
 from streamkeep.tools.base.opening import on_signals, open_store
+from streamkeep.tools.commands.store_cmds import fail_for_archive, tell_finding
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
     from streamkeep.recovery.copies.verify import VerifyReport
+    from streamkeep.recovery.fsck.findings import Finding
 
 _CATCH_UP_S: Final = 5.0  # in which a shipper that runs brings a copy up to date
 
@@ -142,6 +144,7 @@ def verify(
     Exit status: 0  proved
                  3  not a copy, or not to be reached
                  4  damaged, or something is missing
+                 5  restored, without segments of the archive that are nowhere
                  7  what was restored differs from --store
 
     Examples:
@@ -172,11 +175,12 @@ def verify(
         drilled = None
         if (drill or present is not None) and not report.problems:
             drilled = _drill(report, present)
-    restored, differences = drilled or (None, 0)
+    restored, findings, differences = drilled or (None, (), 0)
     problems = len(report.problems)
     if common.as_json():
         members = {**report._asdict(), "problems": problems, "restored": restored}
-        output.summary(**members, differences=differences, seconds=output.seconds())
+        members |= {"archive_findings": len(findings), "differences": differences}
+        output.summary(**members, seconds=output.seconds())
     elif not problems:
         known = f", {report.known_commits:,} known before" if report.known_commits else ""
         output.line(
@@ -187,7 +191,8 @@ def verify(
         )
         if restored is not None:
             same = f"; it is the same as {store}" if store is not None and not differences else ""
-            output.line(f"restored up to commit {restored}; fsck found nothing{same}")
+            what = count_text(len(findings), "problem") if findings else "nothing"
+            output.line(f"restored up to commit {restored}; fsck found {what}{same}")
     if problems:
         renew = "`streamkeep ship STORE TARGET --once --renew`"
         if not report.damaged:
@@ -210,13 +215,16 @@ def verify(
             "was restored",
             status=Exit.DIFFERENT,
         )
+    fail_for_archive(findings, report.target)
 
 
-def _drill(report: VerifyReport, present: Snapshot[bytes] | None) -> tuple[int, int]:
+def _drill(
+    report: VerifyReport, present: Snapshot[bytes] | None
+) -> tuple[int, tuple[Finding, ...], int]:
     """Restore a copy, which is checked with fsck, and compare it with its store.
 
     Returns:
-        the commit that was restored, and the number of differences.
+        the commit that was restored, what fsck found in the archive, and the number of differences.
     """
     from streamkeep.recovery.copies.restore import restore_copy
     from streamkeep.recovery.copies.target import Target
@@ -236,14 +244,16 @@ def _drill(report: VerifyReport, present: Snapshot[bytes] | None) -> tuple[int, 
         )
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         restored = restore_copy(report.target, Path(folder) / "store", commit=commit)
+        for one in restored.archive_findings:
+            tell_finding(one)
         if present is None:
-            return restored.commit_number, 0
+            return restored.commit_number, restored.archive_findings, 0
         found = 0
         with open_store(restored.path, readonly=True) as store, store.snapshot() as copied:
             for one in diff_txns(present.txn, copied.txn):
                 tell(one)
                 found += 1
-        return restored.commit_number, found
+        return restored.commit_number, restored.archive_findings, found
 
 
 @ship.command(finishes=True)
@@ -252,10 +262,16 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
 
     Streams, groups, pending entries, jobs, message IDs and the archive are as they were at the
     newest commit of TARGET, or at an earlier one. The store is checked with fsck before it gets
-    its name. TARGET does not change. A restore that was killed goes on where it was.
+    its name. TARGET does not change. A restore that was killed goes on where it was. Segments of
+    the archive that are nowhere are listed.
 
     `streamkeep ship` then goes on from NEW with the same TARGET, and a store that still ships
     there gets an error.
+
+    Exit status: 0  restored
+                 3  not a copy, not to be reached, or there is something at NEW
+                 4  damaged; the error says up to which commit it can be restored
+                 5  restored, without segments of the archive that are nowhere
 
     Examples:
       streamkeep ship restore orders.copy restored.store
@@ -275,12 +291,18 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
             at_ms=at_ms,
             progress=lambda what, *state: advance(*state),
         )
+    found = report.archive_findings
+    for one in found:
+        tell_finding(one)
     behind = f"; {report.target} has {report.behind:,} later ones" if report.behind else ""
+    members = {**report._asdict(), "path": str(report.path), "archive_findings": len(found)}
     output.total(
         f"{new}: restored up to commit {report.commit_number}, of {time_text(report.time_ms)}"
         f"{behind}; checked, in {output.span_text(output.seconds())}",
-        **{**report._asdict(), "path": str(report.path), "seconds": output.seconds()},
+        **members,
+        seconds=output.seconds(),
     )
+    fail_for_archive(found, report.target)
 
 
 # --- standby, promote ---------------------------------------------------------------------------

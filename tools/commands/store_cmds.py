@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -116,7 +116,7 @@ def fsck(
         moved = Progress(lambda state: advance(state.done, state.total))
         for found in check(store_path, quick=quick, stream=key, progress=moved):
             counts[found.severity] += 1
-            _tell(found)
+            tell_finding(found)
     errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]
     damaged = errors + warnings > 0
     if key is None:
@@ -147,9 +147,21 @@ def fsck(
         click.get_current_context().exit(Exit.DAMAGED)
 
 
-def _tell(found: Finding) -> None:
+def tell_finding(found: Finding) -> None:
     members = found.as_json()
     output.item(members.pop("type"), str(found), **members)
+
+
+def fail_for_archive(found: Sequence[Finding], source: object) -> None:
+    """Fail if a store that was restored from `source` names segments that cannot be read."""
+    lost = sum(one.severity is Severity.ERROR for one in found)
+    if lost:
+        raise Failure(
+            f"{source}: restored, but its archive has {count_text(lost, 'problem')}",
+            hint="`streamkeep archive adopt STORE FILE` takes a copy of a segment; all else can be "
+            "used as it is",
+            status=Exit.LOSS,
+        )
 
 
 @command(finishes=True)
@@ -215,7 +227,7 @@ def repair(
         for text in report.other:
             output.json_line("loss", stream=None, notes=[text])
         for found in repaired.findings:
-            _tell(found)
+            tell_finding(found)
         entries = [loss.entries for loss in report.streams.values()]
         output.summary(
             path=str(store_path),
@@ -241,7 +253,7 @@ def repair(
         for text in report.lines():
             output.line(text)
         for found in repaired.findings:
-            _tell(found)
+            tell_finding(found)
     where = "dry run" if dry_run or target is None else str(target)
     words = {"clean": "nothing was lost", "loss": "something was lost", "damaged": "damage is left"}
     output.note(f"{where}: {words[verdict]}, in {output.span_text(output.seconds())}")
@@ -295,9 +307,12 @@ def backup(store_path: StorePath, target: Path, no_verify: bool = False) -> None
 
     with _in_parts("backup") as show:
         report = copy_store(store_path, target, verify=not no_verify, progress=show)
+    for found in report.archive_findings:
+        tell_finding(found)
     if common.as_json():
         members = {"commit": report.commit_number, **report._asdict(), "path": str(report.path)}
         del members["commit_number"]
+        members["archive_findings"] = len(report.archive_findings)
         output.summary(**members, verified=not no_verify, seconds=output.seconds())
         return
     parts_text = [f"{size_text(report.data_bytes)} of data"]
@@ -321,7 +336,13 @@ def restore(backup_path: Path, store_path: StorePath) -> None:
     """Copy BACKUP, and put it where STORE was.
 
     The copy is checked with fsck before it gets the name STORE, which must not exist: close the
-    damaged store in all processes and move its folder away. BACKUP does not change.
+    damaged store in all processes and move its folder away. BACKUP does not change. What is in the
+    object store of the archive stays there; the command tells what fsck found there.
+
+    Exit status: 0  restored
+                 3  not a backup, or there is something at STORE
+                 4  damaged
+                 5  restored, without segments that are no longer in the object store
 
     Example:
       streamkeep restore backup.store restored.store
@@ -330,10 +351,15 @@ def restore(backup_path: Path, store_path: StorePath) -> None:
 
     with _in_parts("restore") as show:
         report = restore_store(backup_path, store_path, progress=show)
-    output.done(path=str(report.path), epoch=report.epoch, seconds=output.seconds())
+    found = report.archive_findings
+    for one in found:
+        tell_finding(one)
+    members = {"epoch": report.epoch, "archive_findings": len(found)}
+    output.done(path=str(report.path), **members, seconds=output.seconds())
     size = size_text(report.data_bytes + report.copied_bytes)
     text = f"{store_path}: restored from {backup_path}; {size}; checked"
     output.note(f"{text}, in {output.span_text(output.seconds())}")
+    fail_for_archive(found, backup_path)
 
 
 @command()
