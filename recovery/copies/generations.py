@@ -113,20 +113,21 @@ class Generations:
             return None
         return None if last.kind == piece.END else last.last_commit + 1
 
-    def remove(self, since_ms: int, outdated: Container[str]) -> None:
+    def remove(self, now_ms: int, keep_ms: int, outdated: Container[str]) -> None:
         """Remove generations that nobody may want to go back to, and what was never named.
 
         Args:
-            since_ms: those after which another one began before this time are removed.
+            keep_ms: those after which another one began before that are removed. The head names
+                it for the next shipper.
             outdated: the names of others.
         """
         kept = [
             one
             for one, following in pairwise(self.named)
-            if one.name not in outdated and following.begun_ms > since_ms
+            if one.name not in outdated and following.begun_ms > now_ms - keep_ms
         ]
-        kept.append(self.named[-1])
-        if len(kept) < len(self.named):
+        kept.append(self.named[-1]._replace(keep_ms=keep_ms))
+        if tuple(kept) != self.named:
             assert self._store is not None
             if not self.target.set_head(Head(self._store, tuple(kept)), self._tag):
                 raise Again(self.target.uri)

@@ -51,6 +51,7 @@ from streamkeep.recovery.copies.target import Place, Progress, Refused, Target
 from streamkeep.recovery.copies.writer import Again, Writer
 
 HOLD_BYTES: Final = 4 << 30
+KEEP_MS: Final = 7 * 86_400_000  # of a new copy
 _LEAST_BASE: Final = 64 << 20  # bytes of rows after a base before a new one is due
 _MOST_CONFLICTS: Final = 10
 _POLL_S: Final = 0.02
@@ -128,7 +129,7 @@ class Shipper:
         target: Place,
         *,
         every: Duration = 1,
-        keep: Duration = "7d",
+        keep: Duration | None = None,
         hold_bytes: int = HOLD_BYTES,
         take_over: bool = False,
         renew: bool = False,
@@ -148,7 +149,7 @@ class Shipper:
         self.folder = journal.folder
         self.target = Target(target, self.environment.folder.modes)
         self.every_s = above_zero(every, "every") / 1000
-        self.keep_ms = above_zero(keep, "keep")
+        self._keep_ms = None if keep is None else above_zero(keep, "keep")
         self.hold_bytes = whole(hold_bytes, "hold_bytes", 1, 1 << 62)
         self.take_over = take_over
         self.renew = renew
@@ -164,6 +165,17 @@ class Shipper:
         self._proved_ms = 0  # when the copy was verified
         self._damaged: tuple[str, ...] = ()  # objects of the generation that goes on
         self._tidied_s = -_TIDY_S
+
+    @property
+    def keep_ms(self) -> int:
+        """For how long the copy can go back; as the head says, unless the caller does.
+
+        A call without `keep`, such as a last `ship --once`, must not remove what others keep.
+        """
+        if self._keep_ms is not None:
+            return self._keep_ms
+        named = self.generations.named
+        return named[-1].keep_ms if named else KEEP_MS
 
     def report(self) -> ShipReport:
         """Return what was done."""
@@ -496,7 +508,7 @@ class Shipper:
         self._tidied_s = time.monotonic()
         if self._writer is None:
             return
-        self.generations.remove(now_ms - self.keep_ms, outdated)
+        self.generations.remove(now_ms, self.keep_ms, outdated)
         self._writer.drop_merged_rows()
         self._note_proof(self._writer.name)
 
@@ -521,7 +533,7 @@ def ship(
     store: Store[Any] | str | os.PathLike[str],
     target: Place,
     *,
-    keep: Duration = "7d",
+    keep: Duration | None = None,
     hold_bytes: int = HOLD_BYTES,
     take_over: bool = False,
     renew: bool = False,
@@ -535,7 +547,8 @@ def ship(
     Args:
         store: an open store, or the path of one.
         target: a folder, or the URI of a folder in a bucket.
-        keep: for how long a restore can go back to any moment.
+        keep: for how long a restore can go back to any moment; by default for as long as the last
+            shipper said, or seven days.
         hold_bytes: of the journal, which the store keeps for the next time, at most.
         take_over: also if the copy follows another store of the same identity now.
         renew: make the copy anew; when it is complete, all that it had before is removed, and

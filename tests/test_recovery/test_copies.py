@@ -444,6 +444,28 @@ def test_old_generations_are_dropped(open_store: Open, tmp_path: Path) -> None:
         restore_copy(target, tmp_path / "older", commit=commits[0])
 
 
+def test_a_shipper_that_does_not_say_how_long_removes_nothing_that_another_one_keeps(
+    open_store: Open, tmp_path: Path
+) -> None:
+    clock = ManualClock(1_718_004_800_000)
+    store = open_store(clock=clock)
+    target = str(tmp_path / "target")
+
+    def kept() -> list[tuple[str, int]]:
+        return [(one.name[:8], one.keep_ms) for one in Target(target).known_head().generations]
+
+    ship(store, target)
+    assert kept() == [("00000001", 7 * 86_400_000)]
+    clock.ms += 8 * 86_400_000
+    ship(store, target)
+    ship(store, target, keep="90d")  # the newest generation was begun with seven days
+    before = [("00000001", 7 * 86_400_000), ("00000002", 90 * 86_400_000)]
+    assert kept() == before
+    clock.ms += 20 * 86_400_000
+    ship(store, target)
+    assert kept() == before
+
+
 def test_bad_input(open_store: Open, tmp_path: Path) -> None:
     """Each mistake gets a sentence, and changes nothing."""
     store = open_store()

@@ -73,7 +73,7 @@ def run(
     target: str,
     once: bool = False,
     every: Ms = 1_000,
-    keep: Ms = 604_800_000,
+    keep: Ms | None = None,
     hold: SizeBytes = 4 << 30,
     take_over: bool = False,
     renew: bool = False,
@@ -84,7 +84,7 @@ def run(
     Args:
         once (--once/--follow): End when TARGET has all that is committed now, or go on.
         every: How often to ship commits.
-        keep: For how long TARGET can go back to any moment.
+        keep: For how long TARGET can go back to any moment; by default as the last time, first 7d.
         hold: What STORE keeps of its journal for TARGET, at most. Past it, the copy begins anew.
         take_over: Ship to a TARGET that follows another store of the same identity now.
         renew: Make the copy anew, and then remove what TARGET had before.
@@ -104,7 +104,7 @@ def run(
             store,
             target,
             every=every / 1000,
-            keep=keep / 1000,
+            keep=None if keep is None else keep / 1000,
             hold_bytes=hold,
             take_over=take_over,
             renew=renew,
