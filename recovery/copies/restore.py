@@ -3,7 +3,8 @@
 1. Put the rows of the base into a new LMDB file, in order, and then those that were written since.
 2. Apply the records of level 0 after them, up to the commit, as each process of a store does.
 3. Fetch the segments of the archive that this commit names.
-4. Check the store with fsck, and only then give it its name.
+4. Check the store with fsck, and only then give it its name. A segment that the copy lacks, or that
+   is damaged there, is told: all else is restored, and to read what was in it is an error.
 
 Everything happens in the folder `.NAME.restore` beside the new store. A restore that was killed
 goes on there, in the same boot: LMDB's transactions say which pieces it has.
@@ -44,7 +45,6 @@ from streamkeep.format.core.checksum import digest64, with_checksum
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
-    MissingSegmentError,
     StoreError,
     UnreachableError,
 )
@@ -55,7 +55,6 @@ from streamkeep.format.journal.position import POSITION_KEY, decode_position, en
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
 from streamkeep.format.rows.records import encode_number
 from streamkeep.format.segment.manifest import SegmentRecord
-from streamkeep.format.segment.remote import META_REMOTE
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import (
     OtherHistoryError,
@@ -72,6 +71,7 @@ from streamkeep.recovery.fsck.store import check_whole
 
 _RESTORING: Final = b"restoring"  # beside the log position, until the store is whole
 _BATCH_BYTES: Final = 8 << 20
+_OF_SEGMENTS: Final = ("SK301", "SK302", "SK303")  # a file is missing, damaged, or another one
 
 log = logging.getLogger("streamkeep")
 
@@ -84,8 +84,8 @@ class RestoreReport(NamedTuple):
         time_ms: Unix time at which that had been made.
         behind: how many later commits the copy has.
         pieces, segments: what was read.
-        archive_findings: what fsck found in the object store of the archive, which the store reads
-            from.
+        archive_findings: segments of the archive that the copy lacks or that are damaged there; and
+            what fsck found in the object store of the archive, which the store reads from.
     """
 
     path: Path
@@ -146,7 +146,8 @@ def restore_copy(
 
     Raises:
         ArgumentError: the copy does not have that commit, or begins after that time.
-        CorruptionError: the copy is damaged or lacks something; the error names it.
+        CorruptionError: the copy is damaged or lacks something, other than segments of the archive;
+            the error names it.
         StoreError: there is something at `new`.
         StoreFullError: the disk is full.
         UnreachableError: the target does not answer.
@@ -339,7 +340,8 @@ class _Restore:
         self.staging.make_ours(DATA_FILE)
         finish_copy(self.staging, clock, standby=self.standby)
         self._note_copy()
-        found = check_whole(self.staging.path, self.progress, "the store was not restored")
+        undone = "the store was not restored"
+        found = check_whole(self.staging.path, self.progress, undone, _OF_SEGMENTS)
         return RestoreReport(
             self.staging.path,
             self.target.uri,
@@ -423,16 +425,11 @@ class _Restore:
             raise _damaged(self.target.where(missing), "the piece is missing", last)
 
     def _fetch_segments(self, raw: lmdb.Environment, tables: dict[int, Any]) -> None:
-        """Fetch the segments of the manifest; those in the object store of the archive stay."""
+        """Fetch the segments of the manifest that the copy has; fsck finds out about the others."""
         with raw.begin() as txn:
-            elsewhere = txn.get(META_REMOTE, db=tables[META]) is not None
             records = [decode_row(key, value) for key, value in txn.cursor(tables[SEGMENTS])]
         for at, record in enumerate(records):
-            if fetch_segment(self.target, record, self.staging):
-                self.segments += 1
-            elif not elsewhere:
-                where = self.target.where(segment_name(record))
-                raise MissingSegmentError(where, "the copy lacks this segment")
+            self.segments += fetch_segment(self.target, record, self.staging)
             failpoints.hit("ship-restore:segment")
             if self.progress is not None:
                 self.progress("segments", at + 1, len(records))

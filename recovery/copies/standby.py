@@ -55,6 +55,7 @@ from streamkeep.format.segment.segment import SUFFIX
 from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import PieceFollower, Place, Progress, Target
+from streamkeep.recovery.fsck.findings import Severity
 
 _BATCH_BYTES: Final = 8 << 20
 _MAX_READERS: Final = 512
@@ -69,6 +70,7 @@ class Standby(PieceFollower):
 
     Attributes:
         stop: set it to end `run`, from any thread.
+        missing: names of segments that the copy lacked, or that were damaged there.
     """
 
     def __init__(
@@ -91,11 +93,14 @@ class Standby(PieceFollower):
         target = Target(source)
         self.every_s = above_zero(every, "every") / 1000
         self.stop = threading.Event()
+        self.missing: set[str] = set()
         place = path_of(path, "path").absolute()
         if not os.path.lexists(place):
             report = restore_copy(source, place, standby=True, progress=progress)
             for found in report.archive_findings:
                 log.warning("%s", found)
+                if found.severity is Severity.ERROR:
+                    self.missing.add(found.where)
         self.environment = _open(place)
         self.context = self.environment.context
         with ExitStack() as stack:
@@ -290,6 +295,7 @@ class Standby(PieceFollower):
         here = fetch_segment(self.target, record, self.environment.folder)
         if not here and self.environment.remote_archive() is None:
             log.warning("%s: the copy lacks %s", self.target.uri, record.where)
+            self.missing.add(record.where)
 
 
 def _paths(txn: lmdb.Transaction[bytes], tables: Mapping[int, Any]) -> set[str]:

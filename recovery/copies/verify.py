@@ -8,16 +8,21 @@ noted at the copy, so that the next verification begins there, if the pieces bef
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from streamkeep.engine.remote.object_store import put_bytes
 from streamkeep.engine.remote.remote_archive import check_checksums
+from streamkeep.engine.tables.manifest import decode_row
+from streamkeep.format.copies import head as head_format
 from streamkeep.format.copies.head import VERIFIED, Generation, Verified, decode_verified
 from streamkeep.format.copies.piece import END, Piece, PieceName, decode_end, read_commits
 from streamkeep.format.core.errors import CorruptionError, UnreachableError
-from streamkeep.format.core.keys import TABLES
-from streamkeep.format.journal.journal import ChangeReader
-from streamkeep.recovery.copies.target import Place, Progress, Rows, Target
+from streamkeep.format.core.keys import META, SEGMENTS, TABLES
+from streamkeep.format.journal.journal import DELETE, ChangeReader
+from streamkeep.format.segment.remote import META_REMOTE
+from streamkeep.recovery.copies.target import Place, Progress, Rows, Target, segment_name
+
+_OF_ARCHIVE: Final = (SEGMENTS, META)  # tables that say what it has, and where
 
 
 class VerifyReport(NamedTuple):
@@ -67,9 +72,13 @@ def verify_copy(
     checks: list[_Check] = []
     while not checks:
         head = source.known_head()
-        checks = [_Check(source, head.store.bytes, one, progress) for one in head.generations]
-        for check in checks:
-            check.run(everything)
+        checks = []
+        for one in head.generations:
+            check = _Check(source, head.store.bytes, one, progress)
+            if not check.run(everything):
+                check = _Check(source, head.store.bytes, one, progress)
+                check.run(True)
+            checks.append(check)
         # What a shipper has removed meanwhile is no damage.
         named = [one.name for one in source.known_head().generations]
         checks = [check for check in checks if check.generation.name in named]
@@ -117,9 +126,13 @@ class _Check:
         self.verified = Verified(0, 0, 0, 0, 0)  # by an earlier verification
         self.proved: set[str] = set()  # segments
         self.noted = False
+        # What was read of the manifest: the names of segments, by the keys of their rows.
+        self._manifest: dict[bytes, str] = {}
+        self._manifest_commit = 0  # of the rows that were read
+        self._is_elsewhere = False  # the archive is in an object store
 
-    def run(self, everything: bool) -> None:
-        """Verify rows, records and segments."""
+    def run(self, everything: bool) -> bool:
+        """Verify rows, records and segments; return False if that takes everything."""
         name = f"{self.generation.name}/{VERIFIED}"
         try:
             self.verified = decode_verified(self.target.objects.get(name), self.target.where(name))
@@ -131,7 +144,17 @@ class _Check:
             self._note(error)
         self._check_rows()
         self._check_records()
-        self._check_segments()
+        needed = self.target.needed_segments(self.generation.name)
+        lacking = set(self._manifest.values()) - needed
+        if lacking and self.known and not self._is_elsewhere:
+            return False  # what was proved before may say that the archive is elsewhere
+        if not self._is_elsewhere:
+            for name in sorted(lacking):
+                where = self.target.where(name)
+                problem = "the copy lacks this segment, which the manifest of the store names"
+                self._note(CorruptionError(where, problem), name)
+        self._check_segments(needed)
+        return True
 
     def note(self) -> None:
         """Note at the target what was found."""
@@ -173,7 +196,7 @@ class _Check:
             self.target.base(self.generation, found)
         except CorruptionError as error:
             self._note(error)
-        for rows in found:
+        for rows in sorted(found, key=lambda one: one.last):  # merged rows come after their parts
             if not self.known or rows.last > self.commit:
                 try:
                     self._check_changes(rows)
@@ -195,6 +218,8 @@ class _Check:
                 if here <= before:
                     raise CorruptionError(where, f"the row {change.db_key.hex()} is out of order")
                 before = here
+                if change.table in _OF_ARCHIVE:
+                    self._note_manifest(change)
                 self.rows += 1
             if name.is_end and not rows.first:
                 commit, chain = self.generation.base_commit, self.generation.base_chain
@@ -202,6 +227,18 @@ class _Check:
                     raise CorruptionError(where, "it is not the base that the head names")
             self.pieces += 1
             self._report()
+        self._manifest_commit = rows.last
+
+    def _note_manifest(self, change: ChangeReader) -> None:
+        """Note which segments the store has, and whether they may be elsewhere."""
+        if change.table == SEGMENTS:
+            if change.kind == DELETE:
+                self._manifest.pop(change.db_key, None)
+            else:
+                record = decode_row(change.db_key, change.value)
+                self._manifest[change.db_key] = segment_name(record)
+        elif change.db_key == META_REMOTE:
+            self._is_elsewhere = change.kind != DELETE
 
     def _check_identity(self, piece: Piece, where: str) -> None:
         if piece.store_uuid != self.store_uuid:
@@ -237,12 +274,21 @@ class _Check:
             for commit in read_commits(piece, body, where):
                 self.commits += 1
                 self.commit, self.chain = commit.commit_number, commit.chain
+                if self.commit > self._manifest_commit:
+                    change = ChangeReader(commit.body, TABLES)
+                    while change.next():
+                        if change.table in _OF_ARCHIVE:
+                            self._note_manifest(change)
             self.checksum, self.last_ms = checksum, piece.last_ms
             self.pieces += 1
             self._report()
 
-    def _check_segments(self) -> None:
-        for name in sorted(self.target.needed_segments(self.generation.name) - self.proved):
+    def _check_segments(self, needed: set[str]) -> None:
+        there = set(self.target.objects.names(head_format.SEGMENTS))
+        for name in sorted(needed):
+            if name in self.proved and name in there:
+                continue
+            self.proved.discard(name)
             try:
                 segment = self.target.segment(name)
                 if f"{segment.trailer.checksum:016x}" != name.rpartition(".")[2]:

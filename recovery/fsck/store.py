@@ -9,7 +9,7 @@ Findings are in the order of the store's keys, so that two runs can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -86,28 +86,32 @@ def check(
 
 
 def check_whole(
-    path: Path, progress: Callable[[str, int, int], None] | None, undone: str
+    path: Path,
+    progress: Callable[[str, int, int], None] | None,
+    undone: str,
+    told: Container[str] = (),
 ) -> tuple[Finding, ...]:
     """Check a copy that was just made; raise CorruptionError for damage, which it was given.
 
     Args:
         progress: takes "check", and how much of how much is done.
         undone: what does not happen because of damage.
+        told: codes of findings that are returned, too.
 
     Returns:
         what is wrong with the archive in an object store. That is no part of the copy, and the
         store may have gone on there since: an earlier state must be restored all the same.
     """
-    elsewhere = []
+    returned = []
     moved = Progress(
         lambda state: None if progress is None else progress("check", state.done, state.total)
     )
     for found in check(path, progress=moved):
-        if found.elsewhere:
-            elsewhere.append(found)
+        if found.elsewhere or found.code in told:
+            returned.append(found)
         elif found.severity is not Severity.NOTE:
             raise CorruptionError(found.where, f"{found.code}: {found.problem}; {undone}")
-    return tuple(elsewhere)
+    return tuple(returned)
 
 
 def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> Iterator[Finding]:

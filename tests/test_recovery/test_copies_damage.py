@@ -17,7 +17,12 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.copies.head import HEAD, VERIFIED
 from streamkeep.format.copies.piece import PIECE
-from streamkeep.format.core.errors import CorruptionError, FormatVersionError, StreamkeepError
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    FormatVersionError,
+    MissingSegmentError,
+    StreamkeepError,
+)
 from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.standby import Standby
@@ -118,7 +123,10 @@ def restored(copy: Copy, target: Path, new: Path, commit: int | None) -> str:
 
 @pytest.mark.parametrize("seed", slow_but(range(50), 0, 1, 2))
 def test_flipped_bits(copy: Copy, tmp_path: Path, seed: int) -> None:
-    """Each is named; a restore refuses, or gives the store as it was at that commit."""
+    """Each is named; a restore refuses, or gives the store as it was at that commit.
+
+    Only a segment stops none; see below.
+    """
     chance = random.Random(seed)
     for number in range(FLIPS):
         folder = tmp_path / str(number)
@@ -231,6 +239,74 @@ def test_a_damaged_segment_is_written_again(open_store: Open, tmp_path: Path) ->
     segment.write_bytes(segment.read_bytes()[:-9])
     ship(store, target, renew=True)
     assert not verify_copy(target, everything=True).problems
+
+
+def test_a_lost_segment_is_told_and_takes_nothing_else_along(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    target = tmp_path / "target"
+    store.set_retention("s", archive=True)
+    for _ in range(2):
+        store.xadd_many("s", [{"n": str(n)} for n in range(300)])
+        store.xtrim("s", maxlen=0, approximate=False)
+        store.archive()
+    ship(store, target)
+    assert verify_copy(target).segments == 2
+    lost = min((target / "segments").rglob("*.seg.*"))
+    lost.unlink()  # after it was proved
+    assert [lost.name in str(one) for one in verify_copy(target).problems] == [True]
+    result = run("ship", "restore", target, tmp_path / "restored", status=5)
+    assert f"error SK301: segment 1-s/{lost.name.rpartition('.')[0]}" in result.stdout
+    assert "restored, but its archive has 1 problem" in result.stderr
+    with streamkeep.open(tmp_path / "restored", readonly=True) as restored:
+        assert restored.xrange("s") == store.xrange("s")
+        assert restored.xrevrange("s", count=100, history=True)[-1].id
+        with pytest.raises(MissingSegmentError):
+            restored.xrange("s", history=True)
+    run("standby", target, tmp_path / "standby", "--once", status=5)
+    ship(store, target)
+    assert not verify_copy(target).problems
+    spoil(min((target / "segments").rglob("*.seg.*")))
+    found = restore_copy(target, tmp_path / "other").archive_findings
+    assert {one.code for one in found} == {"SK302"}
+
+
+def test_a_segment_that_the_store_lacks_is_told(open_store: Open, tmp_path: Path) -> None:
+    """By the verification, too, in a base and in records; but not if it is elsewhere."""
+    store = open_store()
+    target = tmp_path / "target"
+    store.set_retention("s", archive=True)
+
+    def trim() -> None:
+        store.xadd_many("s", [{"n": "1"}] * 300)
+        store.xtrim("s", maxlen=0, approximate=False)
+
+    def archive() -> Path:
+        trim()
+        store.archive()
+        return max((store.path / "archive").rglob("*.seg"))
+
+    archive()
+    ship(store, target)
+    assert not verify_copy(target).problems
+    path = archive()
+    kept = path.rename(tmp_path / "kept")
+    assert ship(store, target).missing_segments == 1
+    for _ in range(2):  # in a record, and in the base of the generation that follows
+        assert {path.name in str(one) for one in verify_copy(target).problems} == {True}
+        assert ship(store, target).missing_segments == 1
+    kept.rename(path)
+    ship(store, target, renew=True)
+    assert not verify_copy(target).problems
+    store.archive(to=tmp_path / "fleet")
+    ship(store, target)
+    assert not verify_copy(target).problems
+    trim()
+    store.archive()  # and the file is gone before it is shipped
+    ship(store, target)
+    assert not verify_copy(target).problems
+    assert not restore_copy(target, tmp_path / "restored").archive_findings
 
 
 def test_a_standby_follows_the_generation_after_a_damaged_one(

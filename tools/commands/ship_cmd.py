@@ -206,7 +206,8 @@ def verify(
             )
         raise Failure(
             f"{report.target}: {count_text(problems, 'problem')}",
-            hint=f"{renewal}; `ship restore --commit N` restores what comes before the damage",
+            hint=f"{renewal}; `ship restore --commit N` restores what comes before the damage; "
+            "without segments it restores all else",
             status=Exit.DAMAGED,
         )
     if differences:
@@ -350,6 +351,13 @@ def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 
         f"{store_path}: has everything up to commit {state.commit_number}, of "
         f"{time_text(state.time_ms)}"
     )
+    if following.missing:
+        missing = count_text(len(following.missing), "segment")
+        raise Failure(
+            f"{missing} of the archive could not be fetched: SOURCE does not have them whole",
+            hint="`streamkeep fsck STORE` names them; all else can be read",
+            status=Exit.LOSS,
+        )
 
 
 @command(finishes=True)
