@@ -104,7 +104,8 @@ def backup(
         verify: check the whole copy with fsck before it replaces the target.
 
     Raises:
-        StoreError: the target is something else, or was changed since it was made.
+        StoreError: the target is something else, was changed since it was made, or has commits
+            that the store lacks.
         StoreLockedError: the target is open, or another backup to it is running.
         CorruptionError: the store is damaged; an earlier backup is unchanged.
         StoreFullError: the disk is full; an earlier backup is unchanged.
@@ -231,7 +232,7 @@ def _check_target(store: Store[Any], place: Path) -> Folder | None:
     """Return the earlier backup of the store at `place`; None if the folder is missing or empty.
 
     Raises:
-        NotAStoreError, StoreError: the folder is not an unchanged backup of this store.
+        NotAStoreError, StoreError: the folder is not an unchanged backup of this store as it was.
     """
     earlier = find_folder(place)
     if earlier is None or not earlier.names():
@@ -241,13 +242,24 @@ def _check_target(store: Store[Any], place: Path) -> Folder | None:
         raise errors.NotAStoreError(f"{place}: not a backup; {expected}")
     with Store(place, readonly=True) as found, found.snapshot() as snapshot:
         txn = snapshot.txn
-        body = txn.get_row(META, META_BACKUP, "meta")
+        row = source_of(snapshot)
         if found.uuid != store.uuid:
             raise errors.StoreError(f"{place}: a backup of another store; choose another target")
-        changed = body is None or decode_backup(body, "meta").own_commit != txn.newest_commit()
-    if changed:
+        changed = row is None or row.own_commit != txn.newest_commit()
+    if row is None or changed:
         raise errors.StoreError(
             f"{place}: a backup that was changed since it was made; choose another target"
+        )
+    with store.snapshot() as present:
+        newest, origin = present.txn.newest_commit(), source_of(present)
+    # A store that was restored has the commits of its origin, and then its own, of later epochs.
+    if origin is not None and row.epoch <= origin.epoch:
+        newest = min(newest, origin.commit_number)
+    if row.commit_number > newest:
+        raise errors.StoreError(
+            f"{place}: a backup of a later state: it has commit {row.commit_number}, and this "
+            f"store only those up to {newest}; `streamkeep diff` shows what only the backup has; "
+            "next: choose another target, or move the backup away"
         )
     return earlier
 

@@ -522,3 +522,28 @@ def test_an_earlier_state_is_restored_though_the_archive_elsewhere_has_gone_on(
     result = run("restore", copy, tmp_path / "three", status=5)
     assert "error SK301: segment 1-k/1-1_1-1.1-1.seg: the file is neither" in result.stdout
     assert "restored, but its archive has 1 problem\nnext: `streamkeep archive" in result.stderr
+
+
+def test_a_backup_of_a_later_state_is_not_replaced(tmp_path: Path) -> None:
+    path, old, new = tmp_path / "store", tmp_path / "old", tmp_path / "new"
+    with streamkeep.open(path) as store:
+        store.xadd("k", {"a": "b"}, "1-1")
+        backup(store, old)
+        store.xadd("k", {"a": "b"}, "2-1")
+        backup(store, new)
+    shutil.rmtree(path)
+    restore(old, path)
+    result = run("backup", path, new, status=3)
+    assert "a backup of a later state: it has commit 4, and this store only" in result.stderr
+    with streamkeep.open(path) as store:
+        for n in range(9):  # more commits than the backup has, and not the same ones
+            store.xadd("k", {"a": "c"}, f"{n + 3}-1")
+        with pytest.raises(errors.StoreError, match=r"this store only those up to 2; .* away"):
+            backup(store, new)
+        for _ in range(2):
+            backup(store, old)
+    shutil.rmtree(path)
+    restore(new, path)
+    with streamkeep.open(path) as store:
+        backup(store, new)
+    assert [one["id"] for one in objects("range", new, "k") if "id" in one] == ["1-1", "2-1"]
