@@ -9,9 +9,10 @@
 
 A *generation* is a base and all commits after it. It is named here as soon as its base is whole.
 A new one begins when the journal lacks what was not copied yet, when this store is not the one
-that was copied last, after an erasure, after damage, and when a base has become old. An old one
-stays as long as somebody may want to go back to its time: it is no longer named here before its
-objects are removed. The piece that ends it stays: see `recovery.copies.generations`.
+that was copied last, after an erasure, after damage, when the clock was set back, and when a base
+has become old. An old one stays as long as somebody may want to go back to its time: it is no
+longer named here before its objects are removed. The piece that ends it stays: see
+`recovery.copies.generations`.
 """
 
 from __future__ import annotations

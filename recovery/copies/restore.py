@@ -228,7 +228,7 @@ def _plan(
     if commit is not None:
         end = commit
     elif at_ms is not None:
-        # The last piece that was written by then: their times rise.
+        # The last piece that was written by then: within a generation times never fall.
         at = bisect_right(names, at_ms, key=lambda name: target.header(name).last_ms)
         for name in names[max(0, at - 1) : at + 1]:
             target.piece(name)

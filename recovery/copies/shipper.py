@@ -358,9 +358,10 @@ class Shipper:
         """Go on with a generation, if the journal goes on after its last commit."""
         last = self.target.last_piece(generation.name)
         commit, chain, before = generation.base_commit, generation.base_chain, 0
+        last_ms = generation.begun_ms
         if last is not None:
             piece, before = last
-            commit, chain = piece.last_commit, piece.chain_after
+            commit, chain, last_ms = piece.last_commit, piece.chain_after, piece.last_ms
         if slot is not None and slot.position.commit_number >= 0 and commit > self._newest():
             raise Diverged(f"the store has no commit {commit}")
         history = find_history(
@@ -369,7 +370,7 @@ class Shipper:
         if history is None:
             return False
         writer = Writer(self.target, self.environment, generation.name, history)
-        writer.resume(generation, before)
+        writer.resume(generation, before, last_ms)
         self._writer = writer
         self._note_proof(generation.name)
         self._note_shipped()
@@ -425,6 +426,8 @@ class Shipper:
         writer, generations = self._writer, self.generations.named
         if writer is None or not generations or self._damaged or self._is_erased():
             return True
+        if writer.stepped:
+            return True
         base = generations[-1]
         if now_ms - base.begun_ms > max(self.keep_ms, _LEAST_AGE_MS):
             return True
@@ -452,6 +455,7 @@ class Shipper:
             txn.close()
             return
         writer = Writer(self.target, self.environment, name, history, self.progress, self._damaged)
+        writer.last_ms = now_ms
         self._base = _Base(writer, txn, held, now_ms)
         if self._writer is not None:
             try:

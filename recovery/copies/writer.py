@@ -32,6 +32,7 @@ _MOST_ROWS: Final = 32 << 20  # bytes of rows in a part
 # A restore reads so many pieces at most; each time that rows are written is one more request.
 _PIECES_PER_ROWS: Final = 12
 _MOST_CHANGED: Final = 500_000  # rows that are noted before they are written: 100 MB
+_MOST_STEP_MS: Final = 10_000  # back, of the clock, within a generation
 _SMALL: Final = 4096  # rows that are always merged into the next ones: 256 KiB
 
 log = logging.getLogger("streamkeep")
@@ -53,6 +54,9 @@ class Writer:
         base_bytes: the size of the base, if this writer wrote it.
         erasures: how many erasures the base knows.
         erased: records that were written since have recorded an erasure.
+        last_ms: the time of the last piece: within a generation times never fall, so that a restore
+            finds its piece without reading the times of all.
+        stepped: the clock was set back since: only another generation has its times again.
         sent_bytes, pieces, missing: what was written, and how many segments the store lacked.
     """
 
@@ -72,7 +76,8 @@ class Writer:
         self.progress = progress
         self.rows_bytes = self.base_bytes = self.erasures = 0
         self.sent_bytes = self.pieces = self.missing = 0
-        self.erased = False
+        self.erased = self.stepped = False
+        self.last_ms = 0
         self._before = 0  # checksum of the last piece
         self._changed: set[RowKey] = set()  # since rows were written last
         self._rows_from = self.commit_number + 1
@@ -87,13 +92,14 @@ class Writer:
         """The newest commit that was written."""
         return self.history.position.commit_number
 
-    def resume(self, generation: Generation, before: int) -> None:
+    def resume(self, generation: Generation, before: int, last_ms: int) -> None:
         """Go on with a generation that another process has begun.
 
         Args:
-            before: the checksum of its last piece.
+            before, last_ms: the checksum and the time of its last piece.
         """
         self._before = before
+        self.last_ms = last_ms
         done = generation.base_commit
         # A target that has lost its last pieces may have rows of later commits: those are removed.
         for rows in chain_of(self.target.rows(self.name), done, self.commit_number):
@@ -132,6 +138,7 @@ class Writer:
         start = history.position
         segments: list[SegmentRecord] = []
         epoch = history.epoch
+        time_ms = max(now_ms, self.last_ms)
         try:
             for entry in history.read(end):
                 data.append(entry.data)
@@ -147,13 +154,15 @@ class Writer:
                     history.epoch,
                     start.commit_number + 1,
                     here.commit_number,
-                    now_ms,
+                    time_ms,
                     start.chain,
                     here.chain,
                     self._before,
                     here.commit_number - start.commit_number,
                 )
                 self._send_piece(piece, b"".join(data))
+                self.last_ms = time_ms
+                self.stepped = self.stepped or time_ms - now_ms > _MOST_STEP_MS
                 data, size, segments, start, epoch = [], 0, [], here, history.epoch
                 sent()
         except BaseException:

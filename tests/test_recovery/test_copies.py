@@ -439,6 +439,38 @@ def test_old_generations_are_dropped(open_store: Open, tmp_path: Path) -> None:
         restore_copy(target, tmp_path / "older", commit=commits[0])
 
 
+@pytest.mark.parametrize("hours", [48, 480])
+def test_a_step_of_the_clock_hides_no_later_state(
+    open_store: Open, tmp_path: Path, hours: int
+) -> None:
+    hour = 3_600_000
+    clock = ManualClock(1_718_004_800_000)
+    store = open_store(clock=clock)
+    target = str(tmp_path / "target")
+    expected = {}
+
+    def tick() -> None:
+        store.xadd("s", {"n": "1"}, f"{store.xlen('s') + 1}-1")
+        ship(store, target)
+
+    for step in (0, 0, 0, 0, 0, hours, -hours, 0, 0, 0):
+        clock.ms += hour + step * hour
+        tick()
+        expected[clock.ms + hour // 2] = store.xlen("s")
+    del expected[max(expected)]  # of the wrong clock
+    for at_ms, length in expected.items():
+        restore_copy(target, tmp_path / str(at_ms), at_ms=at_ms)
+        with streamkeep.open(tmp_path / str(at_ms), readonly=True) as restored:
+            assert restored.xlen("s") == length
+    count = len(Target(target).known_head().generations)
+    for _ in range(3):  # as clocks are corrected all the time
+        clock.ms -= 9000
+        tick()
+        clock.ms += 9001
+        tick()
+    assert len(Target(target).known_head().generations) == count
+
+
 def test_a_shipper_that_does_not_say_how_long_removes_nothing_that_another_one_keeps(
     open_store: Open, tmp_path: Path
 ) -> None:
