@@ -22,12 +22,12 @@ import socket
 import threading
 import time
 from collections.abc import Container, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.journal.slots import Slot, hold_slot, read_slot, slot_name
+from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot, read_slot, slot_name
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
@@ -207,13 +207,9 @@ class Shipper:
         begun = False
         conflicts = 0
         end = self._newest() if once else 0
-        lock = hold_slot(self.folder, self.target.uri)
-        if lock is None:
-            raise StoreLockedError(
-                f"{self.environment.path}: another process ships it to {self.target.uri}; next: "
-                "end that one, or let it go on: Store.ship_now() waits until it has shipped "
-                "everything"
-            )
+        lock = self.hold(
+            "end that one, or let it go on: Store.ship_now() waits until it has shipped everything"
+        )
         try:
             while not self.stop.is_set():
                 try:
@@ -249,6 +245,16 @@ class Shipper:
             self._drop_base()
             lock.close()
         return self.report()
+
+    def hold(self, next_step: str) -> SlotLock:
+        """Take the lock of who ships the store there; raise StoreLockedError if that is taken."""
+        lock = hold_slot(self.folder, self.target.uri)
+        if lock is None:
+            raise StoreLockedError(
+                f"{self.environment.path}: another process ships it to {self.target.uri}; next: "
+                f"{next_step}"
+            )
+        return lock
 
     def _newest(self) -> int:
         with self.environment.begin_read() as txn:
@@ -580,10 +586,14 @@ def forget(store: str | os.PathLike[str], target: Place) -> bool:
     """Hold nothing more of a store's journal for a target; return whether it held something.
 
     The target keeps its copy. To ship there again, a store needs `take_over`.
+
+    Raises:
+        StoreLockedError: another process ships the store there, and would go on.
     """
     with opened_for(store) as opened:
         shipper = Shipper(opened, target)
-        return shipper.folder.remove(slot_name(shipper.target.uri))
+        with closing(shipper.hold("end that one first")):
+            return shipper.folder.remove(slot_name(shipper.target.uri))
 
 
 def opened_for(path: str | os.PathLike[str]) -> Store[bytes]:

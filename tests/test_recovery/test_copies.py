@@ -968,11 +968,14 @@ def test_one_shipper_of_a_store_and_target(open_store: Open, tmp_path: Path) -> 
         wait_until(lambda: shipper.report().commit_number > 0)
         with pytest.raises(StoreLockedError, match="another process ships it"):
             ship(store, target)
+        refused = run("ship", store.path, target, "--forget", status=3)
+        assert "another process ships it" in refused.stderr  # and would hold the journal again
         assert ship(store, str(tmp_path / "another")).base_bytes
     finally:
         shipper.stop.set()
         thread.join()
     ship(store, target)
+    assert "holds nothing" in run("ship", store.path, target, "--forget").stderr
 
 
 def test_a_copy_that_is_gone(open_store: Open, tmp_path: Path) -> None:
