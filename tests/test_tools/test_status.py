@@ -152,6 +152,10 @@ def test_a_backup_is_looked_at_where_it_is_named() -> None:
     assert facts("--backup", "b", "--max-backup-age", "0", status=8)["state"] == "backup"
     assert "2 commits ago" in run("status", "s", "--backup", "b").stdout
     assert "not a backup" in run("status", "s", "--backup", "s", status=3).stderr
+    run("add", "t", "k", "a", "b")
+    run("backup", "t", "bt")
+    refused = run("status", "s", "--backup", "bt", "--max-backup-age", "1d", status=3)
+    assert "bt: a backup of another store (" in refused.stderr
     run("status", "s", "--backup", "nosuch", status=6)
 
 

@@ -99,6 +99,7 @@ def status(
         following = f"next: streamkeep fsck {shlex.quote(str(store_path))}"
         problems.append(("damaged", f"the last check found {counted}; {following}"))
     newest: BackupRow | None = None
+    uuid: str | None = None
     facts: dict[str, Any] = {"path": str(store_path), "open_by": processes_with(store_path)}
     try:
         with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
@@ -110,7 +111,7 @@ def status(
             facts["queues"] = {one.name: one.stats._asdict() for one in figures.queues}
             for queue in figures.queues:
                 problems += _of_queue(snapshot, queue, store_path)
-            newest = last_backup(snapshot)
+            newest, uuid = last_backup(snapshot), store.uuid
     except RecoveryNeededError as error:
         problems.append(("recovering", str(error)))
     except StoreLockedError as error:
@@ -120,7 +121,8 @@ def status(
     if free < LOW_DISK:
         problems.append(("full", f"the disk has {size_text(free)} left"))
     facts |= {"data_bytes": (store_path / DATA_FILE).stat().st_size, "disk_free_bytes": free}
-    facts |= _backup(backup_path, newest, max_backup_age, facts.get("last_commit"), problems)
+    last_commit = facts.get("last_commit")
+    facts |= _backup(backup_path, uuid, newest, max_backup_age, last_commit, problems)
     facts["last_check"] = None if checked is None else asdict(checked)
     state = problems[0][0] if problems else "ok"
     if common.as_json():
@@ -203,6 +205,7 @@ def _groups(figures: Figures, max_lag: int | None, problems: Problems) -> dict[s
 
 def _backup(
     target: Path | None,
+    uuid: str | None,
     newest: BackupRow | None,
     max_age: int | None,
     last_commit: int | None,
@@ -216,6 +219,10 @@ def _backup(
         if row is None:
             hint = f"streamkeep backup STORE {shlex.quote(str(target))}"
             raise Failure(f"{target}: not a backup", hint=hint, status=Exit.UNREADABLE)
+        if uuid not in (None, store.uuid):  # of a store that could be opened
+            hint = "name a backup of this one with --backup"
+            problem = f"{target}: a backup of another store ({store.uuid})"
+            raise Failure(problem, hint=hint, status=Exit.UNREADABLE)
     if row is None:
         if max_age is not None:
             problems.append(("backup", "the store knows of no backup"))
