@@ -509,6 +509,9 @@ def test_bad_input(open_store: Open, tmp_path: Path) -> None:
         restore_copy(target, tmp_path / "new", commit=first - 1)
     with pytest.raises(StoreError, match="something already"):
         restore_copy(target, tmp_path / "other")
+    for text in ("-", "x"):
+        refused = run("ship", "restore", target, tmp_path / "new", "--at", text, status=2)
+        assert f"Invalid value for '--at': {text}: not a time" in refused.stderr
     assert not list(tmp_path.glob(".new*"))
     assert not (tmp_path / "new").exists()
 

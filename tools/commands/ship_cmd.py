@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.errors import InvalidIdError, StoreError
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import From, Ms, SizeBytes, StorePath
@@ -284,7 +284,14 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
     """
     from streamkeep.recovery.copies.restore import restore_copy
 
-    at_ms = None if at is None else StreamId.parse(at).ms
+    try:
+        at_ms = None if at is None else StreamId.parse(at).ms
+    except InvalidIdError:
+        raise click.BadParameter(
+            f"{os.fsdecode(at or b'')}: not a time, such as 2026-11-28T12:00, an age such as -2h, "
+            "or Unix time in milliseconds",
+            param_hint="'--at'",
+        ) from None
     with output.progress("restore", "pieces") as advance:
         report = restore_copy(
             *(target, new),
