@@ -97,10 +97,10 @@ class Standby(PieceFollower):
         place = path_of(path, "path").absolute()
         if not os.path.lexists(place):
             report = restore_copy(source, place, standby=True, progress=progress)
-            for found in report.archive_findings:
-                log.warning("%s", found)
-                if found.severity is Severity.ERROR:
-                    self.missing.add(found.where)
+            for one in report.archive_findings:
+                log.warning("%s", one)
+                if one.severity is Severity.ERROR:
+                    self.missing.add(one.where)
         self.environment = _open(place)
         self.context = self.environment.context
         with ExitStack() as stack:

@@ -245,8 +245,8 @@ def _drill(
         )
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         restored = restore_copy(report.target, Path(folder) / "store", commit=commit)
-        for one in restored.archive_findings:
-            tell_finding(one)
+        for problem in restored.archive_findings:
+            tell_finding(problem)
         if present is None:
             return restored.commit_number, restored.archive_findings, 0
         found = 0
