@@ -224,10 +224,12 @@ class Target:
 
     def drop_segments(self) -> None:
         """Remove the segments that no generation needs, not even one whose base is being made."""
-        folders = filter(piece_format.is_generation_name, self.objects.folders())
+        folders = [*filter(piece_format.is_generation_name, self.objects.folders())]
         needed = {name for one in folders for name in self.needed_segments(one)}
         for name in self.objects.names(head_format.SEGMENTS):
-            if name not in needed:
+            # A list may be older than what was written since; a request for one object is not.
+            marks = (f"{one}/{name}" for one in folders)
+            if name not in needed and all(self.objects.size(one) is None for one in marks):
                 self.objects.remove(name)
 
 

@@ -1053,6 +1053,33 @@ def test_a_commit_between_two_generations(open_store: Open, tmp_path: Path) -> N
     assert restore_copy(target, tmp_path / "old", commit=first).commit_number == first
 
 
+def test_a_list_that_is_old_removes_no_segment(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    target = str(tmp_path / "target")
+    store.set_retention("s", archive=True)
+    for _ in range(2):  # another generation, and what is left of the one before
+        store.xadd("s", {"n": "1"})
+        ship(store, target, renew=True)
+    whole = FolderObjects.names
+    old: dict[str, list[str]] = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            FolderObjects,
+            "names",
+            lambda self, prefix: (
+                old.setdefault(prefix, whole(self, prefix))
+                if prefix.startswith("0000")
+                else whole(self, prefix)
+            ),
+        )
+        store.xtrim("s", 0, approximate=False)
+        store.archive()
+        ship(store, target)
+    assert not verify_copy(target).problems
+
+
 def test_segments_of_a_base_that_is_being_made(open_store: Open, tmp_path: Path) -> None:
     """Another process removes old generations meanwhile; it must not take them."""
     store = open_store()
