@@ -145,7 +145,9 @@ class _Check:
         self._check_rows()
         self._check_records()
         needed = self.target.needed_segments(self.generation.name)
-        lacking = set(self._manifest.values()) - needed
+        # The list may be older than what was written since.
+        named = set(self._manifest.values()) - needed
+        lacking = {name for name in named if self.target.objects.size(name) is None}
         if lacking and self.known and not self._is_elsewhere:
             return False  # what was proved before may say that the archive is elsewhere
         if not self._is_elsewhere:
