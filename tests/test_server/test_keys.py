@@ -237,6 +237,20 @@ def test_an_expired_stream_is_gone_for_the_next_command(running: Running, peer: 
     assert peer.call("TTL", "k") == b":-1\r\n"
 
 
+def test_a_restored_stream_is_gone_for_the_next_command_after_its_end(
+    running: Running, peer: Peer
+) -> None:
+    """An entry that is added to the old one would be deleted with it."""
+    peer.call("XADD", "old", "5-0", "f", "v")
+    payload = peer.ask("DUMP", "old")
+    clock = running.server.environment.context.clock
+    now_ms = clock.now_ms()
+    assert peer.call("RESTORE", "k", now_ms + 20, payload, "ABSTTL") == b"+OK\r\n"
+    wait_until(lambda: clock.now_ms() > now_ms + 25)
+    assert peer.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
+    assert peer.call("TTL", "k") == b":-1\r\n"
+
+
 def test_commands_are_checked_only_while_there_is_a_need(running: Running, peer: Peer) -> None:
     assert not running.ask(lambda server: server.watches_commands)
     peer.call("SET", "a", "b")

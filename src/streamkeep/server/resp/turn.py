@@ -40,6 +40,7 @@ _LONG_NS: Final[i64] = 25_000_000
 _SLICE_NS: Final[i64] = 4_000_000  # of one of several clients
 _SLOW_NS: Final[i64] = 5_000_000  # of a command, with which many together would be a long turn
 _MINUS: Final[i64] = 45
+_RESTORE: Final = BY_NAME[b"RESTORE"]
 _clock_ns: Final = time.perf_counter_ns
 
 REDIS_VERSION: Final = "8.10.0"  # whose commands the server has
@@ -348,7 +349,8 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
         turn.called = None
         turn.repeatable = False
         try:
-            spec = known if client.plain else None
+            # RESTORE may bring a deadline, of which `Expiry.note` must hear.
+            spec = known if client.plain and known is not _RESTORE else None
             if spec is not None and not spec.container and spec.takes(len(words)):
                 client.last_command = spec.name
                 turn.called = calls
