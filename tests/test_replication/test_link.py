@@ -365,6 +365,30 @@ def test_only_what_is_on_disk_is_acknowledged_as_such(
     assert (b"FACK" in said) == (sync == "commit")
 
 
+def test_nothing_is_acknowledged_before_the_file_is_in_the_store(
+    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_ACK_S", 0.001)
+    said = bytearray()
+
+    def script(server: Primary, client: socket.socket) -> None:
+        client.sendall(b"+FULLRESYNC %s 7\r\n" % ID.encode() + sized(FILE)[:-1])
+        while len(said) < 3:
+            said.extend(client.recv(1))
+        client.sendall(FILE[-1:])
+        while not said.endswith(b"\r\n7\r\n"):
+            said.extend(client.recv(4096))
+
+    server = primary(script)
+    server.offset = 8
+    with pytest.raises(LinkLost):
+        follow(server, tmp_path / "s")
+    signs, _, first = said.partition(b"*")
+    assert len(signs) >= 3
+    assert not signs.strip()
+    assert first.startswith(b"5\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$1\r\n7\r\n")
+
+
 def test_only_a_connection_with_tls_reads_the_authorities_of_the_system(
     primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,27 @@ def test_wait_counts_replicas_that_have_everything(connect: Connect, peer: Peer)
     assert role[1] >= replica.position - 1
 
 
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_replica_that_loads_its_file_has_nothing(
+    connect: Connect, peer: Peer, monkeypatch: pytest.MonkeyPatch, marks: bool
+) -> None:
+    peer.call("XADD", "a", "1-1", "f", "v")
+    replica = FakeReplica(connect(), marks=marks)
+    with monkeypatch.context() as patched:
+        patched.setattr(replica, "acknowledge", lambda: None)
+        replica.sync()
+    replica.peer.send("REPLCONF", "ACK", 0, "FACK", 0)
+    replica.peer.send("XLEN", "a")
+    while not replica.data.endswith(b":1\r\n"):
+        replica._more()
+    assert replica.data.startswith(b":1") == marks  # what follows a mark waits for the real answer
+    assert peer.ask("WAIT", 1, 1) == 0
+    assert peer.ask("WAITAOF", 0, 0, 0) == [0, 0]
+    replica.acknowledge()
+    wait_until(lambda: peer.ask("WAIT", 1, 1) == 1)
+    assert peer.ask("WAITAOF", 0, 0, 0) == [0, 0]  # it has no append-only file
+
+
 def test_going_on_and_anew(running: Running, connect: Connect, peer: Peer) -> None:
     replica = FakeReplica(connect())
     replica.sync()
@@ -177,7 +198,7 @@ def test_answer_is_sent_once_and_first(running: Running) -> None:
         server.primary.attach(replicas[0], "?", -1)
         server.store.xadd("a", {"f": "v"})
         server.primary._work()
-        server.primary.attach(replicas[1], server.primary.id, 0)
+        server.primary.attach(replicas[1], server.primary.id, 1)
         server.primary.ask(0)
 
     def sent(replica: Replica) -> bytes:

@@ -317,7 +317,6 @@ class Follower:
         if full:
             self.state = "sync"
             rest = self._synchronize(store, link, replication_id, offset)
-            link.loading = False
         self._row = self._row._replace(source=self._name, replication_id=replication_id)
         self.problem, self.state = "", "connected"
         how = "took all its streams, and follows" if full else "goes on"
@@ -340,6 +339,9 @@ class Follower:
         commands.came_ms = int(link.spool.came * 1000)
         source = Source(more, self._name, rest)
         begin = link.acknowledged = self._row.offset
+        if full:
+            link.loading = False  # after `acknowledged`, which another thread sends from now on
+            link.acknowledge_now()
         number = 0
         try:
             while True:

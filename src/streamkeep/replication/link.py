@@ -5,6 +5,7 @@
     PSYNC replication-id offset                      +FULLRESYNC id offset, then a file, or
                                                      +CONTINUE [id]
     the file        see `synchronize`
+                    an empty line is sent each second, until the file is in the store
     from then on    the commands that change something; REPLCONF ACK offset is sent each second
 
 A thread takes what comes into the spool as fast as it comes, and acknowledges what is in the store.
@@ -221,6 +222,9 @@ class Link:
             raise LinkLost("too much came that is not applied yet; it is applied first")
 
     def _acknowledge(self) -> None:
+        if self.loading:
+            self._socket.sendall(b"\n")  # a sign of life, as Redis sends it; it has nothing yet
+            return
         offset = self.acknowledged
         words = ("FACK", offset) if self._durable else ()
         self._socket.sendall(encode_command("REPLCONF", "ACK", offset, *words))

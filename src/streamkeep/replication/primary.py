@@ -149,6 +149,7 @@ class Primary:
         """
         if self.before is None:
             self._begin_id()
+            self.end = 1  # as in Redis: 0 is what a replica says that has executed nothing
             control = self.environment.context.control
             self._erasures = 0 if control is None else control.erasures()
             self._log = Log(self.environment)
@@ -175,7 +176,8 @@ class Primary:
 
     def acknowledge(self, replica: Replica, position: int) -> None:
         replica.acked = max(replica.acked, position)
-        if replica.attached and replica.snapshot is not None and replica.file is None:
+        written = replica.snapshot is not None and replica.file is None
+        if replica.attached and written and position >= replica.position:
             self._put_online(replica)
         self._tell()
 
