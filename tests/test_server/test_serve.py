@@ -26,6 +26,7 @@ from resp_peer import Peer
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.server import serve
 from streamkeep.server.access import Access
+from streamkeep.server.handshakes import SecureListener
 from test_server.conftest import served
 
 
@@ -76,7 +77,10 @@ def test_there_are_no_more_clients_than_the_process_may_have_files(
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: changed.append(limits))
     with served(tmp_path / "s", unix=tmp_path / "k", max_clients=5000), Peer(tmp_path / "k") as one:
         assert one.ask("CONFIG", "GET", "maxclients") == [b"maxclients", b"744"]
-    assert changed == [(1000, 1000)]
+        reply = one.call("CONFIG", "SET", "maxclients", 745)
+        assert reply.endswith(b"handle the specified number of clients, try with 744\r\n")
+        assert one.call("CONFIG", "SET", "maxclients", 700) == b"+OK\r\n"
+    assert changed[0] == (1000, 1000)
     assert "744 clients at most" in caplog.text
 
 
@@ -150,6 +154,31 @@ def test_tls_is_spoken_where_there_is_a_certificate(tmp_path: Path) -> None:
     tls = (certificate, key, None)
     with served(tmp_path / "s", bind=["127.0.0.1:0"], tls=tls) as shown:
         assert ask_tcp("localhost", int(shown["port"]), context) == b"+PONG\r\n"
+
+
+def test_connections_without_a_handshake_count_and_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would take all descriptors, and the store could not write."""
+    pytest.importorskip("starlette")
+    monkeypatch.setattr(SecureListener.__init__, "__kwdefaults__", {"handshake_s": 1.0})
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    tls = (certificate, key, None)
+    options: dict[str, Any] = {"bind": ["127.0.0.1:0"], "http": "127.0.0.1:0", "tls": tls}
+    with served(tmp_path / "s", max_clients=3, **options) as shown, ExitStack() as stack:
+        ports = [int(shown[name].rpartition(":")[2]) for name in ("port", "http")]
+        silent = [
+            [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(5)]
+            for port in ports
+        ]
+        assert silent[0][4].recv(1) == b""  # at once
+        assert [one.recv(1) for some in silent for one in some] == [b""] * 10
+        assert ask_tcp("localhost", ports[0], context) == b"+PONG\r\n"
+        with urllib.request.urlopen(
+            f"https://localhost:{ports[1]}/health", context=context, timeout=PATIENCE_S
+        ) as answer:
+            assert answer.status == 200
 
 
 def test_http_is_served_beside_redis_clients(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import gc
 import ipaddress
 import logging
 import os
-import resource
 import signal
 import socket
 import ssl
@@ -36,9 +35,11 @@ from streamkeep.recovery import shipping
 from streamkeep.recovery.backups.backup import backup
 from streamkeep.replication import following
 from streamkeep.server.access import Access
+from streamkeep.server.handshakes import BACKLOG, SecureListener
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.info import metrics_of
 from streamkeep.server.resp.server import Server
+from streamkeep.server.resp.settings import OWN_FILES
 from streamkeep.server.resp.turn import TABLE
 from streamkeep.supported import install_hint
 
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
 DEFAULT_BIND: Final = "127.0.0.1:6379"
 _FIRST_HANDED: Final = 3  # the first descriptor that systemd hands over
-_BACKLOG: Final = 511
-_OWN_FILES: Final = 256  # descriptors for the store and the process
 _HTTP_FILES: Final = 4200  # a few more than `http.serving` has connections
 
 log = logging.getLogger("streamkeep.server")
@@ -181,16 +180,11 @@ async def serve(store: Store[bytes], options: Options) -> None:
     save = None if options.backup is None else partial(backup, store, options.backup)
     server = Server(store, access=options.access, stopped=stopped.set, backup=save)
     settings = server.settings
-    # So many clients that the store never lacks descriptors.
-    others = _OWN_FILES + (_HTTP_FILES if options.http else 0)
-    needed = options.max_clients + others
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    most = max(1, min(options.max_clients, soft - others))
+    settings.other_files = OWN_FILES + (_HTTP_FILES if options.http else 0)
+    most = settings.clients_that_fit(options.max_clients)
     if most < options.max_clients:
-        log.warning("%s clients at most: the process may have %s files (ulimit -n)", most, soft)
+        files = most + settings.other_files
+        log.warning("%s clients at most: the process may have %s files (ulimit -n)", most, files)
     settings.max_clients = most
     settings.timeout_s = options.timeout_s
     server.turns.query_limit = options.query_buffer_limit
@@ -205,15 +199,17 @@ async def serve(store: Store[bytes], options: Options) -> None:
         if source is not None:
             await server.upstream.follow(source)
         sockets = list(_sockets(options, stack, settings.shown))
-        listening = []
+        listening: list[asyncio.Server | SecureListener] = []
+        made: asyncio.Server | SecureListener
         for one in sockets:
-            secured = context if one.family != socket.AF_UNIX else None
-            listening.append(
-                await loop.create_server(
-                    lambda: Connection(server), sock=one, ssl=secured, backlog=_BACKLOG
+            if context is None or one.family == socket.AF_UNIX:
+                made = await loop.create_server(
+                    partial(Connection, server), sock=one, backlog=BACKLOG
                 )
-            )
-            stack.callback(listening[-1].close)
+            else:
+                made = SecureListener(one, context, partial(Connection, server), server.has_room)
+            listening.append(made)
+            stack.callback(made.close)
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
                 loop.add_signal_handler(number, stopped.set)

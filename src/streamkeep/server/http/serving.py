@@ -14,6 +14,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import h11
@@ -21,6 +22,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streamkeep.format.core.errors import StoreError
+from streamkeep.server.handshakes import SecureListener
 from streamkeep.server.http.app import App
 from streamkeep.server.http.events import STALL_S
 from streamkeep.server.http.guard import MAX_HEAD
@@ -117,6 +119,7 @@ class HttpServer(uvicorn.Server):
         self._sockets = sockets
         self.app = app
         self._task: asyncio.Task[None] | None = None
+        self._most = max_connections + _MORE
         limits = {"head_s": head_s, "most": max_connections, "most_unsent": max_unsent}
         config = uvicorn.Config(
             app,
@@ -133,13 +136,33 @@ class HttpServer(uvicorn.Server):
             timeout_graceful_shutdown=STOP_S,
         )
         config.load()
-        config.ssl = tls
+        self._tls = tls
+        self._secure: list[SecureListener] = []
         super().__init__(config)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the caller."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept; with TLS a connection counts before its handshake, too."""
+        if self._tls is None or sockets is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        kind = self.config.http_protocol_class
+        state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        make = partial(kind, config=self.config, **state)
+        self._secure = [SecureListener(one, self._tls, make, self._has_room) for one in sockets]
+
+    def _has_room(self, handshakes: int) -> bool:
+        return len(self.server_state.connections) + handshakes < self._most
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for one in self._secure:
+            one.close()
+        await super().shutdown(sockets)
 
     async def start(self) -> None:
         """Begin to accept connections; return when they are accepted."""

@@ -97,10 +97,14 @@ class Server:
 
     # --- clients ----------------------------------------------------------------------------
 
+    def has_room(self, others: int = 0) -> bool:
+        """Return whether there may be another client beside others that will be clients."""
+        return len(self.clients) + others < self.settings.max_clients
+
     def connected(self, client: Connection) -> None:
         self.statistics.connections += 1
         transport = client.transport
-        if len(self.clients) >= self.settings.max_clients:
+        if not self.has_room():
             self.statistics.refused += 1
             transport.write(b"-ERR max number of clients reached\r\n")
             transport.close()

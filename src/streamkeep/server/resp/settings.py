@@ -9,6 +9,7 @@ since clients and exporters ask for them.
 
 from __future__ import annotations
 
+import resource
 from typing import Any, Final
 
 from streamkeep.commands.command_table import READS, Spec
@@ -23,6 +24,7 @@ from streamkeep.format.rows import extension
 from streamkeep.format.rows.records import PAGE_FIT
 from streamkeep.server.resp.turns import Turns
 
+OWN_FILES: Final = 256  # descriptors for the store and the process
 _SYNC_OF: Final = {"always": "commit", "everysec": "interval", "no": "none"}
 _FSYNC_OF: Final = {mode: name for name, mode in _SYNC_OF.items()}
 _FIXED: Final = {
@@ -62,6 +64,7 @@ class Settings:
         self._context = store._environment.context
         self._store = store
         self.max_clients = 10_000
+        self.other_files = OWN_FILES
         self.timeout_s = 0
         self.allow_flush = False
         self.readonly = store._readonly
@@ -75,6 +78,18 @@ class Settings:
     @property
     def refuses_writes(self) -> bool:
         return self.readonly or (self.is_replica and self.replica_readonly)
+
+    def clients_that_fit(self, wanted: int) -> int:
+        """Return how many clients there may be so that the store never lacks descriptors.
+
+        The process raises its limit as far as it may.
+        """
+        needed = wanted + self.other_files
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < needed:
+            soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(1, min(wanted, soft - self.other_files))
 
     def check_allowed(self, spec: Spec) -> None:
         """Raise for a command that this server does not run."""
@@ -146,6 +161,11 @@ class Settings:
                 raise _refused(name, "duplicate parameter")
             chosen[name] = text_of(value)
             _check(name, chosen[name], known[name])
+            if name == "maxclients":
+                most = self.clients_that_fit(int(chosen[name]))
+                if most < int(chosen[name]):
+                    why = "The operating system is not able to handle the specified number of "
+                    raise _refused(name, f"{why}clients, try with {most}")
         for name, text in chosen.items():
             self._apply(name, text)
 
