@@ -208,6 +208,20 @@ def test_memory_of_clients_that_go_is_free(bounded: Running, connect: Connect) -
         wait_until(lambda: held(bounded) == 0)
 
 
+@pytest.mark.usefixtures("patient")
+def test_memory_of_clients_that_go_while_their_replies_wait_is_free(
+    bounded: Running, connect: Connect
+) -> None:
+    clients = [connect() for _ in range(8)]
+    for one in clients:
+        one.send("XRANGE", "large", "-", "+")
+    wait_until(lambda: bounded.ask(waiting) >= 2)
+    for one in reversed(clients):  # those that wait go first
+        one.close()
+    wait_until(lambda: not bounded.ask(lambda server: server.clients))
+    assert held(bounded) == 0
+
+
 @pytest.mark.slow
 def test_a_long_range_is_refused_and_a_long_delivery_is_cut(
     running: Running, connect: Connect

@@ -45,8 +45,9 @@ class Memory:
                 return
             self._waiting.remove(following)
             client.waits_for_room = False
-            client.reserved = size
-            client.recount()
+            if not client.closing:  # what one that has gone had was counted for the last time
+                client.reserved = size
+                client.recount()
             client.resume()
 
     def look(self) -> None:
