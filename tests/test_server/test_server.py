@@ -42,6 +42,40 @@ def test_commands_of_one_turn_share_a_commit(running: Running, peer: Peer) -> No
     assert durable.durable_commit == durable.last_commit
 
 
+def read_all(one: Peer) -> bytes:
+    """Return what comes until the server closes the connection."""
+    data = b""
+    while part := one.socket.recv(1 << 16):
+        data += part
+    return data
+
+
+def test_what_a_client_sent_before_its_end_runs_and_is_answered(
+    running: Running, connect: Connect
+) -> None:
+    add = encode_command("XADD", "k", "*", "f", "v")
+    large = encode_command("ECHO", b"x" * 200_000)
+    for commands, replies in ((add * 10, 10), (add * 3000, 3000), (add + large * 4 + add, 6)):
+        one = connect()
+        one.socket.sendall(commands)
+        one.socket.shutdown(socket.SHUT_WR)
+        assert read_all(one).count(b"\r\n") == 2 * replies
+    one, before = connect(), running.server.store.xlen("k")
+    one.socket.sendall(encode_command("CLIENT", "REPLY", "OFF") + add * 3000)
+    one.close()
+    wait_until(lambda: running.server.store.xlen("k") == before + 3000)
+    wait_until(lambda: not running.ask(lambda server: server.clients))
+
+
+def test_a_client_that_waits_at_its_end_has_gone(running: Running, connect: Connect) -> None:
+    one = connect()
+    add = encode_command("XADD", "k", "1-0", "f", "v")
+    one.socket.sendall(add + encode_command("XREAD", "BLOCK", 0, "STREAMS", "k", "$") + add)
+    one.socket.shutdown(socket.SHUT_WR)
+    assert read_all(one) == b"$3\r\n1-0\r\n"
+    assert not running.ask(lambda server: server.blocked.blocked)
+
+
 @pytest.mark.skipif(
     not str(turn.__file__).endswith(".py"),
     reason="the modules are compiled",

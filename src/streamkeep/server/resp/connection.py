@@ -99,10 +99,16 @@ class Connection(ClientState, asyncio.Protocol):
                 self.transport.resume_reading()
         if self.again is not None or self.parser.pending():
             self.turns.ready(self)
+        elif self.ended:
+            self.flush()
 
     def eof_received(self) -> bool:
-        """Close the connection: a client that has sent all has gone, for Redis."""
-        return False
+        """Close the connection when all that came has run; one that waits for entries has gone."""
+        busy = self.in_ready or bool(self.out) or (self.stopped and self.parser.pending() > 0)
+        # With TLS, nothing can be sent any more.
+        secure = self.transport.get_extra_info("ssl_object") is not None
+        self.ended = busy and self.blocked is None and not self.closing and not secure
+        return self.ended
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closing = True
@@ -226,6 +232,9 @@ class Connection(ClientState, asyncio.Protocol):
         waiting.call.resp3 = self.resp3
         reply = self.server.attempt(self, spec, words, waiting, turn)
         if reply is not None:
+            return
+        if self.ended:
+            self.close()
             return
         self.stopped = True
         self.blocked = self.server.blocked.add(self, waiting)

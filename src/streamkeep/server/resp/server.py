@@ -371,7 +371,8 @@ class Server:
         def look() -> None:
             nonlocal asked
             count = self.copies_with(commit_number)
-            if count < wanted and self.loop.time() < deadline and not client.closing:
+            gone = client.closing or (client.ended and not timeout_ms)
+            if count < wanted and self.loop.time() < deadline and not gone:
                 asked = asked or (bool(self.primary.replicas) and self.primary.ask(commit_number))
                 return
             self.primary.waiting.remove(look)

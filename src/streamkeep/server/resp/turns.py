@@ -53,6 +53,7 @@ class ClientState:
         plain: no transaction, no password or rights to check: commands run as they come.
         stopped: it is blocked, closed, or waits for the disk; its next command must wait.
         closing: its connection ends after what was replied.
+        ended: it has sent all; its connection ends when that has run.
         waits_for_disk: commits with replies in `out` that are not on disk.
         active: when it last sent something, in Unix seconds.
         again: the words of a command that runs again when there is room for its reply.
@@ -74,6 +75,7 @@ class ClientState:
         self.plain = False
         self.stopped = False
         self.closing = False
+        self.ended = False
         self.waits_for_disk: i64 = 0
         self.in_ready = False
         self.active = 0.0
@@ -135,6 +137,8 @@ class ClientState:
             if data and transport is not None and not transport.is_closing():
                 transport.write(data)
         self.recount()
+        if self.ended and not self.stopped and not self.in_ready:
+            self.closing = self.stopped = True
         if self.closing and not out and self.transport is not None:
             self.transport.close()
 
