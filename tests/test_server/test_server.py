@@ -294,6 +294,26 @@ def test_a_wrong_password_is_answered_later_and_delays_nobody_else(
         assert running.server.statistics.refused_logins == 4
 
 
+@pytest.mark.parametrize("guess", [["AUTH"], ["HELLO", 3, "AUTH", "default"]])
+def test_a_transaction_has_one_guess_of_a_password(
+    tmp_path: Path, access: Access, monkeypatch: pytest.MonkeyPatch, guess: list[Any]
+) -> None:
+    monkeypatch.setattr("streamkeep.server.resp.server.REFUSED_S", 0.01)
+    with (
+        open_at(tmp_path / "s") as store,
+        serving(store, tmp_path / "k", access=access) as running,
+        Peer(running.path) as peer,
+    ):
+        peer.call("AUTH", "secret")
+        for tried in (["secret"], ["wrong", "secret"]):
+            peer.call("MULTI")
+            for password in tried:
+                peer.call(*guess, password)
+            assert (b"-WRONGPASS" in peer.call("EXEC")) == (len(tried) == 2)
+        assert running.server.statistics.refused_logins == 2
+        assert peer.call(*guess, "secret")[:1] != b"-"
+
+
 def test_users_have_the_rights_of_their_rules(tmp_path: Path, access: Access) -> None:
     command = b"-NOPERM User %b has no permissions to run the '%b' command\r\n"
     key = b"-NOPERM No permissions to access a key\r\n"
