@@ -405,6 +405,23 @@ def test_idle_clients_are_closed(running: Running, peer: Peer) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "timeout"])
+def test_a_client_that_does_not_read_ends_too(
+    running: Running, connect: Connect, peer: Peer, how: str
+) -> None:
+    silent = connect()
+    number = silent.ask("CLIENT", "ID")
+    silent.send("ECHO", b"x" * 10_000_000)
+    wait_until(lambda: running.ask(lambda server: server.clients[number].full))
+    if how == "kill":
+        assert peer.ask("CLIENT", "KILL", "ID", number) == 1
+    else:
+        running.ask(lambda server: setattr(server.clients[number], "active", 0.0))
+        assert peer.call("CONFIG", "SET", "timeout", 1000) == b"+OK\r\n"
+    wait_until(lambda: not running.ask(lambda server: number in server.clients))
+    assert peer.call("PING") == b"+PONG\r\n"
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_junk_harms_nobody_else(running: Running, connect: Connect, seed: int) -> None:
     source = random.Random(seed)

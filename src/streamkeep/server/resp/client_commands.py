@@ -171,7 +171,7 @@ def _client_kill(client: Connection, words: list[bytes], turn: Turn) -> object:
         address = text_of(words[2])
         for one in everyone:
             if one.address == address:
-                server.kill(one, turn)
+                server.kill(one, turn, after_reply=one is client)
                 return OK
         raise CommandError("No such client")
     filters: dict[bytes, Callable[[Connection], bool]] = {}  # the last of each name counts
@@ -182,7 +182,7 @@ def _client_kill(client: Connection, words: list[bytes], turn: Turn) -> object:
         filters[option(words[place])] = _filter(client, option(words[place]), words[place + 1])
     chosen = [one for one in everyone if all(fits(one) for fits in filters.values())]
     for one in chosen:
-        server.kill(one, turn)
+        server.kill(one, turn, after_reply=one is client)
     return len(chosen)
 
 

@@ -104,10 +104,14 @@ class Connection(ClientState, asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Close the connection when all that came has run; one that waits for entries has gone."""
+        if self.transport.get_extra_info("ssl_object") is not None:
+            return False  # with TLS, nothing can be sent any more
+        if self.blocked is not None:
+            self.server.end_wait(self)
+            self.close()
+            return bool(self.out)
         busy = self.in_ready or bool(self.out) or (self.stopped and self.parser.pending() > 0)
-        # With TLS, nothing can be sent any more.
-        secure = self.transport.get_extra_info("ssl_object") is not None
-        self.ended = busy and self.blocked is None and not self.closing and not secure
+        self.ended = busy and not self.closing
         return self.ended
 
     def connection_lost(self, error: Exception | None) -> None:

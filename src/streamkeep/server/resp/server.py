@@ -126,6 +126,10 @@ class Server:
         self.blocked.recount()
         self._forget(client)
         self.memory.give()
+        self.end_wait(client)
+
+    def end_wait(self, client: Connection) -> None:
+        """Let a client wait no longer for entries, without a reply."""
         if client.blocked is not None:
             blocked, client.blocked = client.blocked, None
             self.blocked.remove(blocked)
@@ -148,11 +152,11 @@ class Server:
         client.authenticated = True
         client.renew_plain()
 
-    def kill(self, client: Connection, turn: Turn) -> None:
+    def kill(self, client: Connection, turn: Turn, *, after_reply: bool) -> None:
         client.close()
-        if client.blocked is not None:
-            blocked, client.blocked = client.blocked, None
-            self.blocked.remove(blocked)
+        if not after_reply:
+            client.transport.abort()  # `close` would wait until the peer reads
+        self.end_wait(client)
         turn.clients.append(client)
 
     def log(self, text: str) -> None:
@@ -167,6 +171,8 @@ class Server:
             oldest = time.time() - limit
             for client in list(self.clients.values()):
                 if client.active < oldest and client.blocked is None and client.replica is None:
+                    if client.closing and not client.waits_for_disk:
+                        client.transport.abort()  # it does not read what was sent before
                     client.close()
                     client.flush()
 
