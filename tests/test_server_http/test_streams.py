@@ -65,6 +65,29 @@ def test_entries_lose_nothing_in_json(store: Store, client: Client) -> None:
     assert client.get("/streams/k?shape=pairs&start=3")["entries"][0]["pairs"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["123456789012345678.91", "10.50", "1e400", "-0", "1E5", "9" * 5000,
+     '{"a":[10.50,{"b":-0.0},"1.0",null,true],"c":"\u00fc"}'],
+)  # fmt: skip
+def test_a_value_is_stored_as_its_json_text(store: Store, client: Client, text: str) -> None:
+    one, typed = f'{{"n":{text}}}', {"content-type": "application/json"}
+    lines = {"content-type": "application/x-ndjson"}
+    for body, headers in ((one, typed), (f"[{one}]", typed), (one, lines)):
+        client("POST", "/streams/k", status=201, headers=headers, content=body.encode())
+    assert [entry.fields for entry in store.xrange("k")] == [{b"n": text.encode()}] * 3
+
+
+@pytest.mark.parametrize("text", ["NaN", "[-Infinity]", "Infinity"])
+def test_what_is_no_json_is_refused(store: Store, client: Client, text: str) -> None:
+    body, headers = f'{{"n":{text}}}'.encode(), {"content-type": "application/json"}
+    reply = client("POST", "/streams/k", status=400, headers=headers, content=body).json()
+    assert f"{text.strip('[]')} is no number in JSON" in reply["message"]
+    nested = b'{"n":' + b"[" * 700 + b"]" * 700 + b"}"
+    client("POST", "/streams/k", status=400, headers=headers, content=nested)
+    assert store.exists("k") == 0
+
+
 def test_ndjson_has_all_entries(store: Store, client: Client) -> None:
     store.xadd_many("k", [{"n": number} for number in range(2500)])
     lines = client("GET", "/streams/k", headers={"accept": "application/x-ndjson"}).text

@@ -254,7 +254,7 @@ def _entries(kind: str, body: bytes) -> list[wire.Pairs]:
         return [pairs]
     if kind != "application/json":
         raise wire.Problem(415, f"the body must be JSON or a form, not {kind!r}")
-    value = wire.parse_json(body)
+    value = wire.parse_json(body, exact=True)
     if not isinstance(value, list):
         return [wire.field_pairs(value, "the body")]
     if not 0 < len(value) <= _MOST_ENTRIES:

@@ -408,13 +408,13 @@ def _entries(call: Call, body: bytes) -> wire.Pairs | list[wire.Pairs]:
     if "headers" in call:
         raise wire.Problem(400, "the parameter 'headers' needs as=body")
     if kind == "application/json":
-        value = wire.parse_json(body)
+        value = wire.parse_json(body, exact=True)
         if isinstance(value, list):
             return _several([(one, f"entry {at}") for at, one in enumerate(value)])
         return wire.field_pairs(value, "the body")
     if kind == "application/x-ndjson":
         lines = [(at, line) for at, line in enumerate(body.split(b"\n"), 1) if line.strip()]
-        return _several([(wire.parse_json(line), f"line {at}") for at, line in lines])
+        return _several([(wire.parse_json(line, exact=True), f"line {at}") for at, line in lines])
     if kind == FORM_DATA:
         pairs = form_pairs(call.request.headers["content-type"], body)
     else:

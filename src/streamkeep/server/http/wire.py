@@ -224,14 +224,28 @@ async def json_body(request: Request, known: Mapping[str, str]) -> dict[str, Any
     return value
 
 
-def parse_json(body: bytes) -> Any:
+class Number(str):
+    """The text of a number, such as 10.50 or 1e400, which a number of Python would change."""
+
+
+def parse_json(body: bytes, *, exact: bool = False) -> Any:
+    """Return the value of a body.
+
+    Args:
+        exact: numbers are their text.
+    """
+    number = {"parse_int": Number, "parse_float": Number} if exact else {}
     try:
-        value = json.loads(body)
+        value = json.loads(body, parse_constant=_refuse_constant, **number)
         if b"\\ud" in body.lower():  # half of a pair that no text may have
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Problem(400, f"the body is not JSON: {error}") from None
     return value
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is no number in JSON; send it as a text")
 
 
 def media_type(request: Request) -> str:
@@ -265,6 +279,9 @@ def field_pairs(value: object, where: str) -> Pairs:
     """Return the pairs of an entry in JSON: an object, or a list of [field, value].
 
     A value that is neither text nor base64 is stored as its JSON text, which is how it was sent.
+
+    Args:
+        value: what `parse_json` returns with `exact`.
     """
     if isinstance(value, Mapping):
         pairs = [(name.encode(), _value(one, f"{where}: {name!r}")) for name, one in value.items()]
@@ -278,9 +295,24 @@ def field_pairs(value: object, where: str) -> Pairs:
 
 
 def _value(value: object, where: str) -> bytes:
-    if isinstance(value, str) or (isinstance(value, Mapping) and list(value) == ["base64"]):
+    if type(value) is str or (isinstance(value, Mapping) and list(value) == ["base64"]):
         try:
             return from_json(value)
         except ValueError as error:
             raise Problem(400, f"{where}: {error}") from None
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return _json_text(value).encode()
+    except RecursionError:
+        raise Problem(400, f"{where} is nested too deeply") from None
+
+
+def _json_text(value: object) -> str:
+    """Return a value as JSON without spaces, its numbers as they were sent."""
+    if isinstance(value, Number):
+        return value
+    if isinstance(value, list):
+        return f"[{','.join(map(_json_text, value))}]"
+    if isinstance(value, Mapping):
+        members = [f"{_json_text(name)}:{_json_text(one)}" for name, one in value.items()]
+        return f"{{{','.join(members)}}}"
+    return json.dumps(value, ensure_ascii=False)
