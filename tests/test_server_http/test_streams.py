@@ -10,6 +10,7 @@ import pytest
 from http_client import Client
 from patience import peak_of
 from streamkeep import Store
+from streamkeep.commands import strings
 from streamkeep.engine.system.clock import ManualClock
 
 HOSTILE_KEYS = [b"a/b", b"..", b".", b"", b"%2F", b"\xff\x00", "\u202e\u00fc".encode(), b"a b?#&"]
@@ -86,6 +87,18 @@ def test_what_is_no_json_is_refused(store: Store, client: Client, text: str) -> 
     nested = b'{"n":' + b"[" * 700 + b"]" * 700 + b"}"
     client("POST", "/streams/k", status=400, headers=headers, content=nested)
     assert store.exists("k") == 0
+
+
+def test_the_name_of_a_lock_is_no_stream(store: Store, client: Client) -> None:
+    store._environment.write(strings.run_set, [b"SET", b"lock", b"x"], 0)
+    for method, path, body in (
+        ("POST", "/streams/lock", {"n": "1"}),
+        ("POST", "/streams/lock", [{"n": "1"}, {"n": "2"}]),
+        ("PUT", "/groups/lock/g", {"mkstream": True}),
+    ):
+        reply = client(method, path, status=409, json=body).json()
+        assert "the key b'lock' is a string, which SET has made" in reply["message"]
+    assert store.exists("lock") == 0
 
 
 def test_ndjson_has_all_entries(store: Store, client: Client) -> None:

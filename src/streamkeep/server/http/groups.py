@@ -79,6 +79,7 @@ async def pending(call: Call) -> Found:
 async def create(call: Call) -> Found:
     """Create a group."""
     start, mkstream = call.members.get("start", "$"), call.members.get("mkstream", False)
+    await call.check_stream()
     await call.state.async_store.xgroup_create(call.key, call.group, id=start, mkstream=mkstream)
     return {"created": json_bytes(call.group)}
 

@@ -25,6 +25,8 @@ from starlette.types import Receive, Scope, Send
 
 import streamkeep
 from streamkeep.commands.command_table import BY_NAME, READS, Spec
+from streamkeep.commands.replies import CodedError
+from streamkeep.commands.strings import check_streams
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import ArgumentError
@@ -129,6 +131,15 @@ class Call(wire.Parameters):
                     hint = "write to the server of which this one is a replica"
                 raise wire.Problem(403, "this server is read-only", hint=hint)
             self.user.check_rights(spec, spec.rights_to([*self._keys]))
+
+    async def check_stream(self) -> None:
+        """Raise if the key is a string: a stream would be another key of the same name."""
+        try:
+            await asyncio.to_thread(self.store._environment.read, check_streams, [self.key])
+        except CodedError:
+            hint = "take another name, or delete the string with DEL of a Redis client"
+            problem = f"the key {self.key!r} is a string, which SET has made"
+            raise wire.Problem(409, problem, code="WrongType", hint=hint) from None
 
     def allow_whole(self, command: str) -> None:
         """Raise unless the caller may run a command of a server, and read every key."""

@@ -373,6 +373,7 @@ async def append(call: Call) -> Found:
     store = call.state.async_store
     message = call.request.headers.get("idempotency-key")
     entries = _entries(call, await call.request.body())
+    await call.check_stream()
     if isinstance(entries, list) and entries and isinstance(entries[0], list):
         if message is not None or any(name in call for name in _APPEND if name != "as"):
             text = "several entries at once take no ID, idempotency key or trimming"
