@@ -167,3 +167,28 @@ def test_a_thousand_clients_wait_at_once(running: Running, connect: Connect, pee
     wait_until(lambda: running.ask(lambda server: server.blocked.count) == 1000)
     peer.call("XADD", "k", "1-0", "f", "v")
     assert all(read(one) == entry("k", "1-0") for one in readers)
+
+
+@pytest.mark.parametrize("mode", ["OFF", "SKIP"])
+def test_a_reply_that_is_not_wanted_does_not_come_later(
+    running: Running, connect: Connect, peer: Peer, mode: str
+) -> None:
+    peer.call("XGROUP", "CREATE", "grouped", "g", "$", "MKSTREAM")
+    waits = (
+        ("XREAD", "BLOCK", 0, "STREAMS", "k", "$"),
+        ("XREADGROUP", "GROUP", "g", "c", "BLOCK", 0, "STREAMS", "grouped", ">"),
+    )
+    for words in waits:
+        for end in ("XADD", "CLIENT"):
+            one = connect()
+            number = one.ask("CLIENT", "ID")
+            one.send("CLIENT", "REPLY", mode)
+            one.send(*words)
+            wait_until(lambda: running.ask(lambda server: server.blocked.blocked) == 1)
+            if end == "XADD":
+                peer.call("XADD", words[-2], "*", "f", "v")
+            else:
+                assert peer.ask("CLIENT", "UNBLOCK", number) == 1
+            one.send("CLIENT", "REPLY", "ON")
+            assert one.read() == b"+OK\r\n"
+    assert peer.ask("XPENDING", "grouped", "g")[0] == 1

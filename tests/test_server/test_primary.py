@@ -13,10 +13,10 @@ import pytest
 
 import streamkeep
 from patience import wait_until
-from resp_peer import Peer, Running
+from resp_peer import Peer, Running, decode
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.redis.rdb import StreamObject, read_rdb
-from streamkeep.format.redis.resp import read_commands
+from streamkeep.format.redis.resp import encode_command, read_commands
 from streamkeep.format.redis.stream_parts import Node
 from streamkeep.replication.primary import Replica
 from streamkeep.server.access import Access
@@ -160,6 +160,24 @@ def test_a_replica_that_loads_its_file_has_nothing(
     replica.acknowledge()
     wait_until(lambda: peer.ask("WAIT", 1, 1) == 1)
     assert peer.ask("WAITAOF", 0, 0, 0) == [0, 0]  # it has no append-only file
+
+
+def test_a_wait_whose_reply_is_not_wanted_leaves_the_one_before(
+    connect: Connect, peer: Peer
+) -> None:
+    replica = FakeReplica(connect())
+    replica.sync()
+    sent = b""
+    for words in (
+        ("XADD", "s", "2-2", "f", "v"),
+        ("CLIENT", "REPLY", "SKIP"),
+        ("WAIT", 3, 20),
+        ("WAIT", 3, 20),
+        ("ECHO", "end"),
+    ):
+        sent += encode_command(*words)
+    peer.socket.sendall(sent)
+    assert [decode(peer.read()) for _ in range(3)] == [b"2-2", 0, b"end"]
 
 
 def test_going_on_and_anew(running: Running, connect: Connect, peer: Peer) -> None:

@@ -52,6 +52,7 @@ class Blocked:
         self.wait = Wait(waiting.call)
         _, self.group, self.kind = waiting.call.interests()[0]
         self.size = 0  # bytes of memory for its words
+        self.silent = False  # CLIENT REPLY: its reply is not wanted
         self.ticket = 0
         self.steps: Steps | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -171,7 +172,8 @@ class BlockedClients(Watcher):
     def end(self, blocked: Blocked, reply: bytes) -> None:
         self.remove(blocked)
         _count_failure(blocked.client, reply)
-        blocked.client.reply(reply)
+        if not blocked.silent:
+            blocked.client.reply(reply)
         self._unblocked(blocked.client)
 
     # --- commands of this server ------------------------------------------------------------
@@ -241,7 +243,10 @@ class BlockedClients(Watcher):
         self.remove(blocked)
         _count_failure(blocked.client, reply)
         blocked.client.wrote = True
-        turn.add(step, reply)
+        if blocked.silent:
+            turn.steps.append(step)
+        else:
+            turn.add(step, reply)
         turn.clients.append(blocked.client)
         self._unblocked(blocked.client)
         if failure is not None:

@@ -169,6 +169,8 @@ class Connection(ClientState, asyncio.Protocol):
                     step.slot = -1
             del self.out[before:]
             self.out_size = size
+            if self.blocked is not None:
+                self.blocked.silent = True
         if mode == "skip" and self.mode == "skip":
             self.mode = "on"
             self.renew_plain()

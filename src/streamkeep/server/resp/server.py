@@ -372,6 +372,7 @@ class Server:
         client.stopped = True
         deadline = self.loop.time() + timeout_ms / 1000 if timeout_ms else float("inf")
 
+        place = len(client.out)
         commit_number = 0
         asked = False
 
@@ -383,7 +384,7 @@ class Server:
                 asked = asked or (bool(self.primary.replicas) and self.primary.ask(commit_number))
                 return
             self.primary.waiting.remove(look)
-            self._answer(client, encode(count, client.resp3))
+            self._answer(client, place, encode(count, client.resp3))
 
         def poll() -> None:
             if look in self.primary.waiting:
@@ -399,16 +400,16 @@ class Server:
         # After the commit of this turn, which this client may have a part in.
         self.loop.call_soon(begin)
 
-    def _answer(self, client: Connection, reply: bytes) -> None:
-        """Send the replies of a client that was held, with this one as the last."""
-        if client.out:
-            client.out[-1] = reply
+    def _answer(self, client: Connection, place: int, reply: bytes) -> None:
+        """Send the replies of a client that was held; this one is the last, if it is wanted."""
+        client.out[place:] = [reply] * len(client.out[place:])
         self._synced([client], False, None, None)
 
     def follow(self, client: Connection, source: str) -> None:
         """Follow another server, or none, and hold the reply of REPLICAOF until that is so."""
         client.waits_for_disk += 1
         client.stopped = True
+        place = len(client.out)
 
         async def follow() -> None:
             try:
@@ -417,7 +418,7 @@ class Server:
             except Exception as error:
                 failure = CommandError(str(error)) if isinstance(error, StreamkeepError) else error
                 reply = failure_line(failure)
-            self._answer(client, reply)
+            self._answer(client, place, reply)
 
         def begin() -> None:
             task = self.loop.create_task(follow())
