@@ -120,6 +120,27 @@ def test_what_is_sent(tmp_path: Path, commands: list[str], sent: list[str]) -> N
         assert pair.step() == []
 
 
+@pytest.mark.parametrize(
+    ("before", "commands"),
+    [
+        (["XTRIM s MAXLEN = 5", "XSETID s 60-1"],
+         ["XSETID s 40-1 ENTRIESADDED 39", "XADD s 50-1 f low", "XADD s 61-1 f v", "XDEL s 36-1"]),
+        (["XTRIM s MAXLEN = 0", "XSETID s 60-1"],
+         ["XSETID s 40-1 ENTRIESADDED 39", "XADD s 50-1 f low", "XADD s 61-1 f v"]),
+        (["XTRIM s MAXLEN = 1"],
+         ["XTRIM s MAXLEN = 0", "XSETID s 1-1 ENTRIESADDED 39", "XADD s 40-1 f other"]),
+    ],
+)  # fmt: skip
+def test_an_entry_below_the_last_id_is_found_whatever_the_counters_say(
+    tmp_path: Path, before: list[str], commands: list[str]
+) -> None:
+    with Pair(tmp_path) as pair:
+        pair.do(*FILL, *before)
+        pair.step()
+        pair.do(*commands)
+        assert pair.step()[-1] == "RESTORE"
+
+
 @pytest.mark.parametrize("target", ["8.10", "7.2"])
 def test_random(tmp_path: Path, target: str) -> None:
     with Pair(tmp_path, target) as pair:

@@ -66,6 +66,7 @@ _MOST_PAYLOAD: Final = 32 << 20
 _IDS: Final = 100  # of one command
 _PIECE: Final = 64 << 10
 _ALL: Final = 1 << 62  # entries
+_AFTER_COUNT: Final = 9  # of the bytes of a node: behind its header and its number of entries
 _KEYS: Final = 16  # small streams in a piece of a file, at most
 
 State = tuple[bytes, int]  # of a string: value, deadline
@@ -311,9 +312,11 @@ class Step:
         if (record.last_id(), record.entries_added) != (last, counted):
             deleted = record.max_deleted_id()
             yield self._set_id(stream)
+        if record.length > old.length + added:
+            raise _Inexpressible  # others are below its last ID, since that was set back
         yield from self._groups(base, stream)
         if base is not None and (
-            record.length != old.length + added or record.entries_added != counted
+            record.length != old.length + added or not self._only_grew(base, stream)
         ):
             for one, command in self._removals(base, stream):
                 deleted = max(deleted, one)
@@ -322,6 +325,21 @@ class Step:
             if record.max_deleted_id() == (0, 0):
                 raise _Inexpressible  # XSETID would keep the other one
             yield self._set_id(stream)
+
+    def _only_grew(self, base: Stream, stream: Stream) -> bool:
+        """Return whether all entries of before are there for certain, which is cheap to see.
+
+        The counters do not say it: XSETID sets them, also back.
+        """
+        if self.changes.rows[NODES].get(stream.number) or not (
+            base.has_tail() and stream.has_tail()
+        ):
+            return False
+        if (base.tail_ms, base.tail_seq) != (stream.tail_ms, stream.tail_seq):
+            return False
+        was, now = base.tail_data(), stream.tail_data()
+        end = len(was) - 1  # of the entries; they begin behind a header and their number
+        return now[_AFTER_COUNT:end] == was[_AFTER_COUNT:end]
 
     def _set_id(self, stream: Stream) -> bytes:
         record = stream.record
