@@ -113,6 +113,8 @@ def test_a_server_follows_and_is_promoted(server: RealRedis, store: Path) -> Non
         assert peer.ask("ROLE")[:4] == [b"slave", b"127.0.0.1", int(port), b"connected"]
         again = peer.call("SLAVEOF", "127.0.0.1", port)
         assert again == b"+OK Already connected to specified master\r\n"
+        assert peer.call("REPLICAOF", "127.0.0.1", -1) == b"-ERR Invalid master port\r\n"
+        assert peer.call("REPLICAOF", "a b/c", 1).startswith(b"-ERR 'redis://a b/c:1' is not the")
         more = fill(server, "s", 30, "MAXLEN", "5")
         caught_up(server)
         found = info(peer)

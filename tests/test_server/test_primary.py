@@ -252,6 +252,8 @@ def test_clients_that_are_replicas(connect: Connect, peer: Peer) -> None:
         (["PSYNC", "?", "x"], b"-ERR value is not an integer or out of range\r\n"),
         (["REPLICAOF", "no", "one"], b"+OK\r\n"),
         (["SLAVEOF", "h", "x"], b"-ERR Invalid master port\r\n"),
+        (["REPLICAOF", "h", -1], b"-ERR Invalid master port\r\n"),
+        (["REPLICAOF", "h", 65536], b"-ERR Invalid master port\r\n"),
     ],
 )
 def test_replies(peer: Peer, words: list[Any], reply: bytes) -> None:

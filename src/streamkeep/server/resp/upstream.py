@@ -15,7 +15,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.commands.words import integer
-from streamkeep.format.core.errors import CommandError, StreamkeepError
+from streamkeep.format.core.errors import ArgumentError, CommandError, StreamkeepError
 from streamkeep.format.quoting import shown
 from streamkeep.replication import (
     Follower,
@@ -47,7 +47,14 @@ def source_of(host: str, port: str) -> str:
     if (host.upper(), port.upper()) == ("NO", "ONE"):
         return ""
     number = integer(port.encode(), "Invalid master port")
-    return f"redis://[{host}]:{number}" if ":" in host else f"redis://{host}:{number}"
+    if not 0 <= number <= 65535:
+        raise CommandError("Invalid master port")
+    source = f"redis://[{host}]:{number}" if ":" in host else f"redis://{host}:{number}"
+    try:
+        parse_address(source)
+    except ArgumentError as error:
+        raise CommandError(str(error)) from None
+    return source
 
 
 class Upstream:
