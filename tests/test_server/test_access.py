@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,6 +30,16 @@ COMMANDS = (
     "RENAME k other", "RENAME other k", "RENAMENX k other", "DEL k", "SET k v", "SET k v GET",
     "GET k", "UNLINK k", "WATCH k", "UNWATCH",
 )  # fmt: skip
+
+
+def test_the_file_of_a_redis_is_read(tmp_path: Path) -> None:
+    digest = f"#{hashlib.sha256(b'p').hexdigest()}"
+    (tmp_path / "acl").write_text(
+        f"user ann on sanitize-payload {digest} ~k* resetchannels &chan* +@all\n"
+        f"user bob on skip-sanitize-payload {digest} ~* &* -@all +@read\n"
+    )
+    access = Access.from_file(tmp_path / "acl", None)
+    assert all(access.log_in(name, b"p") for name in (b"ann", b"bob"))
 
 
 @pytest.mark.redis

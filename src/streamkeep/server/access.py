@@ -10,9 +10,10 @@ these commands.
 
 A rule is `on`, `off`, `nopass`, `>password`, `#sha256`, `~pattern` (keys), `%R~pattern` and
 `%W~pattern` (keys to read or write), `allkeys`, `+command`, `-command`, `+@category`, `-@category`,
-`allcommands`, `nocommands`. The categories are those of `_CATEGORIES`; a rule that names another
-one, or no command of the server, is refused: it would allow what its author has forbidden. Later
-rules about commands win over earlier ones.
+`allcommands`, `nocommands`. What else Redis writes into its file, about channels and payloads, is
+passed over. The categories are those of `_CATEGORIES`; a rule that names another one, or no command
+of the server, is refused: it would allow what its author has forbidden. Later rules about commands
+win over earlier ones.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _ADMIN: Final = {
     "psync", "sync", "replconf", "replicaof", "slaveof", "role", "lastsave",
 }  # fmt: skip
 _DANGEROUS: Final = {"flushall", "flushdb", "info", "keys", "restore"}  # beside those of @admin
+# There are no channels, which `&` is about, too, and every payload is checked.
+_NO_EFFECT: Final = ("resetchannels", "allchannels", "sanitize-payload", "skip-sanitize-payload")
 _CATEGORIES: Final = ("all", "read", "write", "stream", "connection", "admin", "dangerous")
 
 
@@ -105,7 +108,7 @@ class User:
             )
         elif rule[:1] in "+-" and len(rule) > 1:
             self._commands.append((rule[0] == "+", rule[1:].lower()))
-        elif rule not in ("resetchannels", "allchannels", "&*"):
+        elif rule not in _NO_EFFECT and rule[:1] != "&":
             raise ArgumentError(f"user {self.name.decode()}: {rule!r} is not a rule of an ACL")
 
     def _add_keys(self, text: str, rights: int) -> None:
