@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from patience import wait_until
 from resp_peer import Peer, Running
+from streamkeep.format.redis.resp import encode_command
 from test_server.conftest import Connect
 
 XREADGROUP = ("XREADGROUP", "GROUP", "g")
@@ -192,3 +195,21 @@ def test_a_reply_that_is_not_wanted_does_not_come_later(
             one.send("CLIENT", "REPLY", "ON")
             assert one.read() == b"+OK\r\n"
     assert peer.ask("XPENDING", "grouped", "g")[0] == 1
+
+
+@pytest.mark.parametrize("then", ["close", "shutdown"])
+def test_a_client_that_waits_with_much_behind_it_may_go(
+    running: Running, connect: Connect, then: str
+) -> None:
+    """Nothing is read from it, so that the loop does not see its end."""
+    one = connect()
+    one.send("XADD", "k", "1-0", "f", "v")
+    one.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+    one.socket.sendall(encode_command("PING") * 82_000)
+    wait_until(lambda: running.ask(lambda server: any(c.paused for c in server.clients.values())))
+    if then == "close":
+        one.close()
+    else:
+        one.socket.shutdown(socket.SHUT_WR)
+    wait_until(lambda: not running.ask(lambda server: server.clients))
+    assert running.ask(lambda server: server.blocked.blocked) == 0

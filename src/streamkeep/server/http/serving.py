@@ -151,7 +151,7 @@ class HttpServer(uvicorn.Server):
             await super().startup(sockets)
             return
         await super().startup([])
-        kind = self.config.http_protocol_class
+        kind: Any = self.config.http_protocol_class
         state = {"server_state": self.server_state, "app_state": self.lifespan.state}
         make = partial(kind, config=self.config, **state)
         self._secure = [SecureListener(one, self._tls, make, self._has_room) for one in sockets]

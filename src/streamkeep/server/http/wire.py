@@ -234,7 +234,7 @@ def parse_json(body: bytes, *, exact: bool = False) -> Any:
     Args:
         exact: numbers are their text.
     """
-    number = {"parse_int": Number, "parse_float": Number} if exact else {}
+    number: dict[str, Any] = {"parse_int": Number, "parse_float": Number} if exact else {}
     try:
         value = json.loads(body, parse_constant=_refuse_constant, **number)
         if b"\\ud" in body.lower():  # half of a pair that no text may have

@@ -8,6 +8,7 @@ further commands run once its socket and the transport's buffer are full.
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from streamkeep.server.resp.server import Server
 
 _MOST_PENDING: Final = 1 << 20  # unread bytes of a client that cannot run commands now
+_GONE: Final = getattr(select, "POLLRDHUP", 0)  # of Linux; with 0, an error of the connection
 _OF_HTTP: Final = (b"POST", b"HOST:")  # first words of lines that a browser sends, never a client
 NO_AUTH: Final = "NOAUTH Authentication required."
 
@@ -113,6 +115,12 @@ class Connection(ClientState, asyncio.Protocol):
         busy = self.in_ready or bool(self.out) or (self.stopped and self.parser.pending() > 0)
         self.ended = busy and not self.closing
         return self.ended
+
+    def has_gone(self) -> bool:
+        """Return whether its end came while nothing is read from it."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), _GONE)
+        return bool(poll.poll(0))
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closing = True

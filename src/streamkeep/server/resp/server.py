@@ -166,6 +166,10 @@ class Server:
         self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
         self.statistics.sample()
         self.memory.look()
+        for client in list(self.clients.values()):
+            unread = client.paused and client.blocked is not None
+            if unread and client.has_gone() and not client.eof_received():
+                client.transport.abort()
         limit = self.settings.timeout_s
         if limit:
             oldest = time.time() - limit
