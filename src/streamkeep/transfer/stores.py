@@ -202,13 +202,16 @@ def uninterrupted() -> Iterator[None]:
 
 _BUFFER: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-_PEEKED: Final = 64  # bytes that come with the first read, by which a dump is told from rows
+_PEEKED: Final = 64  # bytes at the start, by which a dump is told from rows
 
 
 def _read_at_least(read: Callable[[memoryview], int], buffer: Any, least: int) -> int:
-    """Read into a buffer until it has some bytes, or no more come: a pipe may give few at once."""
+    """Read into a buffer until it has some bytes or a line: a pipe may give few bytes at once."""
     view, size = memoryview(buffer), 0
-    while size < max(1, least) and (more := read(view[size:])):
+    while size < max(1, least) and b"\n" not in bytes(view[:size]):
+        more = read(view[size:])
+        if not more:
+            break
         size += more
     return size
 
