@@ -88,8 +88,9 @@ def has_all_after_a_second(
     """
     busy = 0
     while busy < os.sysconf("SC_CLK_TCK"):
-        server.call(b"SET", b"end", b"1")  # WAIT is about what its client has written
-        if server.call(b"WAIT", 1, 100) == 1 and not load.is_alive():
+        sent = not load.is_alive()  # before the command that WAIT is about: its client wrote that
+        server.call(b"SET", b"end", b"1")
+        if server.call(b"WAIT", 1, 100) == 1 and sent:
             return True
         stat = Path(f"/proc/{worker.pid}/stat").read_text()
         busy = sum(map(int, stat.rpartition(")")[2].split()[11:13]))
