@@ -257,9 +257,10 @@ def _check_target(store: Store[Any], place: Path) -> Folder | None:
         newest = min(newest, origin.commit_number)
     if row.commit_number > newest:
         raise errors.StoreError(
-            f"{place}: a backup of a later state: it has commit {row.commit_number}, and this "
-            f"store only those up to {newest}; `streamkeep diff` shows what only the backup has; "
-            "next: choose another target, or move the backup away"
+            f"{place}: a backup of a state that this store does not have: it has commit "
+            f"{row.commit_number}, and the store, which an older backup or a repair may have made, "
+            f"those up to {newest}; `streamkeep diff` shows what only the backup has; next: choose "
+            "another target, or move the backup away"
         )
     return earlier
 

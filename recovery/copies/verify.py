@@ -146,15 +146,14 @@ class _Check:
         self._check_records()
         needed = self.target.needed_segments(self.generation.name)
         # The list may be older than what was written since.
-        named = set(self._manifest.values()) - needed
+        named = set() if self._is_elsewhere else set(self._manifest.values()) - needed
         lacking = {name for name in named if self.target.objects.size(name) is None}
-        if lacking and self.known and not self._is_elsewhere:
+        if lacking and self.known:
             return False  # what was proved before may say that the archive is elsewhere
-        if not self._is_elsewhere:
-            for name in sorted(lacking):
-                where = self.target.where(name)
-                problem = "the copy lacks this segment, which the manifest of the store names"
-                self._note(CorruptionError(where, problem), name)
+        for name in sorted(lacking):
+            # No damage, for which the copy would be made anew: the store did not have it, either.
+            problem = "the copy lacks this segment, which the manifest of the store names"
+            self.problems.append(CorruptionError(self.target.where(name), problem))
         self._check_segments(needed)
         return True
 

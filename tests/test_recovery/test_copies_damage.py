@@ -293,9 +293,11 @@ def test_a_segment_that_the_store_lacks_is_told(open_store: Open, tmp_path: Path
     path = archive()
     kept = path.rename(tmp_path / "kept")
     assert ship(store, target).missing_segments == 1
-    for _ in range(2):  # in a record, and in the base of the generation that follows
+    for renew in (False, True):  # in a record, and in the base of the generation that follows
         assert {path.name in str(one) for one in verify_copy(target).problems} == {True}
-        assert ship(store, target).missing_segments == 1
+        generation = ship(store, target).generation  # the same: another one would lack it, too
+        assert ship(store, target, renew=renew).missing_segments == renew
+        assert (ship(store, target).generation == generation) != renew
     kept.rename(path)
     ship(store, target, renew=True)
     assert not verify_copy(target).problems

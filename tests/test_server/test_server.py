@@ -26,6 +26,7 @@ from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.errors import RecoveryNeededError
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.server.access import Access
+from streamkeep.server.resp import server as server_module
 from streamkeep.server.resp import turn
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.server import Server
@@ -51,15 +52,19 @@ def read_all(one: Peer) -> bytes:
 
 
 def test_what_a_client_sent_before_its_end_runs_and_is_answered(
-    running: Running, connect: Connect
+    running: Running, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = encode_command("XADD", "k", "*", "f", "v")
     large = encode_command("ECHO", b"x" * 200_000)
-    for commands, replies in ((add * 10, 10), (add * 3000, 3000), (add + large * 4 + add, 6)):
-        one = connect()
-        one.socket.sendall(commands)
-        one.socket.shutdown(socket.SHUT_WR)
-        assert read_all(one).count(b"\r\n") == 2 * replies
+    ending = add + encode_command("QUIT")
+    sent = [(add * 10, 20), (add * 3000, 6000), (add + large * 4 + add, 12), (ending, 3)]
+    for quick_s in (1.0, -1.0):  # the loop waits for the disk, or a thread
+        monkeypatch.setattr(server_module, "_QUICK_S", quick_s)
+        for commands, lines in sent:
+            one = connect()
+            one.socket.sendall(commands)
+            one.socket.shutdown(socket.SHUT_WR)
+            assert read_all(one).count(b"\r\n") == lines
     one, before = connect(), running.server.store.xlen("k")
     one.socket.sendall(encode_command("CLIENT", "REPLY", "OFF") + add * 3000)
     one.close()
@@ -420,6 +425,23 @@ def test_a_client_that_does_not_read_ends_too(
         assert peer.call("CONFIG", "SET", "timeout", 1000) == b"+OK\r\n"
     wait_until(lambda: not running.ask(lambda server: number in server.clients))
     assert peer.call("PING") == b"+PONG\r\n"
+
+
+@pytest.mark.slow
+def test_a_client_that_is_idle_and_reads_slowly_gets_its_reply(
+    running: Running, connect: Connect
+) -> None:
+    slow = connect()
+    number = slow.ask("CLIENT", "ID")
+    slow.send("ECHO", b"x" * 10_000_000)
+    wait_until(lambda: running.ask(lambda server: server.clients[number].full))
+    running.ask(lambda server: setattr(server.clients[number], "active", 0.0))
+    running.ask(lambda server: setattr(server.settings, "timeout_s", 1000))
+    found = 0
+    while part := slow.socket.recv(100_000):
+        found += len(part)
+        time.sleep(0.03)
+    assert found == len(b"$10000000\r\n\r\n") + 10_000_000
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 HANDSHAKE_S: Final = 10.0
@@ -63,10 +64,15 @@ class SecureListener:
             if self._room(len(self._handshakes)):
                 task = self._loop.create_task(self._shake(peer))
                 self._handshakes.add(task)
-                task.add_done_callback(self._handshakes.discard)
+                task.add_done_callback(partial(self._ended, peer))
             else:
                 peer.close()
             await asyncio.sleep(0)  # `sock_accept` does not let others run while peers wait
+
+    def _ended(self, peer: socket.socket, task: asyncio.Task[None]) -> None:
+        self._handshakes.discard(task)
+        if task.cancelled():  # perhaps before it began
+            peer.close()
 
     async def _shake(self, peer: socket.socket) -> None:
         with suppress(OSError):  # of the peer, or too late

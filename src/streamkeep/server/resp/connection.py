@@ -71,6 +71,7 @@ class Connection(ClientState, asyncio.Protocol):
         self.paused = False
         self.full = False  # the transport has more to send than it likes to keep
         self.waits_for_room = False  # for its next reply
+        self.unread = 0  # bytes that its transport had left when it was closed for being idle
 
     # --- the transport ----------------------------------------------------------------------
 
@@ -112,8 +113,8 @@ class Connection(ClientState, asyncio.Protocol):
             self.server.end_wait(self)
             self.close()
             return bool(self.out)
-        busy = self.in_ready or bool(self.out) or (self.stopped and self.parser.pending() > 0)
-        self.ended = busy and not self.closing
+        left = self.again is not None or self.parser.pending() > 0
+        self.ended = self.in_ready or bool(self.out) or (self.stopped and left)
         return self.ended
 
     def has_gone(self) -> bool:

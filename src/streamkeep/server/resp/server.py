@@ -175,8 +175,10 @@ class Server:
             oldest = time.time() - limit
             for client in list(self.clients.values()):
                 if client.active < oldest and client.blocked is None and client.replica is None:
-                    if client.closing and not client.waits_for_disk:
-                        client.transport.abort()  # it does not read what was sent before
+                    left = client.transport.get_write_buffer_size()
+                    if client.closing and not client.waits_for_disk and left >= client.unread:
+                        client.transport.abort()  # it reads nothing of what was sent before
+                    client.unread = left
                     client.close()
                     client.flush()
 
