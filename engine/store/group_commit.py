@@ -217,6 +217,8 @@ class GroupCommit:
 
     def _check_not_waiting(self, thread: int) -> None:
         """Raise StoreError if a call of a thread leads or will: a signal has interrupted that."""
+        if thread != threading.main_thread().ident:  # no other one runs handlers of signals
+            return
         leader = self._leader
         waiting = self._queue if leader is None else [leader, *self._queue]
         for call in waiting:
