@@ -77,7 +77,8 @@ class LiveCopies:
         """Rewrite the segments that hold entries of archived segments that were removed.
 
         Args:
-            removed: such segments, which the last manifest may not have named yet.
+            removed: such segments, which the last manifest may not have named; those that the
+                archive still has are passed over.
         """
         also = _by_stream(removed)
         kept = []

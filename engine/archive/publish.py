@@ -199,7 +199,8 @@ class _Publication:
         sealed_ms = None if head is None else head.sealed_ms
         moved = self.source is not self.remote
         if moved:
-            before, sealed_ms = self._take_along(before)
+            before, sealed_ms, source = self._take_along(before)
+            removed = [*removed, *source]
         streams, records = self.environment.read(streams_of, before)
         folder = self.environment.folder
         local = {one.path for one in records if folder.exists(stored_name(one.path))}
@@ -239,10 +240,14 @@ class _Publication:
                 log.warning("%s: the manifest is lost, making another: %s", self.remote.uri, error)
         return remote.Manifest({}, remote.in_order(iter(self._find_sealed())))
 
-    def _take_along(self, before: remote.Manifest) -> tuple[remote.Manifest, int | None]:
-        """Copy the sealed segments from where the archive was; return them with what is there.
+    def _take_along(
+        self, before: remote.Manifest
+    ) -> tuple[remote.Manifest, int | None, list[SegmentRecord]]:
+        """Copy the sealed segments from where the archive was; each may be an only copy.
 
-        Each may have the only copy of entries. Also return up to which time all are in segments.
+        Returns:
+            them with what is there; up to which time all entries are in segments; and what the
+            manifest of the source names of the archive, some of which may have been removed since.
         """
         assert self.noted is not None
         problem = "it is no longer there"
@@ -254,7 +259,7 @@ class _Publication:
             newest, problem = None, "another copy of the store has written there"
         if newest is None:
             log.warning("%s: copies of live entries are not taken: %s", self.source.uri, problem)
-            return before, None
+            return before, None, []
         head, manifest = newest
         found = {one.name: one for one in before.segments}
         for one in manifest.segments:
@@ -270,7 +275,9 @@ class _Publication:
             self.remote.objects.put(self.remote.name(one.name), segment.read_at, segment.size)
             self.remote.verify(one.record, sealed=True)
         streams = {**manifest.streams, **before.streams}
-        return remote.Manifest(streams, remote.in_order(iter(found.values()))), head.sealed_ms
+        archived = [one.record for one in manifest.segments if not one.sealed]
+        taken = remote.Manifest(streams, remote.in_order(iter(found.values())))
+        return taken, head.sealed_ms, archived
 
     def _find_sealed(self) -> list[remote.RemoteSegment]:
         """Return the sound sealed segments that are there; each may have the only copy of entries.

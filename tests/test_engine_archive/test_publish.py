@@ -326,6 +326,21 @@ def test_sealed_segments_move_with_the_archive(open_store: Open, tmp_path: Path)
     assert store.archive(seal=True).published.sealed_entries == 10
 
 
+def test_an_archive_that_moves_leaves_behind_what_was_removed(
+    open_store: Open, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = open_store(node_max_entries=10)
+    ids = fill(store, 100)
+    store.archive(to=tmp_path / "one", seal=True)
+    store.set_retention("s", archive=True, archive_max_age="1d")
+    store.xtrim("s", maxlen=40, approximate=False)
+    store.archive()
+    clock.ms += 2 * 86_400_000
+    assert store.maintain().dropped == 1
+    store.archive(to=tmp_path / "two")
+    assert ids_there(store, tmp_path / "two") == [one.decode() for one in ids[60:]]
+
+
 def test_a_lost_sealed_segment_is_found_and_what_is_live_is_copied_again(
     open_store: Open, tmp_path: Path
 ) -> None:
