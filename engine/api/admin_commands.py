@@ -8,6 +8,7 @@ its key. A deleted stream has a history but no key, and is named by its number, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
@@ -31,7 +32,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.whole_store import erase
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.entry import MAX_ID, StreamId, Text
-from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
+from streamkeep.format.core.errors import ArgumentError, CorruptionError, NoSuchKeyError
 from streamkeep.format.core.values import as_given
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import RemoteSetting
@@ -375,6 +376,9 @@ class AdminCommands(Generic[Text]):
 
         Raises:
             ArgumentError: neither a stream nor `before` is given, which would drop everything.
+            UnreachableError: the archive is kept in an object store, which does not answer. Nothing
+                was removed, or the rest of the work is done by the next `archive`.
+            StoreError: another copy of the store publishes to the same URI. Nothing was removed.
         """
         self._check_writable()
         if before is None:
@@ -395,6 +399,10 @@ class AdminCommands(Generic[Text]):
         """Remove these segments; return those that were still in the archive, unchanged."""
         self._check_writable()
         with translated():
+            if doomed:
+                # If publishing fails below, the manifest there tells the next one what was removed.
+                with suppress(CorruptionError):  # a damaged segment may go as well
+                    publish.publish(self._environment)
             dropped = segments.drop(self._environment, doomed)
             self._collect_garbage()
             if dropped:

@@ -15,7 +15,13 @@ import streamkeep
 from inside import environment_of, segment_files_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import archive
-from streamkeep.engine.remote.object_store import FolderObjects, normal_uri, open_objects, put_bytes
+from streamkeep.engine.remote.object_store import (
+    FolderObjects,
+    ReadAt,
+    normal_uri,
+    open_objects,
+    put_bytes,
+)
 from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
@@ -225,6 +231,36 @@ def test_removed_entries_go_from_sealed_segments_too(
     store.drop_segments("s")
     assert manifest_of(store, fleet).segments == ()
     assert list(fleet.rglob("*.seg")) == []
+
+
+def test_a_removal_that_cannot_be_published_is_repeated_as_a_whole(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = fill(store, 100)
+    store.archive(to=fleet, seal=True)
+    store.xtrim("s", maxlen=40, approximate=False)
+    archive(environment_of(store))
+    put, left = FolderObjects.put, 0
+
+    def fails(self: FolderObjects, name: str, read_at: ReadAt, size: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise errors.UnreachableError("gone")
+        put(self, name, read_at, size)
+
+    monkeypatch.setattr(FolderObjects, "put", fails)
+    with pytest.raises(errors.UnreachableError):
+        store.drop_segments("s", before=ids[60])
+    assert shown(store) == ids
+    left = 3  # a segment, and the manifest and head that name it
+    with pytest.raises(errors.UnreachableError):
+        store.drop_segments("s", before=ids[60])
+    assert shown(store) == ids[60:]
+    monkeypatch.undo()
+    store.archive()
+    assert ids_there(store, fleet) == [one.decode() for one in ids[60:]]
 
 
 def test_what_is_too_old_for_the_archive_goes_from_sealed_segments_too(
