@@ -15,7 +15,7 @@ Memory is bounded by the nodes of one segment. Snapshots last while these are re
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -86,12 +86,13 @@ class LiveCopies:
             record, number = one.record, one.record.stream_number
             now = _within(self._archived, record)
             paths = {each.path for each in now}
-            left = [(record.first_id, record.last_id)]
+            parts: list[tuple[StreamId, StreamId]] = []
             for gone in [*_within(self._before, record), *_within(also, record)]:
                 if gone.path not in paths:
-                    ranges = [(each.first_id, each.last_id) for each in now]
-                    for part in outside(gone.first_id, gone.last_id, ranges):
-                        left = [each for low, high in left for each in outside(low, high, [part])]
+                    there = _within(self._archived, gone)
+                    ranges = [(each.first_id, each.last_id) for each in there]
+                    parts += outside(gone.first_id, gone.last_id, ranges)
+            left = list(outside(record.first_id, record.last_id, sorted(parts)))
             if left == [(record.first_id, record.last_id)]:
                 kept.append(one)
             elif (segment := self._open(record)) is not None:
@@ -307,9 +308,8 @@ class LiveCopies:
         """Return the last sealed segment of a stream, if nothing archived is above it."""
         mine = [one for one in self.segments if one.record.stream_number == number]
         last = max(mine, key=lambda one: one.record.last_id, default=None)
-        if last is None or any(
-            one.last_id > last.record.first_id for one in self._archived.get(number, ())
-        ):
+        archived = self._archived.get(number)
+        if last is None or (archived and archived[-1].last_id > last.record.first_id):
             return None
         return last
 
@@ -365,12 +365,15 @@ def _by_stream(records: Iterable[SegmentRecord]) -> dict[int, list[SegmentRecord
 def _within(
     segments: Mapping[int, list[SegmentRecord]], record: SegmentRecord
 ) -> list[SegmentRecord]:
-    """Return those of the stream of a segment whose ranges touch its range."""
-    return [
-        one
-        for one in segments.get(record.stream_number, ())
-        if one.first_id <= record.last_id and record.first_id <= one.last_id
-    ]
+    """Return those of the stream of a segment whose ranges touch its range.
+
+    Args:
+        segments: of each stream, ascending and without overlaps.
+    """
+    mine = segments.get(record.stream_number, [])
+    start = bisect_left(mine, record.first_id, key=lambda one: one.last_id)
+    end = bisect_right(mine, record.last_id, key=lambda one: one.first_id)
+    return mine[start:end]
 
 
 def _highest_deleted(txn: Txn, number: int) -> Id:

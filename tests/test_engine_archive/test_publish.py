@@ -15,6 +15,7 @@ import streamkeep
 from inside import environment_of, segment_files_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import archive
+from streamkeep.engine.archive.live_copies import LiveCopies
 from streamkeep.engine.remote.object_store import (
     FolderObjects,
     ReadAt,
@@ -27,7 +28,8 @@ from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.segment.remote import Manifest, decode_head, decode_manifest
+from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.remote import Manifest, RemoteSegment, decode_head, decode_manifest
 from streamkeep.recovery import backup, check
 from streamkeep.recovery.fsck.findings import Finding
 
@@ -261,6 +263,31 @@ def test_a_removal_that_cannot_be_published_is_repeated_as_a_whole(
     monkeypatch.undo()
     store.archive()
     assert ids_there(store, fleet) == [one.decode() for one in ids[60:]]
+
+
+def test_the_work_for_a_sealed_segment_does_not_grow_with_the_archive(open_store: Open) -> None:
+    looked_at = 0
+
+    class Counted(SegmentRecord):
+        @property
+        def first_id(self) -> StreamId:
+            nonlocal looked_at
+            looked_at += 1
+            return super().first_id
+
+    def record(place: int) -> SegmentRecord:
+        first, last = place * 10, place * 10 + 9
+        return Counted(1, first, 0, last, 0, 9, 1, 1, 1, 1, 1, 1, 0, 1, 0, f"{place}", b"s")
+
+    archived = [record(one) for one in range(1000)]
+    sealed = [RemoteSegment(record(one), True) for one in range(1000, 1100)]
+    before = Manifest({}, (*(RemoteSegment(one, False) for one in archived), *sealed))
+    environment = environment_of(open_store())
+    copies = LiveCopies(environment, RemoteArchive(open_objects("/x"), ""), before, archived)
+    copies.leave_out_removed(())
+    copies.drop_covered(())
+    assert copies.segments == sealed
+    assert looked_at < 100 * 100
 
 
 def test_what_is_too_old_for_the_archive_goes_from_sealed_segments_too(
