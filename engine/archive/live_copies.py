@@ -35,6 +35,7 @@ from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.segment.manifest import ARCHIVED, REWRITTEN, SegmentRecord, record_of
 from streamkeep.format.segment.remote import (
+    SEALED,
     Manifest,
     RemoteSegment,
     RemoteStream,
@@ -217,10 +218,12 @@ class LiveCopies:
             those of which it has fewer entries; the others may have been deleted.
         """
         objects = self._remote.objects
+        listed = set(objects.names(self._remote.name(SEALED))) if self.segments else set()
         lost = [
             one
             for one in self.segments
-            if objects.size(self._remote.name(one.name)) != one.record.size_bytes
+            if (name := self._remote.name(one.name)) not in listed  # a listing may be old
+            and objects.size(name) != one.record.size_bytes
         ]
         self.segments = [one for one in self.segments if one not in lost]
         short = []

@@ -434,6 +434,19 @@ def test_a_lost_sealed_segment_is_found_and_what_is_live_is_copied_again(
     assert ids_there(store, fleet)[-50:] == [one.decode() for one in ids[-50:]]
 
 
+def test_sealed_segments_that_are_there_are_found_with_one_request(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    for number in range(50):
+        store.xadd(f"s{number}", {"n": "1"})
+    store.archive(to=tmp_path / "fleet", seal=True)
+    asked: list[str] = []
+    monkeypatch.setattr(FolderObjects, "size", lambda _, name: asked.append(name))
+    store.archive(seal=True)
+    assert asked == []
+
+
 def test_a_restored_backup_does_not_overwrite_the_archive(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     ids = fill(store, 300)
