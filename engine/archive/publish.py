@@ -48,7 +48,12 @@ from streamkeep.engine.tables.segment_files import open_archived, stored_name
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.entry import MIN_ID, StreamId
-from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, StoreError
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    MissingSegmentError,
+    StoreError,
+    UnreachableError,
+)
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.core.keys import NODES, RETIRED, pack_number, unpack_node_key
 from streamkeep.format.rows.retired import is_former_name
@@ -255,6 +260,12 @@ class _Publication:
             newest = self.source.newest()
         except CorruptionError as error:
             newest, problem = None, str(error)
+        except UnreachableError as error:
+            raise UnreachableError(
+                f"{error}; the archive has not moved, because its copies of live entries there may "
+                "be the only ones of what was trimmed since; if that place is gone for good, make "
+                f"an empty one in its place ({self.source.objects.uri}), and repeat the command"
+            ) from error
         if newest is not None and newest[0].version > self.noted.version:
             newest, problem = None, "another copy of the store has written there"
         if newest is None:

@@ -389,6 +389,27 @@ def test_sealed_segments_move_with_the_archive(open_store: Open, tmp_path: Path)
     assert store.archive(seal=True).published.sealed_entries == 10
 
 
+def test_an_archive_leaves_a_place_that_is_gone_only_when_it_is_told_so(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, one, two = open_store(), tmp_path / "one", tmp_path / "two"
+    ids = fill(store, 100)
+    store.archive(to=one, seal=True)
+    one.rename(tmp_path / "away")
+    one.touch()  # a server that does not answer
+    with pytest.raises(
+        errors.UnreachableError, match=r"make an empty one in its place \(file:.*one"
+    ):
+        store.archive(to=two, seal=True)
+    setting = store.remote_archive()
+    assert setting is not None
+    assert setting.uri == one.as_uri()
+    one.unlink()
+    one.mkdir()
+    assert store.archive(to=two, seal=True).published.sealed_entries == 100
+    assert ids_there(store, two) == [one.decode() for one in ids]
+
+
 def test_an_archive_that_moves_leaves_behind_what_was_removed(
     open_store: Open, tmp_path: Path, clock: ManualClock
 ) -> None:
