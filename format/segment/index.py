@@ -191,12 +191,12 @@ def decode_trailer(data: bytes, where: str) -> Trailer:
         problem = f"magic {magic!r}, expected {MAGIC!r}: not a segment"
         raise CorruptionError(f"trailer of {where}", problem)
     trailer = Trailer(*values)
+    if data != trailer.encode():  # first: a flipped bit in the version is damage
+        problem = f"the checksum of its {len(data)} bytes does not match"
+        raise ChecksumError(f"trailer of {where}", problem)
     if trailer.version != VERSION:
         problem = f"segment format {trailer.version}, this version of Streamkeep reads {VERSION}"
         raise FormatVersionError(f"{where}: {problem}")
-    if data != trailer.encode():
-        problem = f"the checksum of its {len(data)} bytes does not match"
-        raise ChecksumError(f"trailer of {where}", problem)
     return trailer
 
 

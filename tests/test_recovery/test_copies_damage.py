@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 import streamkeep
 from cli_runner import run
@@ -16,7 +17,7 @@ from golden_stores import describe, digest
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.copies.head import HEAD, VERIFIED
-from streamkeep.format.copies.piece import PIECE
+from streamkeep.format.copies.piece import PIECE, decode_piece
 from streamkeep.format.core.errors import (
     CorruptionError,
     FormatVersionError,
@@ -149,6 +150,19 @@ def test_flipped_bits(copy: Copy, tmp_path: Path, seed: int) -> None:
                 assert not what.startswith(("rows", VERIFIED)), (what, commit)
                 assert commit != sound or not what.startswith("records"), (what, commit)
         shutil.rmtree(folder)
+
+
+def test_no_flipped_bit_of_a_header_looks_like_a_newer_format(copy: Copy) -> None:
+    """A restore makes up for damage with other pieces, and must not stop for it."""
+    data = bytearray(copy.objects["rows"][0].read_bytes())
+    for bit in range(8 * PIECE.size):
+        data[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptionError):
+            decode_piece(bytes(data), "piece")
+        data[bit // 8] ^= 1 << bit % 8
+    data[3] += 1
+    with pytest.raises(FormatVersionError):
+        decode_piece(data[:-8] + xxh3_64_intdigest(data[:-8]).to_bytes(8, "big"), "piece")
 
 
 # --- renewal ------------------------------------------------------------------------------------
