@@ -15,6 +15,7 @@ from typing import Final
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.flush import flush_before
 from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StreamkeepError
 
@@ -153,6 +154,15 @@ def run_read(
 ) -> object:
     txn = begin_read(context)
     try:
+        txn.known = known_streams(context)
         return command(txn, *args)
     finally:
         txn.close()
+
+
+def known_streams(context: EngineContext) -> dict[bytes, Stream]:
+    """Return the streams that this thread has read: others may be looking into theirs."""
+    found: dict[bytes, Stream] | None = getattr(context.of_thread, "streams", None)
+    if found is None:
+        found = context.of_thread.streams = {}
+    return found

@@ -125,6 +125,7 @@ class EngineContext:
         self.forked = False  # this is a child process, and everything open is the parent's
         self.entered = 0  # read transactions begun; protected by `gate`
         self.left = 0  # read transactions ended; protected by `exit_gate`
+        self.of_thread = threading.local()  # streams that it has decoded: a third of an `xlen`
         # With locks of their own. The wait table is replaced under the lock of the waiters.
         self.wait_table = WaitTable(None)
         self.leases: Leases | None = None  # set while the store is opened; None in tools
