@@ -9,7 +9,10 @@ log that still grows makes half of the rate that it makes later.
 - LMDB: a number of eight bytes and the three values joined; not synced: MDB_NOSYNC, which survives
   the death of the process, and not that of the system;
 - RocksDB: the same rows, with or without `sync` of its log;
+- diskcache: a list of joined values (`push`), in a table of SQLite; synchronous=FULL or OFF;
 - queues: `queue` measures them.
+
+All rounds go to build/embedded.json, a table to build/embedded.md.
 """
 
 from __future__ import annotations
@@ -27,12 +30,14 @@ from typing import Any, Final, Protocol
 import lmdb
 
 import streamkeep
-from benchmarks.common import Report, entries, process_figure, scratch
+from benchmarks.common import Report, entries, keep, process_figure, scratch
 
+OUTPUT: Final = Path("build", "embedded.json")
 Fields = dict[bytes, bytes]
 
 _BATCH: Final = 1000
 _RANGE: Final = 100
+_FIRST_KEY: Final = 500_000_000_000_000  # of a list of diskcache
 
 
 class System(Protocol):
@@ -171,22 +176,79 @@ class RocksDB:
         self._raw.close()
 
 
+class DiskCache:
+    """A list; its first key is 500,000,000,000,000."""
+
+    def __init__(self, folder: Path, *, synced: bool) -> None:
+        import diskcache
+
+        self._raw = diskcache.Cache(
+            str(folder / "diskcache"),
+            sqlite_synchronous=2 if synced else 0,
+            eviction_policy="none",
+            size_limit=1 << 40,
+        )
+
+    def append(self, fields: Fields) -> object:
+        return self._raw.push(b"\0".join(fields.values()))
+
+    def batch(self, many: list[Fields]) -> object:
+        with self._raw.transact():
+            return [self.append(one) for one in many]
+
+    def range(self, first: int, count: int) -> Iterable[object]:
+        keys = range(_FIRST_KEY + first, _FIRST_KEY + first + count)
+        return [(key, self._raw[key].split(b"\0", 2)) for key in keys]
+
+    def close(self) -> None:
+        self._raw.close()
+
+
 _SYSTEMS: Final[dict[str, Callable[..., System]]] = {
     "streamkeep": Streamkeep,
     "SQLite": SQLite,
     "LMDB": LMDB,
     "RocksDB": RocksDB,
+    "diskcache": DiskCache,
 }
+_WRITTEN: Final = "written by an append"
+_STORED: Final = "on disk, closed, for each entry"
 
 
 def run(report: Report, *, quick: bool) -> None:
     """Measure each, with a sync in each call and without."""
+    rows: list[str] = []
+    runs: list[dict[str, Any]] = []
     for synced in (True, False):
         with scratch() as folder:
-            _measure(report, folder, synced=synced, quick=quick)
+            found = _measure(report, folder, synced=synced, quick=quick)
+        title = "synced" if synced else "not synced"
+        rows += ["", f"| {title} | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
+        for name in found[_STORED]:
+            cells = []
+            for what, values in found.items():
+                report.section(f"{what}, {title}: {name}")
+                cells.append(_cell(report, what, values, name))
+            rows.append(f"| {name} | {' | '.join(cells)} |")
+        runs.append({"synced": synced, **found})
+    keep(OUTPUT, rows, runs)
 
 
-def _measure(report: Report, folder: Path, *, synced: bool, quick: bool) -> None:
+def _cell(report: Report, what: str, values: dict[str, list[float]], name: str) -> str:
+    """Report the median of a system, and how many times ours it is."""
+    ours, median = (statistics.median(values[one]) for one in ("streamkeep", name))
+    report.figure(name, median, "bytes" if what in (_WRITTEN, _STORED) else "us, median")
+    text = f"{median:,.{0 if median >= 100 else 1}f}"
+    if name == "streamkeep":
+        return text
+    report.figure("  by ours", median / ours, "times")
+    return f"{text} ({median / ours:,.2g})"
+
+
+def _measure(
+    report: Report, folder: Path, *, synced: bool, quick: bool
+) -> dict[str, dict[str, list[float]]]:
+    """Return us or bytes of each round, by what is measured and by system."""
     rounds, preload = (2, 5) if quick else (15, 100)
     many = entries(_BATCH)
     rng = random.Random(1)
@@ -207,36 +269,26 @@ def _measure(report: Report, folder: Path, *, synced: bool, quick: bool) -> None
             system.append(one)
     singles = 100 if synced else _BATCH
     total = preload * _BATCH
-    times: dict[str, dict[str, list[float]]] = {}
+    found: dict[str, dict[str, list[float]]] = {}
     written: dict[str, list[float]] = {name: [] for name in opened}
     for _ in range(rounds):
         places = [rng.randrange(total - _RANGE) for _ in range(50)]
         for name, system in opened.items():
             before = process_figure("write_bytes", "io")
-            _time(times, "append", name, [partial(system.append, one) for one in many[:singles]])
+            _time(found, "append", name, [partial(system.append, one) for one in many[:singles]])
             written[name].append((process_figure("write_bytes", "io") - before) / singles)
-            _time(times, "batch of 1,000", name, [partial(system.batch, many)])
+            _time(found, "batch of 1,000", name, [partial(system.batch, many)])
             calls = [partial(system.range, one, _RANGE) for one in places]
-            _time(times, f"range of {_RANGE}", name, calls)
-            _time(times, "one entry", name, [partial(system.range, one, 1) for one in places])
+            _time(found, f"range of {_RANGE}", name, calls)
+            _time(found, "one entry", name, [partial(system.range, one, 1) for one in places])
             system.close()
-            opened[name] = _time(times, "open", name, [makers[name]])
-    for what, found in times.items():
-        report.section(f"{what}, {'synced' if synced else 'not synced'}")
-        ours = statistics.median(found["streamkeep"])
-        for name, seconds in found.items():
-            median = statistics.median(seconds)
-            report.figure(name, 1e6 * median, "us, median")
-            if name != "streamkeep":
-                report.figure("  its time by ours", median / ours, "times")
-    report.section(f"bytes, {'synced' if synced else 'not synced'}")
+            opened[name] = _time(found, "open", name, [makers[name]])
+    found |= {_WRITTEN: written, _STORED: {}}
     for name, system in opened.items():
-        report.figure(f"{name}: written by an append", statistics.median(written[name]), "bytes")
         system.close()
         count = total + _BATCH + rounds * (singles + _BATCH)
-        report.figure(
-            f"{name}: on disk, closed, for each entry", _size(folder / name) / count, "bytes"
-        )
+        found[_STORED][name] = [_size(folder / name) / count]
+    return found
 
 
 def _time(
@@ -245,11 +297,11 @@ def _time(
     name: str,
     calls: Sequence[Callable[[], Any]],
 ) -> Any:
-    """Note the mean time of some calls; return what the last one did."""
+    """Note the mean time of some calls, in us; return what the last one did."""
     start = time.perf_counter()
     for call in calls:
         result = call()
-    taken = (time.perf_counter() - start) / len(calls)
+    taken = 1e6 * (time.perf_counter() - start) / len(calls)
     times.setdefault(what, {}).setdefault(name, []).append(taken)
     return result
 
