@@ -7,7 +7,7 @@ publication, under the archive's lock, does this:
    written by another copy of the store: then nothing is changed.
 2. Write each segment that is not there yet, and read it back: every byte is compared with its
    checksums. Only then may a manifest name it.
-3. Commit the next version to `meta`; then write the manifest and the head, and read both back.
+3. Write the manifest, commit its version to `meta`, then write the head; both are read back.
 4. Remove the local copies of the segments that the manifest names.
 5. Remove objects that no manifest names any more: segments that were erased or dropped, and
    manifests before the last one.

@@ -1,4 +1,4 @@
-"""Slots: how far each copy of the store elsewhere has come, and which journal files it still needs.
+"""Slots: how far each copy elsewhere, or reader of changes, is, and which journal files it needs.
 
 `streamkeep ship` keeps a file in `journal/` for each target. A checkpoint retires no journal file
 that a slot names, so that the copy goes on where it ended, whichever process makes the checkpoint.

@@ -37,7 +37,7 @@ from streamkeep.replication import following
 from streamkeep.server.access import Access
 from streamkeep.server.handshakes import BACKLOG, SecureListener
 from streamkeep.server.resp.connection import Connection
-from streamkeep.server.resp.info import metrics_of
+from streamkeep.server.resp.info import server_metrics
 from streamkeep.server.resp.server import Server
 from streamkeep.server.resp.settings import OWN_FILES
 from streamkeep.server.resp.turn import TABLE
@@ -253,7 +253,7 @@ async def start_http(
         ) from error
     app = create_app(store, options.access, write=options.write, hosts=options.hosts)
     if server is not None:
-        app.state.more_metrics = lambda: metrics_of(server)
+        app.state.more_metrics = lambda: server_metrics(server)
         app.state.is_replica = lambda: server.settings.refuses_writes  # before the first request
         server.upstream.end_waits = app.state.end_deliveries
     http = HttpServer(app, sockets, tls=tls)

@@ -9,7 +9,7 @@ From the bottom up:
     blocked, expiry      clients that wait for entries; keys that end at a deadline
     info                 what exporters and people read: INFO, CLIENT LIST
     settings             what CONFIG shows and changes
-    handlers, client_commands, transactions, server_commands
+    client_commands, transactions, server_commands
                          the commands that are not about keys
     connection, server   one client; all of them
 

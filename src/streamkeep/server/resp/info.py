@@ -362,7 +362,7 @@ def followed_by(server: Server, turn: Turn) -> Followed | None:
     return Followed(host, port, state, redis.offset, redis.time_ms, problem)
 
 
-def metrics_of(server: Server) -> list[Metric]:
+def server_metrics(server: Server) -> list[Metric]:
     """Return the figures of a server: clients, commands, waits for the disk."""
     turns, syncs = server.turns, server.statistics.syncs
     blocked, replicas = server.blocked.blocked, server.primary.replicas
