@@ -212,15 +212,21 @@ def test_a_forwarder_takes_no_connection_of_the_pool(configure: Configure) -> No
             del connections.settings["pooled"]
 
 
-def test_a_full_queue_keeps_the_row(outbox_backend: Any) -> None:
-    outbox_backend.queue("default").set_limits(max_length=1)
-    for number in range(2):
-        shop_tasks.add.enqueue(number)
+def test_a_queue_takes_what_it_has_room_for_and_the_table_keeps_the_rest(
+    outbox_backend: Any,
+) -> None:
+    queue = outbox_backend.queue("default")
+    queue.set_limits(max_length=2)
+    results = [shop_tasks.add.enqueue(number, 1) for number in range(3)]
     with pytest.raises(CommandError, match="full"):
         forward()
-    assert OutboxRow.objects.count() == 2
-    outbox_backend.queue("default").set_limits(max_length=0)
-    assert forward() == "2 rows forwarded"
+    assert OutboxRow.objects.count() == 1
+    assert queue.run_until_idle() == 2
+    assert forward() == "1 row forwarded"
+    queue.run_until_idle()
+    for number, one in enumerate(results):
+        one.refresh()
+        assert one.return_value == number + 1
 
 
 def test_wrong_rows_and_fields_are_refused(backend: Any, database: None) -> None:

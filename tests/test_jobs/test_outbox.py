@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+import streamkeep
+from crash.power import another_boot, watched
 from streamkeep import ArgumentError, Store
-from streamkeep.jobs import Queue
-from streamkeep.jobs.outbox import Outbox
+from streamkeep.jobs import Queue, QueueFullError
+from streamkeep.jobs.outbox import Outbox, _text
 
 TABLE = "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, payload TEXT, note TEXT)"
 
@@ -103,6 +109,62 @@ def test_rows_that_a_dead_forwarder_appended_hide_none_after_them(
     assert forwarded(store) == [b"a", b"b", b"c"]
 
 
+def test_rows_are_on_disk_in_the_store_before_they_are_deleted(
+    tmp_path: Path, database: Connection
+) -> None:
+    insert(database, "a")
+    path = tmp_path / "unsynced"
+    with watched(path) as disk, streamkeep.open(path, sync="none") as store:
+        store.sync()
+        assert Outbox(database, "outbox", store, stream="mails").forward() == 1
+        for seed in range(4):
+            disk.lose_power(tmp_path / f"lost-{seed}", random.Random(seed))
+    for seed in range(4):
+        with another_boot(seed + 1), streamkeep.open(tmp_path / f"lost-{seed}") as found:
+            assert forwarded(found) == [b"a"]
+
+
+def test_rows_before_one_that_cannot_be_put_are_forwarded(
+    store: Store, database: Connection
+) -> None:
+    """Otherwise a queue never has room for a batch that is larger than its limit."""
+    queue = Queue(store)
+    queue.set_limits(max_length=2)
+    insert(database, "a", "b", "c", "d", "e")
+    outbox = Outbox(database, "outbox", store, put=lambda row: queue.put(row["payload"]))
+    done = []
+    for _ in range(3):
+        with suppress(QueueFullError):
+            outbox.run(once=True)
+        jobs = queue.get_many(9)
+        done += [job.payload for job in jobs]
+        queue.done_many(jobs)
+    assert done == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("ids", [(None,), ("x", "x"), (1, 2, 2)])
+def test_rows_that_cannot_be_told_apart_are_refused(
+    store: Store, database: Connection, ids: tuple[Any, ...]
+) -> None:
+    """An ID of the next batch is seen when that of this one is deleted."""
+    database.real.execute("CREATE TABLE loose (id TEXT, payload TEXT)")
+    with database.real as txn:
+        txn.executemany("INSERT INTO loose VALUES (?, 'a')", [(one,) for one in ids])
+    outbox = Outbox(database, "loose", store, stream="mails", batch=2)
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match="a value of its own"):
+            outbox.run(once=True)
+    assert database.real.execute("SELECT count(*) FROM loose").fetchone()[0] == len(ids)
+    assert store.xlen("mails") <= len(set(filter(None, ids)))
+
+
+def test_values_that_are_no_text_travel_as_what_they_are(store: Store) -> None:
+    values = [bytearray(b"\xff"), memoryview(b"\xff"), {"a": ["ü"]}, [1], True, 1.5, Decimal("1.0")]
+    assert [_text(one) for one in values] == [
+        *(b"\xff", b"\xff", '{"a": ["ü"]}', "[1]", 1, 1.5, "1.0")
+    ]
+
+
 def test_rows_become_jobs_in_the_transaction_that_remembers_them(
     store: Store, database: Connection
 ) -> None:
@@ -140,11 +202,13 @@ def test_what_would_lose_rows_is_refused(store: Store, database: Connection) -> 
         ("outbox", {}, "either `stream` or `put`"),
         ("outbox", {"stream": "s", "batch": 0}, "batch"),
         ('"outbox', {"stream": "s"}, "not the name of a table"),
+        ("outbox", {"stream": "s", "id_column": "ID"}, "no column 'ID'"),
     ):
         with pytest.raises(ArgumentError, match=problem):
             Outbox(database, table, store, **options)
     outbox = Outbox(database, "outbox", store, stream="s", columns=["payload", "note"])
     database.real.execute("INSERT INTO outbox (payload) VALUES ('x')")
+    store.row_put("outbox:outbox", b"id:left", b"")
     with pytest.raises(ArgumentError, match="transaction open"):
         outbox.forward()
     database.real.commit()
@@ -177,6 +241,7 @@ def test_other_databases_lock_the_rows_that_they_select(
 
     class Cursor:
         description = (("id",), ("payload",))
+        rowcount = 2
 
         def execute(self, query: str, values: tuple[Any, ...] = ()) -> None:
             said.append((query, values))
@@ -200,6 +265,7 @@ def test_other_databases_lock_the_rows_that_they_select(
     assert Outbox(Other(), "shop.outbox", store, stream="s", batch=7).forward() == 2
     assert said == [
         ("SELECT * FROM shop.outbox ORDER BY id LIMIT 7 FOR UPDATE SKIP LOCKED", ()),
+        ("SELECT 1", ()),  # they are still locked
         ("DELETE FROM shop.outbox WHERE id IN (%s, %s)", ("a-1", "a-2")),
         ("commit", ()),
     ]

@@ -108,6 +108,31 @@ def test_rows_are_forwarded_once_though_forwarders_die(store: Store, conninfo: s
     assert store.row_range("outbox:outbox") == []
 
 
+def test_rows_whose_session_has_ended_are_not_appended_again(
+    store: Store, conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waits for the store, the server ends it, and another forwards and forgets."""
+    with (
+        psycopg.connect(conninfo, autocommit=True) as admin,
+        psycopg.connect(conninfo) as first,
+        psycopg.connect(conninfo) as second,
+    ):
+        admin.execute(TABLE)
+        admin.execute("INSERT INTO outbox (payload) VALUES ('x')")
+        slow = Outbox(first, "outbox", store, stream="s")
+
+        def end_it(rows: object) -> None:
+            admin.execute("SELECT pg_terminate_backend(%s)", (first.info.backend_pid,))
+            other = Outbox(second, "outbox", store, stream="s")
+            wait_until(other.forward)
+
+        monkeypatch.setattr(slow, "_check_ids", end_it)
+        with pytest.raises(psycopg.Error):
+            slow.forward()
+        admin.execute("DROP TABLE outbox")
+    assert store.xlen("s") == 1
+
+
 def test_the_example_forwards_each_row_once(
     tmp_path: Path,
     conninfo: str,

@@ -20,6 +20,7 @@ table is refused.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -119,6 +120,8 @@ class Outbox:
             raise ArgumentError(f"the database has no table {self._table!r}")
         cursor = self._connection.execute(f"PRAGMA table_info({self._table})")
         kinds = {one[1]: str(one[2]).upper() for one in cursor.fetchall()}
+        if self._id not in kinds:
+            raise ArgumentError(f"{self._table!r} has no column {self._id!r}; next: `id_column`")
         if kinds.get(self._id) == "INTEGER" and "AUTOINCREMENT" not in str(row[0]).upper():
             raise ArgumentError(
                 f"SQLite gives the numbers of deleted rows of {self._table!r} to new ones; declare "
@@ -130,8 +133,12 @@ class Outbox:
     def forward(self) -> int:
         """Forward the rows that are there, up to `batch`; return how many were appended.
 
+        They are on disk in the store before they are deleted, in each sync mode. Those before a row
+        that cannot be put are forwarded; the next call raises its error.
+
         Raises:
-            ArgumentError: the connection has a transaction open, which is not this object's.
+            ArgumentError: the connection has a transaction open, which is not this object's; or two
+                rows have one ID, or one has NULL. Nothing was deleted.
         """
         return self._forward()[1]
 
@@ -140,17 +147,17 @@ class Outbox:
 
         The others were appended by a forwarder that died before it deleted them.
         """
-        self._forget_left()
         if self._is_sqlite and self._connection.in_transaction:
             raise ArgumentError("the connection has a transaction open; give the outbox its own")
+        self._forget_left()
         cursor = self._connection.cursor()
         try:
             rows = self._select(cursor)
-            fresh = self._append(rows) if rows else 0
+            fresh = 0
             if rows:
-                marks = ", ".join([self._mark] * len(rows))
-                ids = tuple(row[self._id] for row in rows)
-                cursor.execute(f"DELETE FROM {self._table} WHERE {self._id} IN ({marks})", ids)
+                self._check_ids(rows)
+                fresh = self._append(cursor, rows)
+                self._delete(cursor, rows)
             self._connection.commit()
         except BaseException:
             self._connection.rollback()
@@ -193,17 +200,52 @@ class Outbox:
         names = [one[0] for one in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def _append(self, rows: list[Row]) -> int:
-        fresh = 0
-        with self._store.transaction() as outer:
-            txn = outer.as_bytes()
-            for row in rows:
-                key = _key(row[self._id])
-                if txn.row_get(self._space, key) is None:
-                    txn.row_put(self._space, key, b"")
-                    self._append_row(txn, row)
-                    fresh += 1
-        return fresh
+    def _check_ids(self, rows: list[Row]) -> None:
+        """Raise ArgumentError for rows that cannot be told apart."""
+        ids = [row[self._id] for row in rows]
+        if None in ids or len({_key(one) for one in ids}) < len(ids):
+            wrong = next((one for one in ids if one is None or ids.count(one) > 1), ids[0])
+            raise ArgumentError(
+                f"a row of {self._table!r} has {wrong!r} in {self._id!r}, and each needs a value "
+                "of its own; next: correct or delete it"
+            )
+
+    def _append(self, cursor: Any, rows: list[Row]) -> int:
+        """Append rows; return how many were not there. If one cannot be, it leaves `rows` with all
+        after it, unless it is the first: a queue with a limit may never have room for all of them.
+        """
+        while True:
+            done = fresh = 0
+            try:
+                # On disk, since the rows are deleted next.
+                with self._store.transaction(sync="commit") as outer:
+                    if not self._is_sqlite:
+                        # The server may have ended this session, with its locks, while the store
+                        # was another's. Who then got the rows has forwarded and forgotten them.
+                        cursor.execute("SELECT 1")
+                    txn = outer.as_bytes()
+                    for row in rows:
+                        key = _key(row[self._id])
+                        if txn.row_get(self._space, key) is None:
+                            self._append_row(txn, row)
+                            txn.row_put(self._space, key, b"")
+                            fresh += 1
+                        done += 1
+                return fresh
+            except Exception:
+                if done in (0, len(rows)):  # all: what the commit raises is no row's
+                    raise
+                del rows[done:]
+
+    def _delete(self, cursor: Any, rows: list[Row]) -> None:
+        marks = ", ".join([self._mark] * len(rows))
+        ids = tuple(row[self._id] for row in rows)
+        cursor.execute(f"DELETE FROM {self._table} WHERE {self._id} IN ({marks})", ids)
+        if 0 <= cursor.rowcount != len(rows):
+            raise ArgumentError(
+                f"{len(rows)} rows of {self._table!r} were forwarded, and {cursor.rowcount} have "
+                f"their IDs, {self._id!r}; next: give each row a value of its own"
+            )
 
     def _append_row(self, txn: Transaction[bytes], row: Row) -> None:
         if self._put is not None:
@@ -249,10 +291,16 @@ def commits_each_statement(connection: Any) -> bool:
 
 
 def _key(row_id: object) -> bytes:
+    if isinstance(row_id, (bytearray, memoryview)):  # whose text is not their value
+        row_id = bytes(row_id)
     return _SEEN + short(f"{type(row_id).__name__}:{row_id}".encode())
 
 
 def _text(value: Any) -> bytes | str | int | float:
     if isinstance(value, bool):
         return int(value)
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, (dict, list)):  # a column of JSON, as drivers decode it
+        return json.dumps(value, ensure_ascii=False, default=str)
     return value if isinstance(value, (bytes, str, int, float)) else str(value)
