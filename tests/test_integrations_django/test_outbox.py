@@ -120,7 +120,8 @@ def test_a_task_that_cannot_be_put_is_refused_where_it_is_enqueued(
 
 
 @pytest.mark.parametrize(
-    "change", [{"queue": "mail:high"}, {"run_after": "soon"}, {"headers": {"a": 1}}]
+    "change",
+    [{"queue": "mail:high"}, {"run_after": "soon"}, {"headers": {"a": 1}}, {"task": None}],
 )
 def test_a_row_that_cannot_be_put_ends_the_forwarder_and_is_named(
     outbox_backend: Any, change: dict[str, Any]
@@ -234,8 +235,10 @@ def test_wrong_rows_and_fields_are_refused(backend: Any, database: None) -> None
         with pytest.raises(ArgumentError):
             append(stream, fields)  # type: ignore[arg-type]
     row = OutboxRow.objects.create(stream="s", payload="[1]")
-    with pytest.raises(CommandError, match=f"row {row.pk} of the outbox"):
-        forward()
+    for payload in ("[1]", "[" * 100_000):
+        OutboxRow.objects.update(payload=payload)
+        with pytest.raises(CommandError, match=f"row {row.pk} of the outbox"):
+            forward()
     row.stream = ""
     row.save()
     with pytest.raises(CommandError, match="is not a task"):

@@ -23,6 +23,7 @@ from patience import thread_of, wait_until
 from postgresql import postgresql
 from streamkeep import ArgumentError, Store
 from streamkeep.integrations.sqlalchemy import Outbox
+from streamkeep.jobs.outbox import Outbox as Forwarder
 
 FORWARDER = Path(__file__).with_name("forwarder.py")
 
@@ -76,6 +77,28 @@ def test_rows_of_a_committed_session_are_forwarded_once(engine: Engine, store: S
         session.delete(session.get_one(Order, 1))
     assert outbox.forward(engine, store, until_idle=True) == 1
     assert skus(store) == ["7", "7"]
+
+
+def test_databases_with_the_same_table_are_forwarded_into_one_store(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forwarder of the first one died when it had appended its rows."""
+
+    def die(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    engines = [create_engine(f"sqlite:///{tmp_path}/{name}.db") for name in ("one", "other")]
+    for engine in engines:
+        Base.metadata.create_all(engine)
+        with engine.begin() as connection:
+            outbox.append(connection, "orders", {"sku": engine.url.database or ""})
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Forwarder, "_delete", die)
+        outbox.forward(engines[0], store, until_idle=True)
+    assert [outbox.forward(one, store, until_idle=True) for one in reversed(engines)] == [1, 0]
+    assert skus(store) == [one.url.database for one in engines]
+    for engine in engines:
+        engine.dispose()
 
 
 def test_a_forwarder_stops_when_it_is_asked(engine: Engine, store: Store) -> None:

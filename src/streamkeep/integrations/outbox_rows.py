@@ -26,7 +26,7 @@ from streamkeep.jobs.outbox import Outbox, Row
 
 log = logging.getLogger("streamkeep.outbox")
 
-COLUMNS: Final = ("stream", "payload")
+MALFORMED: Final = (AttributeError, RecursionError, TypeError, ValueError)  # what payloads raise
 _FULL: Final = (StoreFullError, StreamFullError, QueueFullError, QueueDrainingError)
 Value = str | bytes | int | float
 
@@ -59,7 +59,7 @@ def append_row(store: Store[Any], row: Row) -> None:
     try:
         for name, value in json.loads(row["payload"]).items():
             fields[name] = value if isinstance(value, (int, float)) else from_json(value)
-    except (AttributeError, ValueError) as error:
+    except MALFORMED as error:
         raise wrong_row(row, "an entry", error) from error
     txn = store.open_transaction()
     assert txn is not None
@@ -77,6 +77,18 @@ def wrong_row(row: Row, what: str, error: Exception) -> ArgumentError:
         f"row {row['id']} of the outbox is not {what}: {error!r}; next: correct its payload, or "
         "delete the row"
     )
+
+
+def name_of(table: str, connection: Any, server: str = "") -> str:
+    """Return the name under which a store remembers the rows of a table.
+
+    It has the database in it: those of other applications have the same tables and numbers.
+
+    Args:
+        server: host, port and name of the database; empty for one of SQLite, which has a path.
+    """
+    file = "" if server else connection.execute("PRAGMA database_list").fetchone()[2]
+    return f"{table}@{server or file}"
 
 
 def forward_until(
@@ -108,14 +120,15 @@ def forward_until(
             connection = connect()
             outbox = make(connection)
             while not stop.is_set():
-                total += outbox.run(stop=stop, once=True)
-                if until_idle:
+                found, fresh = outbox._forward()
+                total += fresh
+                if not found and until_idle:
                     return total
-                stop.wait(pause_s)
+                stop.wait(0 if found else pause_s)
         except transient as error:
             if until_idle:
                 raise
-            log.error("the outbox cannot be read, and is tried again: %s", error)
+            log.error("the outbox cannot be forwarded, and is tried again: %s", error)
             stop.wait(max(pause_s, 1.0))
         finally:
             if connection is not None:

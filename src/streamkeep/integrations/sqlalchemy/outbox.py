@@ -106,7 +106,9 @@ class Outbox:
             every: how long to wait when there is no row: seconds, or a text such as "1s".
             until_idle: end when there is no row, and raise errors.
         """
-        dialect = engine.dialect
+        dialect, url = engine.dialect, engine.url
+        host = url.host or url.query.get("host", "")  # the query has a socket
+        server = "" if dialect.name == "sqlite" else f"{host}:{url.port or ''}/{url.database}"
         table = dialect.identifier_preparer.format_table(self.table)  # in quotes if it needs them
 
         def connect() -> Any:
@@ -124,7 +126,7 @@ class Outbox:
                 table,
                 store,
                 put=lambda row: outbox_rows.append_row(store, row),
-                name=self.table.fullname,
+                name=outbox_rows.name_of(self.table.fullname, connection, server),
             )
 
         return outbox_rows.forward_until(

@@ -18,7 +18,13 @@ from streamkeep.integrations.django.backend import StreamkeepBackend, backend_na
 from streamkeep.integrations.django.outbox.models import OutboxRow
 from streamkeep.integrations.django.records import decode
 from streamkeep.integrations.django.results import aware
-from streamkeep.integrations.outbox_rows import append_row, forward_until, wrong_row
+from streamkeep.integrations.outbox_rows import (
+    MALFORMED,
+    append_row,
+    forward_until,
+    name_of,
+    wrong_row,
+)
 from streamkeep.jobs import PayloadError
 from streamkeep.jobs.outbox import Outbox, Row
 
@@ -58,6 +64,9 @@ class Command(BaseCommand):
             raise CommandError(f"DATABASES has no database {alias!r}; it has {known}")
         database = connections[alias]
         store = backend.queue("default").store
+        given = database.settings_dict
+        where = f"{given['HOST']}:{given['PORT']}/{given['NAME']}"
+        server = "" if database.vendor == "sqlite" else where
 
         def put(row: Row) -> None:
             if row["stream"]:
@@ -67,7 +76,7 @@ class Command(BaseCommand):
 
         def make(connection: Any) -> Outbox:
             table = OutboxRow._meta.db_table
-            name = f"{table}@{alias}"
+            name = name_of(table, connection, server)
             return Outbox(connection, table, store, put=put, name=name)
 
         def connect() -> Any:
@@ -105,7 +114,7 @@ def put_task(backend: StreamkeepBackend, row: Row) -> None:
         at = None if moment is None else aware(moment)
         own = backend_named(record.backend)
         enqueue = own.queue(record.queue).prepare(result_id, record, at, headers)
-    except (CommandError, KeyError, PayloadError, TypeError, ValueError) as error:
+    except (*MALFORMED, CommandError, KeyError, PayloadError) as error:
         raise wrong_row(row, "a task", error) from error
     if not own.keeps_in(backend.path):  # two stores have no transaction in common
         raise ArgumentError(
