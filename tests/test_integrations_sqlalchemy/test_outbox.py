@@ -101,6 +101,23 @@ def test_databases_with_the_same_table_are_forwarded_into_one_store(
         engine.dispose()
 
 
+def test_a_forwarder_waits_for_a_connection_of_a_pool_that_has_none(
+    tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    busy = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.01)
+    Base.metadata.create_all(busy)
+    stop = threading.Event()
+    with busy.begin() as connection:
+        outbox.append(connection, "orders", {"sku": "7"})
+        thread = thread_of(lambda: outbox.forward(busy, store, every="1ms", stop=stop))
+        wait_until(lambda: "is tried again" in caplog.text)
+    wait_until(lambda: store.exists("orders"))
+    stop.set()
+    thread.join()
+    busy.dispose()
+
+
 def test_a_forwarder_stops_when_it_is_asked(engine: Engine, store: Store) -> None:
     stop = threading.Event()
     thread = thread_of(lambda: outbox.forward(engine, store, every="1ms", stop=stop))

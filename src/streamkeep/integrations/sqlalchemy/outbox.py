@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, Text, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, TimeoutError
 from sqlalchemy.orm import Session
 
 from streamkeep.engine.api.store import Store
@@ -133,7 +133,7 @@ class Outbox:
             stop or threading.Event(),
             connect,
             make,
-            (dialect.loaded_dbapi.Error, DBAPIError),
+            (dialect.loaded_dbapi.Error, DBAPIError, TimeoutError),  # no connection is free
             every=every,
             until_idle=until_idle,
         )
