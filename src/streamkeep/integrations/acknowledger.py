@@ -24,7 +24,8 @@ class Acknowledger:
     """Ends jobs that were acknowledged, many in one commit.
 
     While the store cannot commit, for example because the disk is full, the jobs wait here: they
-    stay pending with this process, and no other one runs them as long as it lives.
+    stay pending with this process, and no other one runs them as long as it lives. That is so after
+    `close`, too: a framework closes a channel because of such an error, and opens another.
     """
 
     def __init__(self) -> None:
@@ -32,48 +33,53 @@ class Acknowledger:
         self._waiting: deque[Job] = deque()
         self._closed = False
         self._failing = False
+        self._refused = False  # by the store, since this was closed
         self._thread: threading.Thread | None = None
 
     def add(self, job: Job) -> None:
         """Acknowledge a message: soon, or before this returns if the channel is closed."""
-        with self._condition:
-            if not self._closed:
+        left = self._end([job]) if self._closed else [job]
+        if left:
+            with self._condition:
+                self._waiting.extend(left)
                 if self._thread is None:
                     self._thread = threading.Thread(
                         target=self._run, name="streamkeep-ack", daemon=True
                     )
                     self._thread.start()
-                self._waiting.append(job)
                 self._condition.notify_all()
-                return
-        self._end([job])
 
     def close(self) -> None:
-        """Commit all that was acknowledged, and end the thread."""
+        """Commit all that was acknowledged, and end the thread, once the store can."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+            self._condition.wait_for(lambda: self._thread is None or self._refused)
+            if self._waiting:
+                log.error(
+                    "%d acknowledged messages wait for the store; they run again if this process "
+                    "ends before it can",
+                    len(self._waiting),
+                )
 
     def _run(self) -> None:
         while True:
             with self._condition:
                 if self._failing:
-                    self._condition.wait_for(lambda: self._closed, _AGAIN_S)
+                    self._condition.wait_for(lambda: self._closed and not self._refused, _AGAIN_S)
                 self._condition.wait_for(lambda: self._waiting or self._closed)
                 if not self._waiting:
+                    self._thread = None
+                    self._condition.notify_all()
                     return
                 jobs = list(self._waiting)
                 self._waiting.clear()
                 last = self._closed
             left = self._end(jobs)
-            if left and last:
-                log.error("%d acknowledged messages run again: the store is closed", len(left))
-                return
             with self._condition:
-                self._failing = bool(left)
+                self._failing, self._refused = bool(left), last and bool(left)
                 self._waiting.extendleft(reversed(left))
+                self._condition.notify_all()
 
     def _end(self, jobs: list[Job]) -> list[Job]:
         """End jobs, those of one queue in one transaction; return those that the store kept."""
