@@ -1,14 +1,57 @@
-"""A program that forwards an outbox until it is killed: URL of the database, path of the store."""
+"""A program that forks forwarders of an outbox, to be killed; see `fork_server`.
+
+They also die, or get an error of the database, between the steps of a batch.
+"""
 
 from __future__ import annotations
 
-import sys
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import MetaData, create_engine
 
 import streamkeep
+from fork_server import serve
+from stopped import die
 from streamkeep.integrations.sqlalchemy import Outbox
+from streamkeep.jobs import outbox
+
+STEPS = ("_select", "_append", "_delete", "_forget")
+
+
+@dataclass
+class Wanted:
+    """A forwarder of a database into a store; what it prints is appended to `errors`."""
+
+    url: str
+    path: str
+    errors: str
+    seed: int
+
+
+def run(asked: dict[str, Any]) -> None:
+    wanted = Wanted(**asked)
+    engine, rng = create_engine(wanted.url), random.Random(wanted.seed)
+
+    def disturbed(step: Callable[..., Any]) -> Callable[..., Any]:
+        def then(*args: Any) -> Any:
+            found = step(*args)
+            chance = rng.random()
+            if chance < 0.07:
+                die()
+            if chance < 0.08:
+                raise engine.dialect.loaded_dbapi.OperationalError("the connection was cut")
+            return found
+
+        return then
+
+    for name in STEPS:
+        setattr(outbox.Outbox, name, disturbed(getattr(outbox.Outbox, name)))
+    with streamkeep.open(wanted.path) as store:
+        Outbox(MetaData()).forward(engine, store, every="5ms")
+
 
 if __name__ == "__main__":
-    with streamkeep.open(sys.argv[2]) as store:
-        Outbox(MetaData()).forward(create_engine(sys.argv[1]), store, every="10ms")
+    serve(run, lambda asked: str(asked["errors"]))

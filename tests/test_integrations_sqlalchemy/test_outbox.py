@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import random
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,14 +13,11 @@ pytest.importorskip("sqlalchemy", reason="the extra `sqlalchemy` is not installe
 from sqlalchemy import Engine, MetaData, create_engine, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-import streamkeep
 from patience import thread_of, wait_until
 from postgresql import postgresql
 from streamkeep import ArgumentError, Store
 from streamkeep.integrations.sqlalchemy import Outbox
 from streamkeep.jobs.outbox import Outbox as Forwarder
-
-FORWARDER = Path(__file__).with_name("forwarder.py")
 
 
 class Base(DeclarativeBase):
@@ -196,77 +188,3 @@ def test_wrong_arguments_are_refused(engine: Engine) -> None:
         for stream, fields in (("", {"a": "b"}), ("s", {}), ("s", {"a": object()})):
             with pytest.raises(ArgumentError):
                 outbox.append(session, stream, fields)  # type: ignore[arg-type]
-
-
-# --- kills --------------------------------------------------------------------------------------
-
-
-def run_with_kills(url: str, path: Path, seconds: float) -> tuple[int, int]:
-    """Write rows while two forwarders are killed again and again; return rows and kills."""
-    engine = create_engine(url)
-    Base.metadata.create_all(engine)
-    forwarders: list[subprocess.Popen[bytes]] = []
-
-    def start() -> None:
-        forwarders.append(subprocess.Popen([sys.executable, str(FORWARDER), url, str(path)]))
-
-    written = kills = 0
-    deadline = time.monotonic() + seconds
-    start()
-    start()
-    with streamkeep.open(path) as store:
-        while time.monotonic() < deadline or kills < 5:
-            for _ in range(random.randint(1, 40)):
-                with Session(engine) as session:
-                    session.add(Order(sku=str(written)))
-                    session.flush()
-                    if random.random() < 0.2:
-                        session.rollback()
-                    else:
-                        session.commit()
-                        written += 1
-            time.sleep(random.expovariate(10))
-            if random.random() < 0.3:
-                forwarders[0].kill()
-                forwarders.pop(0).wait()
-                kills += 1
-                start()
-        wait_until(lambda: store.exists("orders") and store.xlen("orders") >= written)
-        for one in forwarders:
-            one.kill()
-            one.wait()
-
-        def is_forgotten() -> bool:
-            """Rows that the session of a killed forwarder still locks are not there for others."""
-            assert outbox.forward(engine, store, until_idle=True) == 0
-            return store.row_range("outbox:streamkeep_outbox") == []
-
-        wait_until(is_forgotten)
-        assert sorted(skus(store), key=int) == [str(number) for number in range(written)]
-    engine.dispose()
-    return written, kills
-
-
-@pytest.mark.slow
-@pytest.mark.crash
-def test_every_row_of_sqlite_is_forwarded_once_though_forwarders_are_killed(
-    tmp_path: Path, record_property: Callable[[str, Any], None]
-) -> None:
-    rows, kills = run_with_kills(f"sqlite:///{tmp_path}/shop.db?timeout=60", tmp_path / "s", 60)
-    record_property("rows", rows)
-    assert rows > 10
-    assert kills >= 5
-
-
-@pytest.mark.slow
-@pytest.mark.crash
-def test_every_row_of_postgresql_is_forwarded_once_though_forwarders_are_killed(
-    tmp_path: Path, record_property: Callable[[str, Any], None]
-) -> None:
-    pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
-    with postgresql() as socket:
-        url = f"postgresql+psycopg://postgres@/postgres?host={socket}"
-        rows, kills = run_with_kills(url, tmp_path / "s", 60)
-    record_property("rows", rows)
-    assert rows > 10
-    assert kills >= 5

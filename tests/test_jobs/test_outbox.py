@@ -73,30 +73,6 @@ def test_rows_are_forwarded_once_in_order(store: Store, database: Connection) ->
     assert (left, store.row_range("outbox:outbox")) == (0, [])
 
 
-@pytest.mark.parametrize("step", ["cursor", "commit", "store", "forget"])
-def test_a_forwarder_that_dies_at_any_step_doubles_and_loses_nothing(
-    store: Store, database: Connection, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    def cut(*args: object) -> None:
-        raise Cut
-
-    insert(database, "a", "b")
-    outbox = Outbox(database, "outbox", store, stream="mails")
-    with monkeypatch.context() as patch, pytest.raises(Cut):
-        if step in ("store", "forget"):
-            patch.setattr(outbox, "_append_row" if step == "store" else "_forget", cut)
-        else:
-            database.dies_at = step
-        outbox.forward()
-    database.real.rollback()
-    insert(database, "c")
-    again = Outbox(database, "outbox", store, stream="mails")
-    again.run(once=True)
-    assert forwarded(store) == [b"a", b"b", b"c"]
-    again.forward()
-    assert not store.row_range("outbox:outbox")
-
-
 def test_rows_that_a_dead_forwarder_appended_hide_none_after_them(
     store: Store, database: Connection
 ) -> None:
