@@ -72,35 +72,6 @@ def test_messages_are_consumed_acknowledged_and_gone(connection: Connection, url
         connection.drain_events(timeout=0.01)
 
 
-def test_the_room_of_a_consumer_bounds_what_it_takes(connection: Connection, url: str) -> None:
-    publish(connection, *range(5))
-    inbox = Inbox(connection, prefetch=2)
-    inbox.wait(2)
-    with pytest.raises(socket.timeout):
-        connection.drain_events(timeout=0.02)
-    assert jobs_of(url).stats().waiting == 3
-    inbox.messages[0].ack()
-    inbox.wait(3)
-    assert jobs_of(url).stats().waiting == 2
-    inbox.close()
-    assert inbox.messages[1].acknowledged is False
-
-
-def test_what_was_not_acknowledged_goes_back_when_the_channel_is_closed(
-    connection: Connection, url: str
-) -> None:
-    publish(connection, 1, 2)
-    first = Inbox(connection)
-    first.wait(2)
-    first.messages[0].ack()
-    first.close()
-    second = Inbox(connection)
-    assert second.wait(1) == [2]
-    second.messages[0].ack()
-    second.close()
-    assert jobs_of(url).stats().done == 2
-
-
 def test_a_message_whose_worker_died_is_marked_as_redelivered(url: str) -> None:
     with Connection(url) as connection:
         publish(connection, 1)
@@ -181,16 +152,6 @@ def test_the_second_url_of_a_failover_is_a_store(url: str) -> None:
     with Connection(["streamkeep:////proc/none", url]) as connection:
         publish(connection, 1)
     assert jobs_of(url).stats().waiting == 1
-
-
-def test_a_purge_leaves_what_a_worker_has(connection: Connection, url: str) -> None:
-    publish(connection, *range(3))
-    inbox = Inbox(connection, prefetch=1)
-    inbox.wait(1)
-    assert tasks()(connection.channel()).purge() == 2
-    inbox.messages[0].ack()
-    inbox.close()
-    assert jobs_of(url).stats().done == 1
 
 
 def test_a_purge_removes_what_a_worker_gave_back(connection: Connection, url: str) -> None:

@@ -19,7 +19,6 @@ from dramatiq.errors import QueueNotFound
 from dramatiq.results import ResultMissing, Results, ResultTimeout
 
 from patience import PATIENCE_S, wait_until
-from stopped import child_of, status_of
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
 from streamkeep.jobs.putting import put_all
@@ -113,29 +112,6 @@ def test_priorities_of_the_store(broker: StreamkeepBroker) -> None:
     consumer.close()
 
 
-def test_a_consumer_takes_what_it_may_have_and_returns_the_rest(broker: StreamkeepBroker) -> None:
-    work = actor_of(broker, print)
-    for number in range(4):
-        work.send(number)
-    consumer = broker.consume("default", prefetch=2, timeout=0)
-    first, second = next(consumer), next(consumer)
-    assert first is not None
-    assert second is not None
-    assert next(consumer) is None
-    consumer.ack(first)
-    third = next(consumer)
-    assert third is not None
-    consumer.nack(third)
-    consumer.requeue([second])
-    assert next(consumer) is not None
-    # A thread of the broker acknowledges the first.
-    wait_until(lambda: broker.queue().stats().running == 2)
-    consumer.close()  # returns the one that was taken with it
-    assert broker.queue().stats().running == 1
-    stats = broker.queue().stats()
-    assert (stats.done, stats.failed) == (1, 1)
-
-
 class Mute(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -213,16 +189,6 @@ def test_what_dramatiq_cannot_read_becomes_a_dead_letter(broker: StreamkeepBroke
     assert broker.queue().stats().failed == 1
     assert broker.queue().stats().parked == 1  # it has no actor
     consumer.close()
-
-
-def test_a_forked_child_sends_with_the_broker_that_its_parent_has_used(
-    broker: StreamkeepBroker,
-) -> None:
-    work = actor_of(broker, print)
-    work.send(1)
-    assert status_of(child_of(lambda: work.send(2))) == 0
-    work.send(3)
-    assert broker.queue().stats().waiting == 3
 
 
 def test_results_are_missing_late_and_expire(broker: StreamkeepBroker, worker: Worker) -> None:

@@ -21,7 +21,6 @@ from taskiq.depends.progress_tracker import TaskProgress, TaskState
 
 import streamkeep
 from patience import PATIENCE_S
-from stopped import child_of, status_of
 from streamkeep.format.core.errors import ArgumentError, CorruptionError, StoreFullError
 from streamkeep.integrations.taskiq import (
     ResultIsMissingError,
@@ -195,15 +194,6 @@ def test_a_listener_that_is_cancelled_leaves_nothing_taken(tmp_path: Path) -> No
             assert await numbers(broker, 1) == [1]
 
     run(work())
-
-
-def test_a_forked_child_sends_with_the_broker_that_its_parent_has_used(tmp_path: Path) -> None:
-    broker = StreamkeepBroker(tmp_path / "s")
-    run(broker.kick(message(1)))
-    assert status_of(child_of(lambda: run(broker.kick(message(2))))) == 0
-    run(broker.kick(message(3)))
-    assert broker.queue().stats().waiting == 3
-    broker.queue().close()
 
 
 def test_labels_say_when_where_and_in_which_order(tmp_path: Path) -> None:
