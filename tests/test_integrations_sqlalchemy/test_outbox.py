@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,25 @@ def test_a_forwarder_goes_on_after_an_error_of_the_database(
     assert outbox.forward(broken, store, every="1ms", stop=stop) == 0
     thread.join()
     assert "is tried again" in caplog.text
+
+
+class Modern(sqlite3.Connection):
+    """A connection as Python 3.12 has it with `autocommit=False`."""
+
+    autocommit: bool | int = False
+
+
+Modern.__module__ = "sqlite3"
+
+
+def test_rows_of_an_engine_that_begins_by_itself_are_forwarded(
+    engine: Engine, store: Store
+) -> None:
+    begins = create_engine(engine.url, connect_args={"factory": Modern})
+    with begins.begin() as connection:
+        outbox.append(connection, "orders", {"sku": "7"})
+    assert outbox.forward(begins, store, until_idle=True) == 1
+    begins.dispose()
 
 
 @pytest.mark.parametrize("name", ["Outbox", "order"])

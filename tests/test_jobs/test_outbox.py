@@ -34,6 +34,8 @@ class Connection:
         self.real = real
         self.dies_at = ""
 
+    autocommit: bool
+
     def __getattr__(self, name: str) -> Any:
         if name == self.dies_at:
             self.dies_at = ""
@@ -182,6 +184,10 @@ def test_what_would_lose_rows_is_refused(store: Store, database: Connection) -> 
     ):
         with pytest.raises(ArgumentError, match=problem):
             Outbox(database, table, store, **options)
+    database.autocommit = False  # as Python 3.12 has it
+    with pytest.raises(ArgumentError, match="transaction open at any time"):
+        Outbox(database, "outbox", store, stream="s")
+    del database.autocommit
     outbox = Outbox(database, "outbox", store, stream="s", columns=["payload", "note"])
     database.real.execute("INSERT INTO outbox (payload) VALUES ('x')")
     store.row_put("outbox:outbox", b"id:left", b"")

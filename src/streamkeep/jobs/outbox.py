@@ -110,7 +110,15 @@ class Outbox:
             self._check_sqlite()
 
     def _check_sqlite(self) -> None:
-        """Raise ArgumentError for a table that uses the numbers of deleted rows again."""
+        """Raise ArgumentError for a table that uses the numbers of deleted rows again.
+
+        Also for a connection that begins each transaction itself, before it locks a row.
+        """
+        if getattr(self._connection, "autocommit", None) is False:
+            raise ArgumentError(
+                "the connection has a transaction open at any time (autocommit=False); next: give "
+                "the outbox one that was opened without `autocommit`"
+            )
         cursor = self._connection.execute(
             "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?",
             (_QUOTES.sub(r"\2", self._table),),

@@ -118,6 +118,9 @@ class Outbox:
             if commits_each_statement(connection):  # which is what the application wants of its own
                 level: Any = dialect.default_isolation_level  # which the first connection sets
                 dialect.set_isolation_level(connection, level)
+            if dialect.name == "sqlite" and getattr(connection, "autocommit", None) is False:
+                connection.autocommit = -1  # the outbox begins: sqlite3.LEGACY_TRANSACTION_CONTROL
+                connection.rollback()
             return connection
 
         def make(connection: Any) -> Forwarder:
