@@ -205,6 +205,7 @@ def test_wrong_arguments_are_refused(engine: Engine) -> None:
     with pytest.raises(ArgumentError):
         outbox.follow(Order, "orders", lambda one: {}, changes=("inserted",))  # type: ignore[arg-type]
     with Session(engine) as session:
-        for stream, fields in (("", {"a": "b"}), ("s", {}), ("s", {"a": object()})):
+        wrong = {}, {"a": object()}, {"a": "\ud800"}, {"\ud800": 1}, {b"a": "b"}
+        for stream, fields in (("", {"a": "b"}), *(("s", one) for one in wrong)):
             with pytest.raises(ArgumentError):
                 outbox.append(session, stream, fields)  # type: ignore[arg-type]

@@ -35,12 +35,15 @@ def encode_fields(fields: Mapping[str, Value]) -> str:
     """Return the fields of an entry as the payload of a row.
 
     Raises:
-        ArgumentError: there is none, or one is neither a text, bytes, nor a number.
+        ArgumentError: there is none, one is neither a text, bytes, nor a number, or a name is no
+            text.
     """
     if not fields:
         raise ArgumentError("an entry needs at least one field")
     members: dict[str, Any] = {}
     for name, value in fields.items():
+        if not isinstance(name, str):
+            raise ArgumentError(f"the name of a field must be a text, not {name!r}")
         if isinstance(value, bytes):
             members[name] = json_bytes(value)
         elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
@@ -50,7 +53,13 @@ def encode_fields(fields: Mapping[str, Value]) -> str:
             )
         else:
             members[name] = value
-    return json.dumps(members, ensure_ascii=False, separators=(",", ":"))
+    payload = json.dumps(members, ensure_ascii=False, separators=(",", ":"))
+    try:
+        payload.encode()
+    except UnicodeEncodeError as error:
+        wrong = error.object[error.start : error.end]
+        raise ArgumentError(f"a field has {wrong!r}, no character; next: give bytes") from None
+    return payload
 
 
 def append_row(store: Store[Any], row: Row) -> None:
