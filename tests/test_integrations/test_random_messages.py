@@ -267,7 +267,7 @@ class World:
             assert found.waiting + found.running + found.delayed + ended == self.sent
             sure = self.ended["ack"], sum(self.ended.values()) - self.ended["ack"]
             assert ended <= sum(sure) + len(self.unsure)
-            return found.done >= sure[0] and found.buried >= sure[1]
+            return bool(found.done >= sure[0] and found.buried >= sure[1])
 
         wait_until(fits)
 

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,7 +206,7 @@ def test_wrong_arguments_are_refused(engine: Engine) -> None:
     with pytest.raises(ArgumentError):
         outbox.follow(Order, "orders", lambda one: {}, changes=("inserted",))  # type: ignore[arg-type]
     with Session(engine) as session:
-        wrong = {}, {"a": object()}, {"a": "\ud800"}, {"\ud800": 1}, {b"a": "b"}
+        wrong: list[Any] = [{}, {"a": object()}, {"a": "\ud800"}, {"\ud800": 1}, {b"a": "b"}]
         for stream, fields in (("", {"a": "b"}), *(("s", one) for one in wrong)):
             with pytest.raises(ArgumentError):
-                outbox.append(session, stream, fields)  # type: ignore[arg-type]
+                outbox.append(session, stream, fields)

@@ -162,7 +162,8 @@ class Database:
         token, before = self.world.next_token(), len(self.errors.read_text())
         with self.engine.begin() as connection:
             wrong = {"stream": "s", "payload": self.world.rng.choice(["[1]", "{", '{"a":null}'])}
-            number = connection.execute(TABLE.insert(), wrong).inserted_primary_key[0]
+            key: Any = connection.execute(TABLE.insert(), wrong).inserted_primary_key
+            number = key[0]
         for place, pid in enumerate(self.pids):
             while (status := self.world.server.wait(pid)) == -signal.SIGKILL:
                 pid = self.start()
