@@ -28,7 +28,7 @@ from streamkeep.integrations.taskiq import (
     StreamkeepResultBackend,
     StreamkeepScheduleSource,
 )
-from streamkeep.jobs.async_queue import AsyncQueue
+from streamkeep.jobs.async_queue import AsyncQueue, atake
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +165,28 @@ def test_an_acknowledgement_waits_for_a_store_that_cannot_take_it(
             await listening.aclose()
 
     run(work())
+
+
+def test_a_listener_goes_on_after_an_error_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streamkeep.integrations.taskiq.broker._AGAIN_S", 0.001)
+    errors: list[Exception] = [StoreFullError("the disk is full"), OSError(errno.EIO, "no disk")]
+
+    async def refuse(*args: Any, **options: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await atake(*args, **options)
+
+    monkeypatch.setattr("streamkeep.integrations.taskiq.broker.atake", refuse)
+
+    async def work() -> None:
+        async with started(tmp_path / "s") as broker:
+            await broker.kick(message(1))
+            assert await numbers(broker, 1) == [1]
+
+    run(work())
+    assert caplog.text.count("cannot take messages") == 2
 
 
 @pytest.mark.slow

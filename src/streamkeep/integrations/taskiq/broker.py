@@ -185,7 +185,14 @@ class StreamkeepBroker(AsyncBroker):
         try:
             while True:
                 if not held:
-                    held.extend(await self._take(store, queues, pace.wanted()))
+                    try:
+                        held.extend(await self._take(store, queues, pace.wanted()))
+                    except StoreClosedError:
+                        raise
+                    except STORE_FAILS as error:  # taskiq would cancel the tasks that run
+                        log.error("cannot take messages: %s; trying again", error)
+                        await asyncio.sleep(_AGAIN_S)
+                        continue
                     pace.took(len(held))
                     if len(held) > 1 and (returning is None or returning.done()):
                         returning = asyncio.create_task(_return_held(held, pace))
