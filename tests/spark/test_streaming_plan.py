@@ -529,6 +529,15 @@ def test_an_offset_of_another_version_is_refused(store: Store[bytes], query: Que
             query().latestOffset(offset, datasource.ReadAllAvailable())
 
 
+def test_a_trim_inside_of_a_node_is_missed_by_a_batch(store: Store[bytes]) -> None:
+    add(store, 1, 90)
+    reader = StreamkeepSource({"path": str(store.path), "subscribe": "s"}).reader(SCHEMA)
+    parts = reader.partitions()
+    store.xtrim("s", maxlen=50, approximate=False)
+    with pytest.raises(DataLossError, match=r"40 of the 90 entries"):
+        rows_in(reader, parts)
+
+
 # --- what others see ------------------------------------------------------------------------------
 
 

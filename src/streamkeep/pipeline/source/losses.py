@@ -30,7 +30,7 @@ from typing import Final
 import xxhash
 
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.node.node import end_ids
 from streamkeep.pipeline.source.slices import Pin, Slice
@@ -83,7 +83,7 @@ def lost_since_plan(txn: Txn, one: Slice | Pin, came: int, whole: int) -> str | 
     if stream is not None and stream.number == one.number and whole >= nodes:
         record = stream.record
         deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
-        if deleted >= one.start:
+        if deleted > MIN_ID and deleted >= one.start:
             return None  # entries of nodes that remain were deleted by ID
     return (
         f"stream {one.key!r}: {entries - came} of the {entries} entries from {one.start} to "
