@@ -210,17 +210,17 @@ def test_trimming_what_was_not_read_is_an_error(
     assert batch(query(failOnDataLoss=False), offset)[0] == [f"{n}-0" for n in range(121, 151)]
 
 
+@pytest.mark.parametrize("source", ["auto", "live"])
 def test_trimming_everything_is_noticed_with_an_empty_stream(
-    store: Store[bytes], query: Query
+    store: Store[bytes], query: Query, source: str
 ) -> None:
     add(store, 1, 10)
-    reader = query()
+    reader = query(source=source)
     _, offset = batch(reader, reader.initialOffset())
     add(store, 11, 5)
     store.xtrim("s", maxlen=0, approximate=False)
-    end = everything(reader, offset)
     with pytest.raises(DataLossError, match=r"5 entries after 10-0 were .* no entry remains"):
-        reader.partitions(offset, end)
+        batch(reader, offset)
 
 
 def test_a_stream_made_again_is_noticed(store: Store[bytes], query: Query) -> None:

@@ -42,8 +42,8 @@ class TriggerStream:
     """One stream in one snapshot, as a streaming query sees it.
 
     Attributes:
-        last: its newest entry. For a read with the archive it is the last generated ID, because the
-            newest entry may already be trimmed and archived.
+        last: its last generated ID, because the newest entry may already be trimmed. For a read of
+            the archive it is the newest entry there.
     """
 
     def __init__(self, txn: Txn, stream: Stream, source: str) -> None:
@@ -51,9 +51,7 @@ class TriggerStream:
         self.number = stream.number
         self.source_nodes = StreamNodes(txn, stream.number, stream, source)
         record = stream.record
-        if source == LIVE:
-            self.last = StreamId(record.last_live_ms, record.last_live_seq)
-        elif source == ARCHIVE:
+        if source == ARCHIVE:
             segment = find_segment(txn, stream.number, *MAX_ID)
             self.last = MIN_ID if segment is None else StreamId(*segment.last_id)
         else:
