@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from streamkeep.arrow.keys import key_text
 from streamkeep.engine.commands import keys
-from streamkeep.engine.tables.manifest import iter_segments
+from streamkeep.engine.tables.manifest import find_segment, iter_segments
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import NoSuchKeyError
@@ -65,11 +65,19 @@ def pin_streams(txn: Txn, options: ReadOptions) -> tuple[Pin, ...]:
 
 
 def pin_stream(txn: Txn, options: ReadOptions, key: bytes, number: int) -> Pin:
+    if options.source == ARCHIVE:  # which grows by what is there already
+        return pin_between(options, key, number, newest_archived(txn, number))
     stream = txn.find_stream(key)
     last = MAX_ID
     if stream is not None and stream.number == number:
         last = StreamId(stream.record.last_ms, stream.record.last_seq)
     return pin_between(options, key, number, last)
+
+
+def newest_archived(txn: Txn, number: int) -> StreamId:
+    """Return the last ID of a stream in the archive; MIN_ID if nothing of it is there."""
+    segment = find_segment(txn, number, *MAX_ID)
+    return MIN_ID if segment is None else StreamId(*segment.last_id)
 
 
 def pin_between(options: ReadOptions, key: bytes, number: int, last: StreamId) -> Pin:

@@ -12,7 +12,6 @@ from math import inf
 from typing import Final
 
 from streamkeep.arrow.keys import key_text
-from streamkeep.engine.tables.manifest import find_segment
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
@@ -20,7 +19,7 @@ from streamkeep.format.node.node import DELETED, live_ids, peek_counts, slots
 from streamkeep.pipeline.options import ARCHIVE, EARLIEST, LATEST, LIVE, TAIL, ReadOptions
 from streamkeep.pipeline.source.losses import ADVICE, DataLossError, WentBackError, node_remains
 from streamkeep.pipeline.source.offsets import BEGINNING, Position, Positions
-from streamkeep.pipeline.source.pins import find_streams
+from streamkeep.pipeline.source.pins import find_streams, newest_archived
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
 
 _ABSENT: Final = {"id": None, "entriesBehind": 0, "secondsBehind": 0, "entriesPlanned": 0}
@@ -52,8 +51,7 @@ class TriggerStream:
         self.source_nodes = StreamNodes(txn, stream.number, stream, source)
         record = stream.record
         if source == ARCHIVE:
-            segment = find_segment(txn, stream.number, *MAX_ID)
-            self.last = MIN_ID if segment is None else StreamId(*segment.last_id)
+            self.last = newest_archived(txn, stream.number)
         else:
             self.last = StreamId(record.last_ms, record.last_seq)
 
