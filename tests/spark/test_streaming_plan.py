@@ -16,6 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.source import triggers
 from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import OffsetError
 from streamkeep.pipeline.source.stores import StreamReplacedError
@@ -552,6 +553,32 @@ def test_a_batch_of_the_archive_has_what_was_there_at_load(
     store.xtrim("s", maxlen=30, approximate=False)
     store.archive()
     assert rows_in(reader) == before
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_what_is_trimmed_while_a_batch_is_planned_is_missed_or_read(
+    store: Store[bytes],
+    query: Query,
+    exported: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add(store, 1, 1000)
+    reader = query(**({"tailExport": tmp_path / "export"} if exported else {}))
+    start = reader.initialOffset()
+    end = everything(reader, start)
+    plain = triggers.check_nothing_trimmed
+
+    def check(*args: Any) -> None:
+        plain(*args)
+        store.xtrim("s", maxlen=100, approximate=False)
+
+    monkeypatch.setattr(triggers, "check_nothing_trimmed", check)
+    if exported:
+        assert len(read(reader, start, end)) == 1000
+    else:
+        with pytest.raises(DataLossError, match=r"900 of the 1000 entries"):
+            read(reader, start, end)
 
 
 # --- what others see ------------------------------------------------------------------------------

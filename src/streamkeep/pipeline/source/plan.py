@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from streamkeep.engine.api.store import Store
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.distribution.packing import pack, partition_bytes
@@ -43,47 +44,50 @@ def pin_now(options: ReadOptions) -> tuple[Pin, ...]:
         )
 
 
-def plan_pins(
-    options: ReadOptions, pins: tuple[Pin, ...], folder: str | None = None
-) -> list[tuple[Slice, ...]]:
-    """Return the partitions of the pinned ranges.
-
-    Args:
-        folder: with `tailExport`, the folder for nodes that executors cannot reach; by default a
-            new one.
-    """
+def plan_pins(options: ReadOptions, pins: tuple[Pin, ...]) -> list[tuple[Slice, ...]]:
+    """Return the partitions of the pinned ranges."""
     if is_folder(options.path):
         segments = list_segments(options.path)
         whole = cut_folder(options.path, segments, pins, None)
         total, entries = sum(one.size_bytes for one in whole), sum(one.entries for one in whole)
         target = target_of(options, total, entries)
         slices = cut_folder(options.path, segments, pins, max(1, target // 8))
-    else:
-        with reading(options.path) as store, store.snapshot() as snapshot:
-            txn = snapshot.txn
-            for pin in pins:
-                check_pin(txn, store.uuid, pin, options)
-            target = target_of(
-                options,
-                sum(
-                    stream_nodes(txn, pin.key, pin.number, options.source).size_bytes(
-                        pin.start, pin.end
-                    )
-                    for pin in pins
-                    if pin.start <= pin.end
-                ),
-                sum(pin.planned.entries for pin in pins if pin.planned is not None),
-            )
-            size = max(1, target // 8)
-            if options.tail_export is None:
-                slices = [one for pin in pins for one in cut_stream(txn, pin, options, size)]
-                parts = packed(slices, target, options)
-                return [tuple(counted(txn, one) for one in part) for part in parts]
-        if options.tail_export is not None:
-            sweep(options.tail_export)
-            folder = folder or new_folder(options.tail_export)
-            slices = cut_exported(options, pins, size, folder)
-            _log.info("entries outside of segments of %s: exported to %s", options.path, folder)
+        return packed(slices, target, options)
+    with reading(options.path) as store, store.snapshot() as snapshot:
+        for pin in pins:
+            check_pin(snapshot.txn, store.uuid, pin, options)
+        return plan_store(store, snapshot.txn, options, pins)
+
+
+def plan_store(
+    store: Store[bytes],
+    txn: Txn,
+    options: ReadOptions,
+    pins: tuple[Pin, ...],
+    folder: str | None = None,
+) -> list[tuple[Slice, ...]]:
+    """Return the partitions of the pinned ranges of a store.
+
+    Args:
+        txn: in which the caller has seen that nothing of the ranges is lost: what is trimmed later
+            is missed by the tasks.
+        folder: with `tailExport`, the folder for nodes that executors cannot reach; by default a
+            new one.
+    """
+    there = [pin for pin in pins if pin.start <= pin.end]
+    nodes = ((stream_nodes(txn, pin.key, pin.number, options.source), pin) for pin in there)
+    total = sum(stream.size_bytes(pin.start, pin.end) for stream, pin in nodes)
+    entries = sum(pin.planned.entries for pin in pins if pin.planned is not None)
+    target = target_of(options, total, entries)
+    size = max(1, target // 8)
+    if options.tail_export is None:
+        slices = [one for pin in pins for one in cut_stream(txn, pin, options, size)]
+        parts = packed(slices, target, options)
+        return [tuple(counted(txn, one) for one in part) for part in parts]
+    sweep(options.tail_export)
+    folder = folder or new_folder(options.tail_export)
+    slices = cut_exported(store, txn, options, pins, size, folder)
+    _log.info("entries outside of segments of %s: exported to %s", options.path, folder)
     return packed(slices, target, options)
 
 

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import NoSuchGroupError
 from streamkeep.pipeline.options import LIVE, ReadOptions
@@ -29,7 +30,7 @@ from streamkeep.pipeline.source import offsets, triggers
 from streamkeep.pipeline.source.losses import DataLossError, new_notes, noted_losses, remove_notes
 from streamkeep.pipeline.source.offsets import Positions
 from streamkeep.pipeline.source.pins import absent_keys
-from streamkeep.pipeline.source.plan import plan_pins
+from streamkeep.pipeline.source.plan import plan_store
 from streamkeep.pipeline.source.reader import SlicePartition, SliceReader
 from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
@@ -167,40 +168,41 @@ class StreamkeepStreamReader(
     # --- one micro-batch --------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
-        pins = self._pins(start, end)
         folder = None
         if self.options.tail_export is not None:
             folder = new_folder(self.options.tail_export)
             self._exports.append((end, folder))
-        parts = plan_pins(self.options, pins, folder)
+        with reading(self.options.path) as store, store.snapshot() as snapshot:
+            pins = self._pins(store.uuid, snapshot.txn, start, end)
+            parts = plan_store(store, snapshot.txn, self.options, pins, folder)
         return [SlicePartition(part, self._notes) for part in parts]
 
-    def _pins(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[Pin, ...]:
+    def _pins(
+        self, store: str, txn: Txn, start: dict[str, Any], end: dict[str, Any]
+    ) -> tuple[Pin, ...]:
         """Return the ranges between two offsets; raise or log if entries in them are lost."""
         was, begins = offsets.decode_offset(start)
         planned, ends = offsets.decode_offset(end)
         pins = []
-        with reading(self.options.path) as store, store.snapshot() as snapshot:
-            txn = snapshot.txn
-            for key, last in ends.items():
-                begin = begins.get(key, offsets.BEGINNING)
-                met = was != planned or begin.number != last.number
-                if met:
-                    begin = offsets.Position(last.number, MIN_ID, 0, next=last.first)
-                stream = txn.find_stream(key)
-                there = stream is not None and stream.number == last.number
-                if not there or store.uuid != planned:
-                    if last.id > begin.id:
-                        self._lose(begin, triggers.batch_gone(key, begin, last))
-                    continue
-                try:
-                    triggers.check_same_stream(txn, key, last)
-                    if not met or last.first is not None:  # else all was lost before it was met
-                        triggers.check_nothing_trimmed(txn, self.options, key, begin)
-                except DataLossError as error:
-                    self._lose(begin, error)
+        for key, last in ends.items():
+            begin = begins.get(key, offsets.BEGINNING)
+            met = was != planned or begin.number != last.number
+            if met:
+                begin = offsets.Position(last.number, MIN_ID, 0, next=last.first)
+            stream = txn.find_stream(key)
+            there = stream is not None and stream.number == last.number
+            if not there or store != planned:
                 if last.id > begin.id:
-                    pins.append(Pin(key, last.number, begin.id.next(), last.id, planned))
+                    self._lose(begin, triggers.batch_gone(key, begin, last))
+                continue
+            try:
+                triggers.check_same_stream(txn, key, last)
+                if not met or last.first is not None:  # else all was lost before it was met
+                    triggers.check_nothing_trimmed(txn, self.options, key, begin)
+            except DataLossError as error:
+                self._lose(begin, error)
+            if last.id > begin.id:
+                pins.append(Pin(key, last.number, begin.id.next(), last.id, planned))
         return tuple(pins)
 
     # --- after a micro-batch ----------------------------------------------------------------

@@ -22,6 +22,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.system.clock import Clock
@@ -33,7 +34,7 @@ from streamkeep.format.segment.writer import SegmentWriter
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions
 from streamkeep.pipeline.source.segment_folder import cut_segment
 from streamkeep.pipeline.source.slices import Pin, Slice
-from streamkeep.pipeline.source.stores import open_segment, reading, stream_nodes
+from streamkeep.pipeline.source.stores import open_segment, stream_nodes
 from streamkeep.pipeline.storage import places
 
 _EPOCH: Final = 1  # for nodes that no commit wrote
@@ -41,9 +42,14 @@ _PIECE_BYTES: Final = 8 << 20
 
 
 def cut_exported(
-    options: ReadOptions, pins: tuple[Pin, ...], slice_bytes: int, folder: str
+    store: Store[bytes],
+    txn: Txn,
+    options: ReadOptions,
+    pins: tuple[Pin, ...],
+    slice_bytes: int,
+    folder: str,
 ) -> list[Slice]:
-    """Return the pinned ranges as slices of files.
+    """Return the pinned ranges as slices of files, with what a snapshot of the store has.
 
     Args:
         folder: gets what executors cannot reach otherwise.
@@ -51,28 +57,27 @@ def cut_exported(
     slices: list[Slice] = []
     places.check(folder)
     archive = str(Path(options.path) / "archive")
-    with reading(options.path) as store, store.snapshot() as snapshot:
-        setting = store.remote_archive()
-        for pin in pins:
-            if pin.start > pin.end:
-                continue
-            if options.source != LIVE:
-                for record in overlapping(snapshot.txn, pin.number, pin.start, pin.end):
-                    if setting is None:
-                        slices += _cut_file(archive, record.path, pin, slice_bytes)
-                    elif _copied(store.segment_path(record), folder, record.path):
-                        slices += _cut_file(folder, record.path, pin, slice_bytes)
-                    else:
-                        published = RemoteArchive(open_objects(setting.uri), store.uuid)
-                        segment = published.segment(record)
-                        slices += [
-                            replace(one, store=store.uuid, path=setting.uri, record=record)
-                            for one in cut_segment(segment, pin, slice_bytes)
-                        ]
-            if options.source != ARCHIVE:
-                path = _write_tail(snapshot.txn, options, pin, store.uuid, folder)
-                if path is not None:
-                    slices += _cut_file(folder, path, pin, slice_bytes)
+    setting = store.remote_archive()
+    for pin in pins:
+        if pin.start > pin.end:
+            continue
+        if options.source != LIVE:
+            for record in overlapping(txn, pin.number, pin.start, pin.end):
+                if setting is None:
+                    slices += _cut_file(archive, record.path, pin, slice_bytes)
+                elif _copied(store.segment_path(record), folder, record.path):
+                    slices += _cut_file(folder, record.path, pin, slice_bytes)
+                else:
+                    published = RemoteArchive(open_objects(setting.uri), store.uuid)
+                    segment = published.segment(record)
+                    slices += [
+                        replace(one, store=store.uuid, path=setting.uri, record=record)
+                        for one in cut_segment(segment, pin, slice_bytes)
+                    ]
+        if options.source != ARCHIVE:
+            path = _write_tail(txn, options, pin, store.uuid, folder)
+            if path is not None:
+                slices += _cut_file(folder, path, pin, slice_bytes)
     return sorted(slices, key=lambda one: (one.key, one.number, one.start))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.txn.read_txn import Txn
@@ -81,12 +82,12 @@ def plan_live(
                 for one in late.get(number, ()):
                     last = min(one.last_id, was.end)
                     pin = Pin(key, number, one.first_id, last, member.store)
-                    mine += [replace(new, late=True) for new in _cut(txn, pin, how, folder)]
+                    mine += [replace(new, late=True) for new in _cut(store, txn, pin, how, folder)]
                 if end > was.end:
                     pin = pin_between(options, key, number, end)
                     start = max(pin.start, was.end.next())
                     pin = replace(pin, start=start, store=member.store)
-                    mine += _cut(txn, pin, how, folder)
+                    mine += _cut(store, txn, pin, how, folder)
             except StreamkeepError as error:
                 if problems is None:
                     raise
@@ -115,9 +116,11 @@ def plan_live(
     return pieces, positions
 
 
-def _cut(txn: Txn, pin: Pin, options: ReadOptions, folder: str | None) -> list[Slice]:
+def _cut(
+    store: Store[bytes], txn: Txn, pin: Pin, options: ReadOptions, folder: str | None
+) -> list[Slice]:
     if folder is not None:
-        return cut_exported(options, (pin,), SLICE_BYTES, folder)
+        return cut_exported(store, txn, options, (pin,), SLICE_BYTES, folder)
     return [counted(txn, one) for one in cut_stream(txn, pin, options, SLICE_BYTES)]
 
 
