@@ -581,6 +581,41 @@ def test_what_is_trimmed_while_a_batch_is_planned_is_missed_or_read(
             read(reader, start, end)
 
 
+@pytest.mark.parametrize("now", [False, True])  # a query that ends at what was there
+def test_a_stream_that_is_renamed_is_read_on_under_its_new_key(
+    store: Store[bytes], query: Query, now: bool
+) -> None:
+    expected = add(store, 1, 12)
+    options = {"path": str(store.path), "subscribe": "s"}
+    loaded = StreamkeepSource(options).reader(SCHEMA)
+    reader = query(subscribePattern="[st]", maxEntriesPerTrigger=4)
+    if now:
+        reader.prepareForTriggerAvailableNow()
+    offset, found = reader.initialOffset(), list[str]()
+    for _ in range(4):
+        end = through_spark(reader.latestOffset(offset, reader.getDefaultReadLimit()))
+        store.rename("s", "t")
+        parts = reader.partitions(offset, end)
+        store.rename("t", "s")
+        store.rename("s", "t")
+        add(store, 1, 5, "s")  # not the stream that was planned
+        found += [
+            one for part in parts for rows in reader.read(part) for one in rows[1].to_pylist()
+        ]
+        store.delete("s")
+        offset = end
+        assert rows_in(loaded) == 12
+        store.rename("t", "s")
+    assert found == expected
+    single = query(subscribe="x")
+    store.rename("s", "x")
+    offset = everything(single, {})
+    store.rename("x", "y")
+    with pytest.raises(DataLossError, match=r"renamed to 'y', which the query does not read"):
+        everything(single, offset)
+    assert everything(query(subscribe="x", failOnDataLoss=False), offset) == {}
+
+
 # --- what others see ------------------------------------------------------------------------------
 
 

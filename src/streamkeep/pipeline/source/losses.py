@@ -34,7 +34,7 @@ from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.node.node import end_ids
 from streamkeep.pipeline.source.slices import Pin, Slice
-from streamkeep.pipeline.source.stream_nodes import StreamNodes
+from streamkeep.pipeline.source.stream_nodes import StreamNodes, stream_numbered
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +79,8 @@ def lost_since_plan(txn: Txn, one: Slice | Pin, came: int, whole: int) -> str | 
     """
     assert one.planned is not None
     entries, nodes = one.planned
-    stream = txn.find_stream(one.key)
-    if stream is not None and stream.number == one.number and whole >= nodes:
+    stream = stream_numbered(txn, one.number, one.key)
+    if stream is not None and whole >= nodes:
         record = stream.record
         deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
         if deleted > MIN_ID and deleted >= one.start:

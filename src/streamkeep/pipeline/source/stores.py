@@ -18,7 +18,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.errors import MissingSegmentError, StreamkeepError
 from streamkeep.format.segment.segment import Segment
 from streamkeep.pipeline.options import ARCHIVE
-from streamkeep.pipeline.source.stream_nodes import StreamNodes
+from streamkeep.pipeline.source.stream_nodes import StreamNodes, stream_numbered
 from streamkeep.pipeline.storage.places import file_system, is_uri, reaching
 
 DATA_FILE: Final = "data.mdb"
@@ -34,20 +34,18 @@ def reading(path: str | Path) -> Store[bytes]:
 
 
 def stream_nodes(txn: Txn, key: bytes, number: int, source: str) -> StreamNodes:
-    """Return the nodes of the stream of a pin or slice.
+    """Return the nodes of the stream of a pin or slice, whatever its key is now.
 
     Raises:
         StreamReplacedError: the stream was deleted, and nothing of it remains.
     """
-    stream = txn.find_stream(key)
-    if stream is not None and stream.number == number:
-        return StreamNodes(txn, number, stream, source)
-    if source == ARCHIVE:
-        return StreamNodes(txn, number, None, source)
-    raise StreamReplacedError(
-        f"stream {key!r} was deleted or renamed after this read was planned; next: load() the "
-        "DataFrame again"
-    )
+    stream = stream_numbered(txn, number, key)
+    if stream is None and source != ARCHIVE:
+        raise StreamReplacedError(
+            f"stream {key!r} was deleted after this read was planned; next: load() the DataFrame "
+            "again"
+        )
+    return StreamNodes(txn, number, stream, source)
 
 
 def is_folder(path: str) -> bool:

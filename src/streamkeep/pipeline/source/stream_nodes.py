@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.arrow.columns import CopiedNode, count_entries
 from streamkeep.engine.commands import history
+from streamkeep.engine.commands.keys import names_from
 from streamkeep.engine.tables.manifest import overlapping
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.segment_files import SegmentFiles
@@ -35,6 +36,19 @@ class Found(NamedTuple):
     ms: int
     seq: int
     load: Callable[[], bytes]
+
+
+def stream_numbered(txn: Txn, number: int, key: bytes) -> Stream | None:
+    """Return the stream with a number; None if it was deleted.
+
+    Args:
+        key: that it had when its number was noted; RENAME may have given it another one.
+    """
+    stream = txn.find_stream(key)
+    if stream is not None and stream.number == number:
+        return stream
+    found = next(names_from(txn, number), None)
+    return None if found is None or found[0] != number else txn.load_numbered(*found)
 
 
 class Tally:

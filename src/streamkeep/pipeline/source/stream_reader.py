@@ -34,6 +34,7 @@ from streamkeep.pipeline.source.plan import plan_store
 from streamkeep.pipeline.source.reader import SlicePartition, SliceReader
 from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.source.stream_nodes import stream_numbered
 from streamkeep.pipeline.source.triggers import TriggerStream
 from streamkeep.pipeline.storage.places import new_folder, remove_folder
 
@@ -133,7 +134,9 @@ class StreamkeepStreamReader(
                 self._lose(position, error)
             if self._bound is not None and self._bound[0] != store.uuid:
                 self._bound = store.uuid, triggers.newest_positions(txn, self.options, {})
-            bound = None if self._bound is None else self._bound[1]
+            bound = None
+            if self._bound is not None:
+                bound = triggers.under_present_keys(txn, self.options, self._bound[1])
             if budget != triggers.Budget():
                 newest = triggers.limited_positions(txn, self.options, positions, budget, bound)
             elif bound is None:
@@ -183,15 +186,14 @@ class StreamkeepStreamReader(
         """Return the ranges between two offsets; raise or log if entries in them are lost."""
         was, begins = offsets.decode_offset(start)
         planned, ends = offsets.decode_offset(end)
+        known = {one.number: one for one in begins.values() if was == planned}
         pins = []
         for key, last in ends.items():
-            begin = begins.get(key, offsets.BEGINNING)
-            met = was != planned or begin.number != last.number
-            if met:
-                begin = offsets.Position(last.number, MIN_ID, 0, next=last.first)
-            stream = txn.find_stream(key)
-            there = stream is not None and stream.number == last.number
-            if not there or store != planned:
+            met = last.number not in known
+            first = offsets.Position(last.number, MIN_ID, 0, next=last.first)
+            begin = known.get(last.number, first)
+            stream = stream_numbered(txn, last.number, key)
+            if stream is None or store != planned:
                 if last.id > begin.id:
                     self._lose(begin, triggers.batch_gone(key, begin, last))
                 continue

@@ -20,7 +20,7 @@ from streamkeep.pipeline.options import ARCHIVE, EARLIEST, LATEST, LIVE, TAIL, R
 from streamkeep.pipeline.source.losses import ADVICE, DataLossError, WentBackError, node_remains
 from streamkeep.pipeline.source.offsets import BEGINNING, Position, Positions
 from streamkeep.pipeline.source.pins import find_streams, newest_archived
-from streamkeep.pipeline.source.stream_nodes import StreamNodes
+from streamkeep.pipeline.source.stream_nodes import StreamNodes, stream_numbered
 
 _ABSENT: Final = {"id": None, "entriesBehind": 0, "secondsBehind": 0, "entriesPlanned": 0}
 
@@ -208,6 +208,12 @@ def newest_positions(txn: Txn, options: ReadOptions, start: Positions) -> Positi
     return positions
 
 
+def under_present_keys(txn: Txn, options: ReadOptions, positions: Positions) -> Positions:
+    """Return the positions of the streams that a query reads, by the keys that they have now."""
+    streams = ((stream_numbered(txn, one.number, key), one) for key, one in positions.items())
+    return {s.name: one for s, one in streams if s is not None and options.wants(s.name)}
+
+
 def limited_positions(
     txn: Txn, options: ReadOptions, start: Positions, budget: Budget, bound: Positions | None = None
 ) -> Positions:
@@ -303,9 +309,9 @@ def check_same_stream(txn: Txn, key: bytes, position: Position) -> None:
     """Raise DataLossError if the stream of a position is gone, or has gone back in time."""
     if position.number == 0:
         return  # no position yet
-    stream = txn.find_stream(key)
-    if stream is None or stream.number != position.number:
-        raise _stream_gone(key, position, made_again=stream is not None)
+    stream = stream_numbered(txn, position.number, key)
+    if stream is None:
+        raise _stream_gone(key, position, made_again=txn.find_stream(key) is not None)
     record = stream.record
     last, added = StreamId(*record.last_id()), record.entries_added
     if position.last is None or position.added is None:
@@ -326,8 +332,8 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
 
     `losses` says how trimmed entries differ from deleted ones.
     """
-    stream = txn.find_stream(key)
-    if stream is None or stream.number != position.number:
+    stream = stream_numbered(txn, position.number, key)
+    if stream is None:
         return
     record, after = stream.record, position.id
     if record.length and record.first_id() <= after:
@@ -388,6 +394,16 @@ def _stream_gone(key: bytes, position: Position, *, made_again: bool) -> DataLos
     )
 
 
+def _stream_renamed(key: bytes, position: Position, name: bytes) -> DataLossError:
+    return DataLossError(
+        f"stream {key_text(key)!r} was renamed to {key_text(name)!r}, which the query does not "
+        f"read, after entry {position.id} was read; next: rename it back, or begin a query that "
+        "reads that key; failOnDataLoss=false forgets the stream",
+        key,
+        max(1, position.unread),
+    )
+
+
 def other_store(path: str, key: bytes, position: Position, was: str, store: str) -> DataLossError:
     """Return the error for a position in a store that is not at the path any more."""
     return DataLossError(
@@ -430,8 +446,9 @@ def resumed(
 ) -> tuple[Positions, list[tuple[Position, DataLossError]]]:
     """Return the positions from which a query goes on, and what was lost since it had its own.
 
-    A stream that is not the former one any more has no position. One that has gone back in time is
-    read on after the newest entry that both the query and the stream have.
+    A stream that is not the former one any more has no position, and one that was renamed has it
+    under its present key. One that has gone back in time is read on after the newest entry that
+    both the query and the stream have.
 
     Args:
         was, store: the UUIDs of the store in which the positions are, and of the present one.
@@ -442,18 +459,20 @@ def resumed(
         if was != store:
             losses.append((position, other_store(options.path, key, position, was, store)))
             continue
+        stream = stream_numbered(txn, position.number, key)
         try:
             check_same_stream(txn, key, position)
+            if stream is not None and not options.wants(stream.name):
+                raise _stream_renamed(key, position, stream.name)
         except WentBackError as error:
             losses.append((position, error))
-            stream = txn.find_stream(key)
             assert stream is not None
             now = TriggerStream(txn, stream, options.source)
-            found[key] = now.after_reading(min(position.id, now.end().id))
+            found[stream.name] = now.after_reading(min(position.id, now.end().id))
         except DataLossError as error:
             losses.append((position, error))
         else:
-            found[key] = position
+            found[key if stream is None else stream.name] = position
     if options.source == ARCHIVE:  # what was deleted before it came there is no loss of a read
         return found, losses
     for key, number in find_streams(txn, options, all_there=False).items():
