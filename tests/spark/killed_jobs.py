@@ -142,11 +142,11 @@ class LocalSpark(InProcess):
 class Query:
     """A streaming query: a log of offsets, a log of commits, and the batch between them."""
 
-    def __init__(self, spark: LocalSpark, store: str, checkpoint: Path) -> None:
-        options = {"path": store, "subscribePattern": ".*", "startingOffsets": "earliest"}
-        options["maxEntriesPerTrigger"] = str(BATCH)
-        self.spark = spark
-        self.reader = StreamkeepStreamReader(parse_read(options), from_arrow_schema(_SCHEMA))
+    def __init__(self, store: str, checkpoint: Path, schema: Any = None, **options: object) -> None:
+        given = {"path": store, "subscribePattern": ".*", "startingOffsets": "earliest"}
+        given |= {name: str(value) for name, value in options.items()}
+        schema = schema or from_arrow_schema(_SCHEMA)
+        self.reader = StreamkeepStreamReader(parse_read(given), schema)
         self.offsets, self.commits = checkpoint / "offsets", checkpoint / "commits"
         for folder in (self.offsets, self.commits):
             folder.mkdir(parents=True, exist_ok=True)
@@ -199,12 +199,12 @@ def run_job(spark: Any, wanted: Plan) -> dict[str, Any]:
     if wanted.job == "fleet":
         return to_lake(spark, store, target, fleet=True).as_json()
     if wanted.job == "to-lake":
-        return to_lake(spark, store, target).as_json()
+        return to_lake(spark, store, target, **wanted.options).as_json()
     if wanted.job == "compact":
         return compact(spark, target, **wanted.options).as_json()
     if wanted.job == "erase":
-        options = wanted.options
-        return erase(spark, "orders", options["ids"], store=store, lake=target).as_json()
+        options = {"key": "orders", **wanted.options}
+        return erase(spark, **options, store=store, lake=target).as_json()
     assert wanted.job == "restore"
     return restore(spark, target, store, "orders", **wanted.options).as_json()
 
@@ -212,7 +212,12 @@ def run_job(spark: Any, wanted: Plan) -> dict[str, Any]:
 def tail(spark: LocalSpark, wanted: Plan) -> int:
     """Follow a store into a table or another store."""
     checkpoint = Path(f"{wanted.target}.checkpoint")
-    query = Query(spark, wanted.store, checkpoint)
+    options = wanted.options
+    given: dict[str, Any] = {"failOnDataLoss": options.get("fail_on_data_loss", True)}
+    if "tail_export" in options:
+        given["tailExport"] = options["tail_export"]
+    most = options.get("max_entries", BATCH)
+    query = Query(wanted.store, checkpoint, maxEntriesPerTrigger=most, **given)
     schema = from_arrow_schema(_SCHEMA)
 
     def to_delta(number: int, parts: list[SlicePartition]) -> None:

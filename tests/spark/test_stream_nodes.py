@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -34,10 +33,7 @@ from streamkeep.pipeline.source import executor, segment_folder, stores
 from streamkeep.pipeline.source import pins as pins_module
 from streamkeep.pipeline.source.plan import cut_stream, pin_now, plan_pins
 from streamkeep.pipeline.source.slices import Slice, join
-from streamkeep.pipeline.source.stores import stream_nodes
-from streamkeep.pipeline.source.stream_nodes import Tally
 from streamkeep.pipeline.storage.places import NotOnExecutorError
-from tiers import daily_or_all
 
 TOP = (1 << 64) - 1
 SHAPE = StructType().add("store", StringType()).add("incarnation", LongType())
@@ -148,19 +144,6 @@ def test_all_parts_are_joined_without_gap_or_duplicate(
         assert set(found) == archived_ids
 
 
-def test_nodes_that_move_while_they_are_read_are_read_once(small: Store[bytes]) -> None:
-    ids = filled(small, 300)
-    move_nodes(small, 2, 2)
-    (one,) = plan(small, "auto")
-    found: list[str] = []
-    nodes = chain.from_iterable(executor.read_nodes(small, one))
-    for step, (ms, seq, data) in enumerate(nodes):
-        found += [f"{a}-{b}" for a, b, _ in pairs_of(data, ms, seq)]
-        if step % 7 == 3:
-            move_nodes(small, 0, 3)
-    assert found == ids
-
-
 def test_a_node_that_a_damaged_store_has_in_two_places_is_an_error(tmp_path: Path) -> None:
     """Read on, its entries would come twice, and those of a misplaced page not at all."""
     with Store(tmp_path / "damaged", sync="none", node_max_entries=10) as store:
@@ -225,12 +208,6 @@ def test_the_archive_of_a_deleted_stream(small: Store[bytes], tmp_path: Path) ->
     assert read(small, plan(small, "auto")) == ["5-0"]
 
 
-def test_trimmed_entries_of_a_stream_that_is_not_archived_stay_unseen(small: Store[bytes]) -> None:
-    ids = filled(small, 100)
-    small.xtrim("s", maxlen=35, approximate=False)
-    assert read(small, plan(small, "auto")) == ids[65:]
-
-
 def test_a_stream_that_was_made_again_is_not_taken_for_the_old_one(small: Store[bytes]) -> None:
     filled(small, 10)
     slices = plan(small, "auto")
@@ -241,66 +218,6 @@ def test_a_stream_that_was_made_again_is_not_taken_for_the_old_one(small: Store[
 
 
 # --- with the archiver itself ---------------------------------------------------------------------
-
-
-def test_history_as_the_engine_tells_it(open_store: Callable[..., Store[bytes]]) -> None:
-    rng = random.Random(3)
-    store = open_store("archiving", node_max_entries=7)
-    store.xadd("s", {"n": "0"}, id="1-0")
-    store.set_retention("s", archive=True)
-    next_ms = 2
-    for step in range(daily_or_all(15, 40)):
-        count = rng.randrange(1, 30)
-        ids = [f"{next_ms + n}-0" for n in range(count)]
-        store.xadd_many("s", [{"n": str(step)} for _ in ids], ids=ids)
-        next_ms += count
-        if rng.random() < 0.4:
-            store.xdel("s", *rng.sample(ids, min(3, count)))
-        if rng.random() < 0.5:
-            store.xtrim("s", maxlen=rng.randrange(0, 40), approximate=False)
-        if rng.random() < 0.3:
-            store.archive()
-        expected = [str(one.id, "ascii") for one in store.xrange("s", history=True)]
-        size = rng.choice([1, 300, 5000])
-        assert read(store, plan(store, "auto", size)) == expected
-        live = [str(one.id, "ascii") for one in store.xrange("s")]
-        assert read(store, plan(store, "live", size)) == live
-        low, high = (StreamId(ms, 0) for ms in sorted(rng.choices(range(next_ms + 2), k=2)))
-        for source, there in (("auto", expected), ("live", live)):
-            with store.snapshot() as snapshot:
-                nodes = stream_nodes(snapshot.txn, b"s", 1, source)
-                counted, tally = nodes.count(low, high), Tally(low, high)
-                for copied in nodes.chunks(low, high, None, 300):
-                    tally.add(copied)
-            assert counted.entries == sum(low <= StreamId.parse(one) <= high for one in there)
-            assert counted == tally.result()
-
-
-def test_a_query_loses_nothing_that_is_archived_before_it_comes(
-    open_store: Callable[..., Store[bytes]],
-) -> None:
-    from streamkeep.pipeline.source.triggers import Budget, check_nothing_lost, limited_positions
-
-    store = open_store("archiving", node_max_entries=7)
-    ids = filled(store, 100)
-    store.set_retention("s", archive=True)
-    options = parse_read({"path": str(store.path), "subscribe": "s"})
-    positions: Any = {}
-    found: list[str] = []
-    for maxlen in (90, 60, 30, 0, 0):
-        with store.snapshot() as snapshot:
-            more = limited_positions(snapshot.txn, options, positions, Budget(23))
-        store.xtrim("s", maxlen=maxlen, approximate=False)
-        if maxlen % 60:
-            store.archive()
-        with store.snapshot() as snapshot:
-            start = positions.get(b"s")
-            if start is not None:
-                check_nothing_lost(snapshot.txn, options, b"s", start)
-        low = StreamId(0, 0) if start is None else start.id.next()
-        found += read(store, [Slice(b"s", more[b"s"].number, low, more[b"s"].id, 1)])
-        positions = more
-    assert found == ids
 
 
 def test_partitions_have_no_more_entries_than_was_asked_for(small: Store[bytes]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import OffsetError
 from streamkeep.pipeline.source.stores import StreamReplacedError
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
-from tiers import daily_or_all
 
 SCHEMA = StructType().add("stream", StringType()).add("id", StringType()).add("ms", LongType())
 Query = Callable[..., StreamkeepStreamReader]
@@ -101,15 +99,6 @@ def add(store: Store[bytes], first: int, count: int, key: str = "s") -> list[str
     return ids
 
 
-def test_a_batch_is_the_same_when_it_is_read_again(store: Store[bytes], query: Query) -> None:
-    add(store, 1, 500)
-    reader = query(maxEntriesPerTrigger=123)
-    start = reader.initialOffset()
-    ids, end = batch(reader, start)
-    add(store, 1000, 500)
-    assert read(query(), start, end) == ids
-
-
 def test_new_queries_begin_where_they_are_told(store: Store[bytes], query: Query) -> None:
     add(store, 1, 10)
     for starting, expected in (("latest", []), ("8-0", ["8-0", "9-0", "10-0"]), ("(9-0", ["10-0"])):
@@ -184,16 +173,6 @@ def test_spark_may_ask_for_everything_whatever_the_options(
 
 
 # --- what is gone ---------------------------------------------------------------------------------
-
-
-def test_trimming_what_was_read_loses_nothing(store: Store[bytes], query: Query) -> None:
-    add(store, 1, 100)
-    reader = query(maxEntriesPerTrigger=40)
-    _, offset = batch(reader, reader.initialOffset())
-    store.xtrim("s", minid="41-0", approximate=False)
-    ids, offset = batch(reader, offset)
-    assert ids[0] == "41-0"
-    assert len(ids) == 40
 
 
 @pytest.mark.parametrize("limit", [40, 100])
@@ -646,27 +625,3 @@ def test_progress_is_reported_and_mirrored_into_a_group(store: Store[bytes], que
     (group,) = store.xinfo_groups("s")
     assert (group["name"], group["last-delivered-id"]) == (b"spark", b"4999-0")
     assert (group["entries-read"], group["lag"], group["pending"]) == (4000, 6000, 0)
-
-
-def test_random_lives_of_a_query(store: Store[bytes], query: Query) -> None:
-    """With any appends, deletions and limits, each entry that stays is read once, in order."""
-    rng = random.Random(7)
-    next_ms, kept = 1, set[str]()
-    found: list[str] = []
-    offset = query().initialOffset()
-    for _ in range(daily_or_all(25, 60)):
-        ids = add(store, next_ms, count := rng.randrange(0, 200)) if rng.random() < 0.7 else []
-        next_ms += count + rng.randrange(1, 3) if ids else 0
-        kept.update(ids)
-        unread = sorted(kept - set(found), key=lambda one: int(one[:-2]))
-        if unread and rng.random() < 0.3:
-            gone = rng.sample(unread, min(len(unread), 5))
-            store.xdel("s", *gone)
-            kept.difference_update(gone)
-        limit = rng.choice([{}, {"maxEntriesPerTrigger": rng.randrange(1, 150)}])
-        read_now, offset = batch(query(minPartitions=rng.randrange(1, 4), **limit), offset)
-        found += read_now
-    for _ in range(3):
-        read_now, offset = batch(query(), offset)
-        found += read_now
-    assert found == sorted(kept, key=lambda one: int(one[:-2]))
