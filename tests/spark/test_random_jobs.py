@@ -110,15 +110,17 @@ class World:
         options: dict[str, Any] = {"fail_on_data_loss": strict}
         if self.life.rng.random() < 0.2:
             options["tail_export"] = str(self.folder / "export")
+        begun = (self.folder / f"{self.job}.checkpoint" / "offsets" / "0").exists()
         found = self.run(self.job, kill=kill, **options)
         now = self.copied()
         assert old.items() <= now.items()
         if not strict:  # it may have committed something before it was killed
             ended = {at for at in before if at[0] in self.life.ended}
             self.forgiven |= (self.life.lost | ended) - now.keys()
-        if self.job == "to-lake":  # what was lost before the first copy of a stream is no loss
-            known = {number for number, _ in old}
-            self.forgiven |= {at for at in self.life.lost if at[0] not in known}
+        # What was lost before a query began, or before the first copy of a stream, is no loss.
+        known = {number for number, _ in old}
+        first = {at for at in self.life.lost if at[0] not in known}
+        self.forgiven |= first if self.job == "to-lake" or not begun else set()
         if found is None:
             return
         told = found.get("problems") or found.get("error")
@@ -162,7 +164,7 @@ class World:
     def _rows(self) -> Iterator[tuple[int | None, Id, bytes]]:
         path = self.folder / self.job
         if self.job == "tail-store" and (path / "data.mdb").exists():
-            with Store(path, readonly=True) as store:
+            with Store(path) as store:  # for writing: after a kill it needs recovery
                 for key in store.keys():  # noqa: SIM118
                     for entry in store.scan(key):
                         yield None, parse(entry.id), entry.pairs[0][1]
