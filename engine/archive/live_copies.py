@@ -260,6 +260,7 @@ class LiveCopies:
                 size = sum(map(len, nodes))
                 while (
                     (last := self._last_of(stream.number)) is not None
+                    and last.record.last_id < (found[0].ms, found[0].seq)
                     and last.record.raw_bytes <= size
                     and last.record.raw_bytes + size <= _TARGET_BYTES
                 ):

@@ -229,21 +229,35 @@ class _Publication:
             self.setting.name,
             self.setting.labels,
         )
+        kept = 1
         if head is None or manifest != before or renamed or seal:
-            head = self._write(manifest, head, sealed_ms)
+            head, kept = self._write(manifest, head, sealed_ms), _KEPT_MANIFESTS
         self.report = self.report._replace(version=head.version, missing=(*missing, *lost))
         self._remove_local([one for one in records if one.path in local and one not in missing])
-        self._remove_objects(head, before, manifest)
+        self._remove_objects(head, before, manifest, kept)
         return self.report
 
     def _before(self, head: remote.Head | None) -> remote.Manifest:
-        """Return the manifest of a head; without a sound one, what sealed segments are there."""
-        if head is not None:
-            try:
+        """Return the manifest of a head, or the newest one that this store has noted without it.
+
+        If both are lost, what sealed segments are there.
+        """
+        try:
+            if head is not None:
                 return self.remote.manifest(head)
-            except (FileNotFoundError, CorruptionError) as error:
-                log.warning("%s: the manifest is lost, making another: %s", self.remote.uri, error)
+            if (
+                name := self._newest_manifest()
+            ) is not None:  # killed before the head, or it is lost
+                return remote.decode_manifest(self.remote.objects.get(name), name)
+        except (FileNotFoundError, CorruptionError) as error:
+            log.warning("%s: the manifest is lost, making another: %s", self.remote.uri, error)
         return remote.Manifest({}, remote.in_order(iter(self._find_sealed())))
+
+    def _newest_manifest(self) -> str | None:
+        """Return the object of the newest manifest whose version this store has noted."""
+        last = self.remote.name(remote.manifest_name(self.setting.version + 1, ""))
+        names = self.remote.objects.names(self.remote.name(remote.MANIFESTS))
+        return max((name for name in names if name < last), default=None)
 
     def _take_along(
         self, before: remote.Manifest
@@ -475,28 +489,30 @@ class _Publication:
         failpoints.hit("publish:local-removed")
 
     def _remove_objects(
-        self, head: remote.Head, before: remote.Manifest, manifest: remote.Manifest
+        self, head: remote.Head, before: remote.Manifest, manifest: remote.Manifest, kept: int
     ) -> None:
-        """Remove segments that are no longer named, and old manifests.
+        """Remove segments that are no longer named, and all but the newest manifests.
 
         What the last manifest named is known; a listing also finds what killed processes have left.
         It may be of an earlier moment, and then shows objects that are gone: that does no harm.
+        While there is an older manifest, a process may have been killed here: so manifests go last,
+        and the last but one goes when there is no new one.
         """
         named = {one.name for one in manifest.segments}
         doomed = {one.name for one in before.segments} - named
         prefix = len(self.remote.name(""))
         objects = self.remote.objects
         old = [name[prefix:] for name in objects.names(self.remote.name(remote.MANIFESTS))]
-        doomed.update(name for name in sorted(old)[:-_KEPT_MANIFESTS] if name != head.manifest)
-        doomed.update(name for name in old if name > head.manifest)
-        for folder in (remote.SEGMENTS, remote.SEALED) if doomed or manifest != before else ():
+        outdated = {*sorted(old)[:-kept], *(name for name in old if name > head.manifest)}
+        outdated.discard(head.manifest)
+        for folder in (remote.SEGMENTS, remote.SEALED) if outdated or manifest != before else ():
             for name in objects.names(self.remote.name(folder)):
                 if name[prefix:] not in named:
                     doomed.add(name[prefix:])
-        doomed.discard(head.manifest)
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            list(threads.map(lambda one: objects.remove(self.remote.name(one)), sorted(doomed)))
-        self.report = self.report._replace(removed=len(doomed))
+            for those in (doomed, outdated):
+                list(threads.map(lambda one: objects.remove(self.remote.name(one)), sorted(those)))
+        self.report = self.report._replace(removed=len(doomed) + len(outdated))
         failpoints.hit("publish:objects-removed")
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -352,6 +353,32 @@ def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream(
     assert ids_there(store, fleet) == [one.decode() for one in ids if one != ids[4]]
 
 
+@pytest.mark.parametrize("removes", ["segments", "manifests"])
+def test_a_run_after_a_killed_one_removes_its_objects(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removes: str
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 100)
+    store.xtrim("s", maxlen=0)
+    store.archive(to=fleet)
+    remove = FolderObjects.remove
+
+    def fails(self: FolderObjects, name: str) -> None:
+        if removes in name:
+            raise errors.UnreachableError("gone")
+        remove(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderObjects, "remove", fails)
+        with suppress(errors.UnreachableError):
+            store.erase("s", ids[4])
+        with suppress(errors.UnreachableError):
+            store.archive()
+    store.erase("s")
+    assert len(list(fleet.rglob("*.seg"))) == len(list(fleet.rglob("*.zst"))) == 1
+    assert store.archive().published.removed == 0
+
+
 def test_removed_segments_are_gone_from_the_objects(open_store: Open, tmp_path: Path) -> None:
     store, fleet = open_store(), tmp_path / "fleet"
     fill(store, 100)
@@ -387,6 +414,23 @@ def test_sealed_segments_move_with_the_archive(open_store: Open, tmp_path: Path)
     assert head.sealed_ms == old.sealed_ms is not None
     ids += fill(store, 10)
     assert store.archive(seal=True).published.sealed_entries == 10
+
+
+@pytest.mark.parametrize("lost", ["head", "head and manifests"])
+def test_an_archive_is_sealed_on_without_its_head(
+    open_store: Open, tmp_path: Path, lost: str
+) -> None:
+    """As after a move that was killed before the head was written."""
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = fill(store, 95)
+    store.archive(to=fleet, seal=True)
+    (fleet / store.uuid / "store.json").unlink()
+    if lost != "head":
+        shutil.rmtree(fleet / store.uuid / "manifests")
+    ids += fill(store, 10)
+    report = store.archive(seal=True).published
+    assert (report.sealed_entries == 10) == (lost == "head")
+    assert ids_there(store, fleet) == [one.decode() for one in ids]
 
 
 def test_an_archive_leaves_a_place_that_is_gone_only_when_it_is_told_so(
