@@ -505,7 +505,7 @@ class _Publication:
         old = [name[prefix:] for name in objects.names(self.remote.name(remote.MANIFESTS))]
         outdated = {*sorted(old)[:-kept], *(name for name in old if name > head.manifest)}
         outdated.discard(head.manifest)
-        for folder in (remote.SEGMENTS, remote.SEALED) if outdated or manifest != before else ():
+        for folder in (remote.SEGMENTS, remote.SEALED) if outdated or kept > 1 else ():
             for name in objects.names(self.remote.name(folder)):
                 if name[prefix:] not in named:
                     doomed.add(name[prefix:])

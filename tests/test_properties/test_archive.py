@@ -1,41 +1,62 @@
-"""The engine against a model of history: trimming, archiving and deleting in any order.
+"""The engine against a model of history: trimming, archiving, publishing, deleting in any order.
 
 The model knows of each entry whether it is live, and whether history shows it: that is what is
 live, and what was trimmed while the stream archived. Where an entry is, in a live node, retired or
-in a segment, must not be seen by anybody who reads; the checks see it, after every run.
+in a segment, here or under a URI, must not be seen by anybody who reads; the checks see it, after
+every life. The archive under the URI has what is in segments, and all when it was just sealed,
+perhaps also what only sealed segments have kept, and nothing that was erased or removed. Processes
+are killed at any step of this work, and then the work is done again.
 """
 
 from __future__ import annotations
 
+import random
 import shutil
-import tempfile
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import Any
 
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+import pytest
 
-from conftest import assert_sound
-from model.profile import configured
-from stores import SYNC_MODES, open_at
+from inside import environment_of
+from segments import entries_of
+from stopped import child_of, die, status_of
+from stores import MODES, open_at
+from streamkeep import recovery
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.api.views import Sync
+from streamkeep.engine.archive import iterate, live_copies, restore, segments
+from streamkeep.engine.archive.adopt import _open_part
 from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.entry import MAX_ID
+from streamkeep.format.core.errors import CommandError, ErasureBlockedError, StaleSnapshotError
+from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.remote import Manifest, parts_of
+from streamkeep.recovery.fsck.findings import Severity
 
 Id = tuple[int, int]
-KEYS = st.sampled_from([b"a", b"b" * 600])
-SMALL = st.integers(0, 12)
+Entries = dict[Id, bytes]
+KEYS = (b"a", b"b" * 600, b"c")
 
 
 class Model:
     """One stream."""
 
     def __init__(self) -> None:
-        self.live: dict[Id, bytes] = {}
-        self.history: dict[Id, bytes] = {}
-        self.archiving = False
+        self.ever: Entries = {}
+        self.live: Entries = {}
+        self.history: Entries = {}
+        self.erased: set[Id] = set()
+        self.removed: set[Id] = set()  # from the archive, here and under the URI
+        self.archiving = self.archives_deleted = False
         self.maxlen: int | None = None
         self.max_age_ms: int | None = None
+        self.archive_max_age_ms: int | None = None
 
     def trim(self, ids: list[Id]) -> None:
         """Trim entries."""
@@ -46,18 +67,19 @@ class Model:
 
     def delete(self, ids: list[Id]) -> int:
         """Delete entries; return how many were live."""
-        there = [one for one in dict.fromkeys(ids) if one in self.live]
+        there = [one for one in ids if one in self.live]
         for one in there:
             del self.live[one]
-            del self.history[one]
+            if not self.archives_deleted:
+                del self.history[one]
         return len(there)
 
     def erase(self, ids: list[Id]) -> int:
-        """Erase entries, live or not; return how many there were."""
+        """Erase entries, wherever they are; return how many there were."""
+        self.erased.update(ids)
         for one in ids:
             self.live.pop(one, None)
-            del self.history[one]
-        return len(ids)
+        return len([one for one in ids if self.history.pop(one, None)])
 
     def enforce(self, now_ms: int) -> None:
         """Trim to the retention."""
@@ -65,6 +87,10 @@ class Model:
             self.trim(list(self.live)[: len(self.live) - self.maxlen])
         if self.max_age_ms is not None:
             self.trim([one for one in self.live if one[0] < now_ms - (self.max_age_ms or 0)])
+
+    def within(self, record: SegmentRecord) -> list[Id]:
+        """Return the entries of a segment."""
+        return [one for one in self.history if record.first_id <= one <= record.last_id]
 
 
 def parse(text: bytes) -> Id:
@@ -76,214 +102,508 @@ def text(one: Id) -> str:
     return f"{one[0]}-{one[1]}"
 
 
-class ArchiveMachine(RuleBasedStateMachine):
-    """Runs each step on both."""
+def shown_by(reader: Any, key: bytes, *, history: bool = True) -> Entries:
+    """Return what a store or a snapshot shows of a stream, which must ascend."""
+    found = [(parse(one.id), one.fields[b"f"]) for one in reader.xrange(key, history=history)]
+    assert found == sorted(dict(found).items())
+    return dict(found)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.path = Path(tempfile.mkdtemp()) / "store"
+
+class Life:
+    """One store, and steps that were chosen with a seed, each done on both."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.folder = folder
         self.clock = ManualClock(1000)
         self.models: dict[bytes, Model] = {}
-        self.nodes = 3
-        self.sync: Sync = "commit"
-        self.store: Store = None  # type: ignore[assignment]  # `begin` opens it
+        self.gone: dict[int, Model] = {}  # of deleted streams, by number
+        self.names = map(str, count())
+        self.place: Path | None = None  # where the archive is published
+        self.held: list[tuple[Any, dict[bytes, Entries]]] = []
+        self.nodes = self.random.choice([1, 2, 3, 5])
+        self.store = self.open()
 
-    @initialize(sync=SYNC_MODES, nodes=st.sampled_from([1, 2, 3, 5]))
-    def begin(self, sync: Sync, nodes: int) -> None:
-        self.sync = sync
-        self.nodes = nodes
-        self.open()
-
-    def open(self) -> None:
-        self.store = open_at(
-            self.path,
-            sync=self.sync,
+    def open(self) -> Store[bytes]:
+        return open_at(
+            self.folder / "store",
+            sync=self.random.choice(MODES),
             clock=self.clock,
             node_max_entries=self.nodes,
             node_max_bytes=0,
         )
 
-    def model(self, key: bytes) -> Model:
-        return self.models.setdefault(key, Model())
+    def live(self, steps: int) -> None:
+        """Take steps, compare after each, and check the store at the end."""
+        for _ in range(steps):
+            step = self.random.choice(STEPS)
+            print(step.__name__)  # for who reads of a failure
+            step(self)
+            self.compare()
+        self.look_back(release=True)
+        self.store.close()
+        findings = [one for one in recovery.check(self.store.path) if one.severity > Severity.NOTE]
+        only_room = ("SK311", "SK312")  # files that killed processes have left
+        assert [str(one) for one in findings if one.code not in only_room] == []
 
-    def seen(self, key: bytes) -> Model:
-        """Return a stream that need not exist."""
-        return self.models.get(key, Model())
+    # --- one stream ---------------------------------------------------------------------------
 
-    @rule(key=KEYS, count=st.integers(1, 9))
-    def append(self, key: bytes, count: int) -> None:
-        model = self.model(key)
-        for number in range(count):
+    def key(self) -> bytes:
+        """Return the key of a stream, which is made if there is none."""
+        key = self.random.choice(KEYS)
+        if key not in self.models:
+            self.models[key] = Model()
+            self.store.set_retention(key)
+            self.switch(key)
+        return key
+
+    def some(self, ids: Entries) -> list[Id]:
+        """Return some IDs: one after the other, or here and there."""
+        known, most = list(ids), self.random.randrange(1, 7)
+        if self.random.random() < 0.5:
+            start = self.random.randrange(len(known))
+            return known[start : start + most]
+        return sorted(self.random.sample(known, min(most, len(known))))
+
+    def append(self) -> None:
+        key = self.key()
+        for _ in range(self.random.randrange(1, 12)):
             self.clock.ms += 1
-            one = parse(self.store.xadd(key, {b"f": b"%d" % number}))
-            model.live[one] = model.history[one] = b"%d" % number
+            value = b"of nobody else: %s;" % next(self.names).encode()
+            one = parse(self.store.xadd(key, {b"f": value}))
+            model = self.models[key]
+            model.live[one] = model.history[one] = model.ever[one] = value
         self.maintain()
 
-    @rule()
-    def maintain(self) -> None:
-        """Appends trim a bounded number of nodes; this does the rest."""
+    def maintain(self, steps: int = 0) -> None:
+        """Appends trim a bounded number of nodes; this does the rest; see `attempt`."""
+        before = self.store.archived_segments()
+        published = {one.record.path for one in self.manifest().segments}
+        self.attempt(steps, lambda store: store.maintain())
         self.store.maintain()
-        for one in self.models.values():
-            one.enforce(self.clock.ms)
+        after = self.store.archived_segments()
+        for model in self.models.values():
+            model.enforce(self.clock.ms)
+        for record in before:
+            model = self.numbered()[record.stream_number]
+            age = model.archive_max_age_ms if model in self.models.values() else None
+            assert (record in after) == (age is None or record.last_ms >= self.clock.ms - age)
+            if record not in after:
+                self.remove(model, record, record.path in published)
 
-    @rule(key=KEYS, max_age_ms=st.sampled_from([-1, 0, 3, 10]), later=st.sampled_from([0, 5]))
-    def limit_age(self, key: bytes, max_age_ms: int, later: int) -> None:
-        self.model(key).max_age_ms = None if max_age_ms < 0 else max_age_ms
-        self.store.set_retention(key, max_age=max_age_ms / 1000 if max_age_ms > 0 else max_age_ms)
-        self.clock.ms += later
+    def limit(self) -> None:
+        """Change a limit, perhaps wait, and have it enforced."""
+        key = self.key()
+        name = self.random.choice(["maxlen", "max_age", "archive_max_age"])
+        most = self.random.choice([None, None, 0, 3, 9, 30])
+        setattr(self.models[key], name if name == "maxlen" else f"{name}_ms", most)
+        value = -1 if most is None else most if name == "maxlen" else most / 1000 or 0
+        self.store.set_retention(key, **{name: value})
+        self.clock.ms += self.random.choice([0, 0, 5])
         self.maintain()
 
-    @rule(key=KEYS, archiving=st.booleans())
-    def switch(self, key: bytes, archiving: bool) -> None:
-        self.model(key).archiving = archiving
-        self.store.set_retention(key, archive=archiving)
+    def switch(self, key: bytes | None = None) -> None:
+        key = key or self.key()
+        archiving, deleted = self.random.random() < 0.8, self.random.random() < 0.4
+        self.models[key].archiving = archiving
+        self.models[key].archives_deleted = archiving and deleted
+        self.store.set_retention(key, archive=archiving, archive_deleted=archiving and deleted)
 
-    @rule(key=KEYS, maxlen=st.sampled_from([-1, 0, 1, 4, 9]))
-    def limit(self, key: bytes, maxlen: int) -> None:
-        model = self.model(key)
-        model.maxlen = None if maxlen < 0 else maxlen
-        self.store.set_retention(key, maxlen=maxlen)
-        self.maintain()
-
-    @rule(key=KEYS, max_bytes=st.sampled_from([0, 60, 150]))
-    def limit_bytes(self, key: bytes, max_bytes: int) -> None:
+    def limit_bytes(self) -> None:
         """Which nodes go depends on how they were written; they are the oldest, in any case."""
-        model = self.model(key)
-        self.store.set_retention(key, max_bytes=max_bytes)
+        self.maintain()
+        key = self.key()
+        model = self.models[key]
+        self.store.set_retention(key, max_bytes=self.random.choice([0, 60, 150]))
         self.store.maintain()
         self.store.set_retention(key, max_bytes=-1)
         left = self.store.xlen(key)
         assert left > 0 or not model.live
         model.trim(list(model.live)[: len(model.live) - left])
-        self.maintain()
 
-    @rule(key=KEYS, read=st.integers(1, 9), acked=SMALL)
-    def limit_for_a_group(self, key: bytes, read: int, acked: int) -> None:
-        if key not in self.models:
-            return
+    def limit_for_a_group(self) -> None:
+        self.maintain()
+        key = self.key()
         model = self.models[key]
-        delivered = list(model.live)[:read]
+        if not model.live:
+            return
+        delivered = list(model.live)[: self.random.randrange(1, 9)]
+        acked = delivered[: self.random.randrange(9)]
         self.store.xgroup_create(key, "g", id="0")
-        self.store.xreadgroup("g", "c", {key: ">"}, count=read)
-        if delivered[:acked]:
-            self.store.xack(key, "g", *map(text, delivered[:acked]))
+        self.store.xreadgroup("g", "c", {key: ">"}, count=len(delivered))
+        self.store.xack(key, "g", *map(text, acked or [(0, 1)]))
         self.store.set_retention(key, keep_unacknowledged=True, maxlen=0)
         self.store.maintain()
-        model.trim(delivered[:acked])
+        model.trim(acked)
         self.store.xgroup_destroy(key, "g")
         maxlen = -1 if model.maxlen is None else model.maxlen
         self.store.set_retention(key, keep_unacknowledged=False, maxlen=maxlen)
         self.maintain()
 
-    @rule(key=KEYS, maxlen=SMALL, approximate=st.booleans())
-    def trim(self, key: bytes, maxlen: int, approximate: bool) -> None:
-        live = list(self.seen(key).live)
+    def trim(self) -> None:
+        key, approximate = self.key(), self.random.random() < 0.5
+        live = list(self.models[key].live)
+        maxlen = self.random.randrange(len(live) + 1)
         gone = self.store.xtrim(key, maxlen=maxlen, approximate=approximate)
-        if not approximate:
-            assert gone == max(0, len(live) - maxlen)
-        self.seen(key).trim(live[:gone])
+        assert gone == len(live) - maxlen or (approximate and gone < len(live) - maxlen)
+        self.models[key].trim(live[:gone])
 
-    @rule(key=KEYS, start=SMALL, count=SMALL)
-    def trim_range(self, key: bytes, start: int, count: int) -> None:
-        ids = list(self.seen(key).live)[start : start + count]
-        if ids:
-            assert self.store.trim_range(key, text(ids[0]), text(ids[-1])) == len(ids)
-            self.seen(key).trim(ids)
+    def trim_range(self) -> None:
+        key = self.key()
+        if live := list(self.models[key].live):
+            start, end = sorted(self.random.choices(range(len(live)), k=2))
+            gone = live[start : end + 1]
+            assert self.store.trim_range(key, text(gone[0]), text(gone[-1])) == len(gone)
+            self.models[key].trim(gone)
 
-    @rule(key=KEYS, data=st.data())
-    def delete(self, key: bytes, data: st.DataObject) -> None:
-        known = list(self.seen(key).history)
-        if known:
-            ids = data.draw(st.lists(st.sampled_from(known), max_size=6))
-            if ids:
-                assert self.store.xdel(key, *map(text, ids)) == self.seen(key).delete(ids)
+    def delete(self) -> None:
+        key = self.key()
+        if known := self.models[key].history:
+            ids = self.some(known)
+            assert self.store.xdel(key, *map(text, ids)) == self.models[key].delete(ids)
 
-    @rule(key=KEYS)
-    def drop(self, key: bytes) -> None:
-        assert self.store.delete(key) == (key in self.models)
-        self.models.pop(key, None)
+    def drop(self) -> None:
+        key = self.key()
+        self.bury(key)
+        assert self.store.delete(key)
 
-    @rule()
     def rename(self) -> None:
-        source, target = b"a", b"b" * 600
+        source, other = self.random.sample(KEYS, 2)
         if source in self.models:
-            self.store.rename(source, target)
-            self.models[target] = self.models.pop(source)
+            self.bury(other)
+            self.store.rename(source, other)
+            self.models[other] = self.models.pop(source)
 
-    @rule(target_bytes=st.sampled_from([1, 200, 1 << 20]))
-    def archive(self, target_bytes: int) -> None:
-        self.store.archive(options=ArchiveOptions(target_bytes=target_bytes, block_bytes=200))
+    def bury(self, key: bytes) -> None:
+        """Note what is left of a stream that is about to be deleted."""
+        model = self.models.get(key)
+        if model is not None:
+            self.gone[self.number_of(model)] = model
+            del self.models[key]
+            for one in [] if model.archives_deleted else model.live:
+                del model.history[one]
+            model.live = {}
+
+    # --- its archive --------------------------------------------------------------------------
+
+    def archive(self) -> None:
+        size = self.random.choice([1, 200, 1 << 20])
+        self.store.archive(options=ArchiveOptions(target_bytes=size, block_bytes=200))
         with self.store.snapshot() as snapshot:
             assert snapshot.txn.rows(14) == 0  # `retired`
+        assert all(self.in_segments(one) == set(its.history) for one, its in self.gone.items())
+        self.compare_published()
 
-    @rule(key=KEYS, data=st.data())
-    def erase(self, key: bytes, data: st.DataObject) -> None:
-        known = list(self.seen(key).history)
-        if known:
-            ids = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=6, unique=True))
-            assert self.store.erase(key, *map(text, ids)) == self.seen(key).erase(ids)
+    def erase(self) -> None:
+        key = self.key()
+        if known := self.models[key].ever:
+            self.erase_now(key, self.some(known))
 
-    @rule(key=KEYS, place=SMALL)
-    def drop_segments(self, key: bytes, place: int) -> None:
-        known = list(self.seen(key).history)
-        if known:
-            before = known[min(place, len(known) - 1)]
-            for record in self.store.drop_segments(key, before=text(before)):
-                model = self.seen(key)
-                gone = [one for one in known if record.first_id <= one <= record.last_id]
+    def erase_now(self, key: bytes, ids: list[Id]) -> None:
+        """Erase entries; old snapshots keep that from its end."""
+        model = self.models[key]
+        if self.held:
+            with pytest.raises(ErasureBlockedError):
+                self.store.erase(key, *map(text, ids), timeout=0)
+            model.erase(ids)
+            self.look_back(release=True)
+            self.store.erase(b"")
+        else:
+            assert self.store.erase(key, *map(text, ids)) == model.erase(ids)
+        for path in self.store.path.rglob("*"):
+            data = path.read_bytes() if path.is_file() and path.name != "lock.mdb" else b""
+            assert not [one for one in ids if model.ever[one] in data], path
+        self.compare_published()
+
+    def drop_segments(self) -> None:
+        key = self.key()
+        if known := self.models[key].history:
+            self.drop_now(key, self.random.choice(list(known)))
+
+    def drop_now(self, key: bytes, before: Id) -> None:
+        model = self.models[key]
+        if dropped := self.store.drop_segments(key, before=text(before)):
+            for record in dropped:
                 assert record.last_id < before
-                assert len(gone) == record.entries
-                assert not model.live.keys() & set(gone)
-                for one in gone:
-                    del model.history[one]
+                assert len(model.within(record)) == record.entries
+                self.remove(model, record)
+            self.compare_published()
 
-    @rule(key=KEYS)
-    def restore(self, key: bytes) -> None:
+    def remove(self, model: Model, record: SegmentRecord, everywhere: bool = True) -> None:
+        """Note that a segment was removed; `everywhere` unless sealed ones may have it still."""
+        for one in model.within(record):
+            assert one not in model.live
+            del model.history[one]
+            if everywhere or self.place is None:
+                model.removed.add(one)
+
+    def restore(self) -> None:
         """What is archived or retired comes back elsewhere; live nodes may show trimmed slots."""
-        model = self.seen(key)
-        if key in self.models:
-            count = self.store.restore_archive(b"r", key).entries
-            found = {parse(one.id): one.fields[b"f"] for one in self.store.xrange(b"r")}
-            assert len(found) == count
-            assert list(found) == [one for one in model.history if one in found]
-            assert all(model.history[one] == value for one, value in found.items())
-            assert not found.keys() & model.live.keys()
-            assert self.store.delete(b"r") == (count > 0)
+        key = self.key()
+        entries = self.store.restore_archive(b"r", key).entries
+        found = shown_by(self.store, b"r")
+        assert len(found) == entries
+        assert found.items() <= self.models[key].history.items()
+        assert not found.keys() & self.models[key].live.keys()
+        assert self.store.delete(b"r") == (entries > 0)
 
-    @rule(sync=SYNC_MODES)
-    def reopen(self, sync: Sync) -> None:
+    def take_out_and_adopt(self) -> None:
+        """Segments that were removed come back from files, where their range is free."""
+        key = self.key()
+        self.adopt(key, self.exported(key), self.models[key].history)
+
+    def exported(self, key: bytes) -> Path:
+        folder = self.folder / next(self.names)
+        folder.mkdir()
+        list(self.store.export_segments(folder, key))
+        return folder
+
+    def adopt(self, key: bytes, folder: Path, before: Entries) -> None:
+        """Remove segments that were exported, and adopt the files."""
+        model = self.models[key]
+        if dropped := self.store.drop_segments(key):
+            for record in dropped:
+                self.remove(model, record)
+            self.compare_published()
+        with suppress(CommandError):  # the newest node, from before them, still grows
+            list(self.store.adopt_segments(folder))
+        records = self.store.archived_segments(key)
+        back = {one for one in before if any(r.first_id <= one <= r.last_id for r in records)}
+        assert sum(record.entries for record in records) == len(back)
+        model.history = {one: v for one, v in before.items() if one in back | model.history.keys()}
+        model.removed -= back
+
+    # --- elsewhere ----------------------------------------------------------------------------
+
+    def publish(self, *, seal: bool | None = None, place: Path | None = None) -> None:
+        """Archive under a URI, which may be another one; the one before is then not needed."""
+        before, there = self.place, place or self.place
+        if there is None or (place is None and self.random.random() < 0.2):
+            there = self.folder / next(self.names)
+        seal = self.random.random() < 0.6 if seal is None else seal
+        assert self.store.archive(to=there, seal=seal).published.missing == ()
+        if before not in (None, there):
+            shutil.rmtree(before)
+        self.place = there
+        paths = map(self.store.segment_path, self.store.archived_segments())
+        assert not any(path.exists() for path in paths)
+        self.compare_published(sealed=seal)
+
+    def manifest(self) -> Manifest:
+        """Return what is published."""
+        remote = environment_of(self.store).remote_archive()
+        newest = None if remote is None else remote.newest()
+        return Manifest({}, ()) if newest is None else newest[1]
+
+    def numbered(self) -> dict[int, Model]:
+        """Return all streams, also deleted ones, by number."""
+        with self.store.snapshot() as snapshot:
+            numbers = {snapshot.txn.stream_number(key): one for key, one in self.models.items()}
+        return {**self.gone, **numbers}
+
+    def number_of(self, model: Model) -> int:
+        return next(number for number, one in self.numbered().items() if one is model)
+
+    def in_segments(self, number: int) -> set[Id]:
+        """Return what the archive of a stream holds."""
+        records = self.store.archived_segments(stream_number=number)
+        model = self.numbered()[number]
+        return {one for record in records for one in model.within(record)}
+
+    def compare_published(self, *, sealed: bool = False) -> None:
+        """Compare what is under the URI with the streams; if it is `sealed`, it has all of them."""
+        if self.place is None:
+            return
+        remote, manifest = environment_of(self.store).remote_archive(), self.manifest()
+        assert remote is not None
+        top = self.place / self.store.uuid
+        files = {str(path.relative_to(top)) for path in self.place.rglob("*.seg")}
+        assert files == {one.name for one in manifest.segments}
+        every = self.numbered()
+        for record, is_sealed in manifest.segments:
+            model = every[record.stream_number]
+            its = {one[:2] for one in entries_of(remote.open(record, sealed=is_sealed))}
+            assert not its & (model.erased | model.removed)
+        for number, model in every.items():
+            found: list[tuple[Id, bytes]] = []
+            for first, last, one in parts_of(manifest.of_stream(number)):
+                part = _open_part(remote, one, first, last)
+                entries = [] if part is None else entries_of(part)
+                found += [((ms, seq), pairs[1]) for ms, seq, pairs in entries]
+            assert found == sorted(dict(found).items())
+            assert dict(found).items() <= model.ever.items()
+            assert dict(found).keys() >= self.in_segments(number)
+            if number in manifest.streams and number not in self.gone:
+                complete = MAX_ID if sealed else manifest.streams[number].complete_to
+                assert dict(found).keys() >= {one for one in model.history if one <= complete}
+
+    def make_again(self) -> None:
+        """What was published becomes the history of another store."""
+        manifest = self.manifest()
+        if self.place is None or not manifest.segments or self.gone:
+            return
+        with open_at(self.folder / next(self.names), clock=self.clock) as again:
+            list(again.adopt_segments(f"{self.place.as_uri()}/{self.store.uuid}"))
+            for number, stream in manifest.streams.items():
+                model = self.numbered()[number]
+                found = shown_by(again, stream.key)
+                assert found.items() <= model.ever.items()
+                for one in manifest.segments:
+                    if one.record.stream_number == number and not one.sealed:
+                        assert found.keys() >= set(model.within(one.record))
+
+    def lose(self) -> None:
+        """Lose an object under the URI; what the store still has is published again."""
+        if self.place is not None:
+            self.store.archive()  # leaves out what was removed, which only the manifest knows
+            top = self.place / self.store.uuid
+            kinds = ["sealed/**/*.seg", "store.json", "manifests/*"]
+            for path in sorted(top.glob(self.random.choice(kinds)))[-1:]:
+                path.unlink()
+            self.store.archive(seal=True)
+            self.compare_published(sealed=True)
+
+    # --- while it is read, and killed ---------------------------------------------------------
+
+    def hold(self) -> None:
+        """Keep a snapshot."""
+        shown = {key: dict(model.history) for key, model in self.models.items()}
+        self.held.append((self.store.snapshot(), shown))
+
+    def look_back(self, *, release: bool | None = None) -> None:
+        """Snapshots show what they have shown, or say that files are gone."""
+        for snapshot, shown in self.held:
+            for key, history in shown.items():
+                with suppress(StaleSnapshotError):
+                    assert shown_by(snapshot, key) == history
+        if self.random.random() < 0.5 if release is None else release:
+            for snapshot, _ in self.held:
+                snapshot.close()
+            self.held = []
+
+    def reopen(self) -> None:
+        self.look_back(release=True)
         self.store.close()
-        self.sync = sync
-        self.open()
+        self.store = self.open()
 
-    @rule(key=KEYS, low=SMALL, high=SMALL, count=st.sampled_from([None, 1, 3]))
-    def read_a_part(self, key: bytes, low: int, high: int, count: int | None) -> None:
-        ids = list(self.seen(key).history)[low : low + high]
-        if ids:
-            start, end = text(ids[0]), text(ids[-1])
-            found = self.store.xrange(key, start, end, count=count, history=True)
-            assert [parse(one.id) for one in found] == ids[:count]
-            found = self.store.xrevrange(key, end, start, count=count, history=True)
-            assert [parse(one.id) for one in found] == ids[::-1][:count]
-
-    @invariant()
-    def alike(self) -> None:
-        for key, model in self.models.items():
-            live = {parse(one.id): one.fields[b"f"] for one in self.store.xrange(key)}
-            assert live == model.live
-            assert list(live) == list(model.live)
-            shown = self.store.xrange(key, history=True)
-            assert [parse(one.id) for one in shown] == list(model.history)
-            assert {parse(one.id): one.fields[b"f"] for one in shown} == model.history
-            back = self.store.xrevrange(key, history=True)
-            assert back == shown[::-1]
-
-    def teardown(self) -> None:
-        if self.store is not None:
+    def attempt(self, steps: int, work: Callable[[Store[bytes]], object]) -> None:
+        """Do something in a process that is killed at so-many-th step; nothing without steps."""
+        if steps:
+            self.look_back(release=True)
             self.store.close()
-            assert_sound(self.path)
-        shutil.rmtree(self.path.parent)
+
+            def do() -> None:
+                store = self.open()
+                failpoints.watch(countdown(steps))
+                work(store)
+
+            assert status_of(child_of(do)) in (0, -signal.SIGKILL)
+            self.store = self.open()
+
+    def killed(self) -> None:
+        """Do something in a process that is killed at one of its steps, and then do it again."""
+        key = self.key()
+        model = self.models[key]
+        what = self.random.choice(["archive", "seal", "move", "maintain", "drop", "adopt", "erase"])
+        steps = int(10 ** self.random.uniform(0, 2.3))
+        print(" ", what, steps)
+        if what == "maintain" or not model.history:
+            self.maintain(steps)
+            return
+        ids, its = self.some(model.ever), self.in_segments(self.number_of(model))
+        may_go = {"drop": {one for one in its if one < ids[0]}, "adopt": its, "erase": set(ids)}
+        seals, moves = what == "seal", what == "move" or (what == "seal" and self.place is None)
+        place = self.folder / next(self.names) if moves else self.place
+        folder, before = self.exported(key), dict(model.history)
+
+        def work(store: Store[bytes]) -> None:
+            if what == "drop":
+                store.drop_segments(key, before=text(ids[0]))
+            elif what == "adopt":
+                store.drop_segments(key)
+                with suppress(CommandError):
+                    list(store.adopt_segments(folder))
+            elif what == "erase":
+                store.erase(key, *map(text, ids))
+            else:
+                store.archive(to=place, seal=seals)
+
+        self.attempt(steps, work)
+        gone = before.keys() - shown_by(self.store, key)
+        assert gone <= may_go.get(what, set())
+        for one in gone:
+            del model.history[one]
+            model.live.pop(one, None)
+        if what in ("adopt", "drop"):
+            self.store.archive()  # publishes what the other process may have removed
+            model.removed |= gone
+        if what == "adopt":
+            self.adopt(key, folder, before)
+        elif what == "drop":
+            self.drop_now(key, ids[0])
+        elif what == "erase":
+            self.erase_now(key, ids)
+        elif place is not None:
+            self.publish(seal=seals, place=place)
+
+    # --- comparing ----------------------------------------------------------------------------
+
+    def compare(self) -> None:
+        for key, model in self.models.items():
+            assert shown_by(self.store, key, history=False) == model.live
+            assert shown_by(self.store, key) == model.history
+        key = self.random.choice(KEYS)
+        if key in self.models and (known := self.models[key].history):
+            low, *_, high = sorted(self.random.choices(list(known), k=2))
+            ids = [one for one in known if low <= one <= high]
+            most = self.random.choice([None, 1, 3])
+            found = self.store.xrange(key, text(low), text(high), count=most, history=True)
+            assert [parse(one.id) for one in found] == ids[:most]
+            found = self.store.xrevrange(key, text(high), text(low), count=most, history=True)
+            assert [parse(one.id) for one in found] == ids[::-1][:most]
 
 
-TestArchive = ArchiveMachine.TestCase
-TestArchive.settings = configured(25, steps=25)
+def countdown(steps: int) -> Callable[[str], None]:
+    """Return what kills this process at the last of so many steps."""
+    left = iter(range(steps - 1))
+    return lambda name: next(left, None) is None and die()
+
+
+STEPS: list[Callable[[Life], None]] = [
+    *[Life.append] * 6,
+    *[Life.trim, Life.archive, Life.publish, Life.killed] * 3,
+    *[Life.limit, Life.trim_range, Life.delete, Life.drop_segments, Life.erase] * 2,
+    *[Life.maintain, Life.switch, Life.limit_bytes, Life.limit_for_a_group, Life.drop],
+    *[Life.rename, Life.restore, Life.take_out_and_adopt, Life.make_again, Life.lose],
+    *[Life.hold, Life.look_back, Life.reopen],
+]
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have many steps where one would do."""
+    monkeypatch.setattr(live_copies, "_TARGET_BYTES", 300)
+    monkeypatch.setattr(iterate, "_STEP_BYTES", 100)
+    monkeypatch.setattr(restore, "_STEP_NODES", 3)
+    monkeypatch.setattr(segments, "_DROP_AT_ONCE", 1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_history_is_what_was_added_and_not_removed(tmp_path: Path, seed: int) -> None:
+    Life(tmp_path, seed).live(60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_history_is_what_was_added_and_not_removed_for_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = time.monotonic() + 600
+    while time.monotonic() < end:
+        seed = random.SystemRandom().randrange(1 << 30)
+        capsys.readouterr()
+        try:
+            Life(tmp_path / str(seed), seed).live(100)
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        shutil.rmtree(tmp_path / str(seed))
