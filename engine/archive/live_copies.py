@@ -258,13 +258,14 @@ class LiveCopies:
                 found = [decode_envelope(node, "node") for node in nodes]
                 count = sum(int(end_ids(one.listpack, one.ms, one.seq).live) for one in found)
                 size = sum(map(len, nodes))
+                first: Id = (found[0].ms, found[0].seq)
                 while (
                     (last := self._last_of(stream.number)) is not None
-                    and last.record.last_id < (found[0].ms, found[0].seq)
+                    and last.record.last_id < first
                     and last.record.raw_bytes <= size
                     and last.record.raw_bytes + size <= _TARGET_BYTES
                 ):
-                    size += last.record.raw_bytes
+                    size, first = size + last.record.raw_bytes, last.record.first_id
                     before = self._remote.open(last.record, sealed=True)
                     nodes = [*nodes_without(before, []), *nodes]
                     self.segments.remove(last)

@@ -200,12 +200,13 @@ class _Publication:
     def run(self, seal: bool, removed: Sequence[SegmentRecord]) -> PublishReport:
         head = self.remote.head()
         self._check_version(head)
-        before = self._before(head)
-        sealed_ms = None if head is None else head.sealed_ms
         moved = self.source is not self.remote
         if moved:
-            before, sealed_ms, source = self._take_along(before)
+            before, sealed_ms, source = self._take_along()
             removed = [*removed, *source]
+        else:
+            before = self._before(head)
+            sealed_ms = None if head is None else head.sealed_ms
         streams, records = self.environment.read(streams_of, before)
         folder = self.environment.folder
         local = {one.path for one in records if folder.exists(stored_name(one.path))}
@@ -259,13 +260,14 @@ class _Publication:
         names = self.remote.objects.names(self.remote.name(remote.MANIFESTS))
         return max((name for name in names if name < last), default=None)
 
-    def _take_along(
-        self, before: remote.Manifest
-    ) -> tuple[remote.Manifest, int | None, list[SegmentRecord]]:
+    def _take_along(self) -> tuple[remote.Manifest, int | None, list[SegmentRecord]]:
         """Copy the sealed segments from where the archive was; each may be an only copy.
 
+        What a move that did not come to its end has left there counts only without a source:
+        entries in it may have been removed since.
+
         Returns:
-            them with what is there; up to which time all entries are in segments; and what the
+            the manifest to go on from; up to which time all entries are in segments; and what the
             manifest of the source names of the archive, some of which may have been removed since.
         """
         assert self.noted is not None
@@ -284,13 +286,10 @@ class _Publication:
             newest, problem = None, "another copy of the store has written there"
         if newest is None:
             log.warning("%s: copies of live entries are not taken: %s", self.source.uri, problem)
-            return before, None, []
+            return self._before(None), None, []
         head, manifest = newest
-        found = {one.name: one for one in before.segments}
-        for one in manifest.segments:
-            if not one.sealed:
-                continue
-            found[one.name] = one
+        sealed = [one for one in manifest.segments if one.sealed]
+        for one in sealed:
             try:
                 segment = self.source.segment(one.record, sealed=True)
                 check_checksums(segment)
@@ -299,10 +298,8 @@ class _Publication:
                 continue
             self.remote.objects.put(self.remote.name(one.name), segment.read_at, segment.size)
             self.remote.verify(one.record, sealed=True)
-        streams = {**manifest.streams, **before.streams}
         archived = [one.record for one in manifest.segments if not one.sealed]
-        taken = remote.Manifest(streams, remote.in_order(iter(found.values())))
-        return taken, head.sealed_ms, archived
+        return remote.Manifest(manifest.streams, tuple(sealed)), head.sealed_ms, archived
 
     def _find_sealed(self) -> list[remote.RemoteSegment]:
         """Return the sound sealed segments that are there; each may have the only copy of entries.

@@ -25,6 +25,7 @@ from streamkeep.engine.remote.object_store import (
     put_bytes,
 )
 from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
+from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
@@ -414,6 +415,22 @@ def test_sealed_segments_move_with_the_archive(open_store: Open, tmp_path: Path)
     assert head.sealed_ms == old.sealed_ms is not None
     ids += fill(store, 10)
     assert store.archive(seal=True).published.sealed_entries == 10
+
+
+def test_a_move_that_is_repeated_brings_back_nothing_that_was_removed_since(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, one, two = open_store(node_max_entries=10), tmp_path / "one", tmp_path / "two"
+    ids = fill(store, 100)
+    store.archive(to=one, seal=True)
+    failpoints.arm("publish:uploaded", lambda: exec("raise KeyboardInterrupt"))
+    with pytest.raises(KeyboardInterrupt):
+        store.archive(to=two)
+    store.xtrim("s", maxlen=40, approximate=False)
+    store.archive()
+    store.drop_segments("s")
+    store.archive(to=two)
+    assert ids_there(store, two) == [one.decode() for one in ids[60:]]
 
 
 @pytest.mark.parametrize("lost", ["head", "head and manifests"])

@@ -350,7 +350,7 @@ class Life:
     def take_out_and_adopt(self) -> None:
         """Segments that were removed come back from files, where their range is free."""
         key = self.key()
-        self.adopt(key, self.exported(key), self.models[key].history)
+        self.adopt(key, self.exported(key), dict(self.models[key].history))
 
     def exported(self, key: bytes) -> Path:
         folder = self.folder / next(self.names)
