@@ -502,7 +502,10 @@ class _Publication:
         old = [name[prefix:] for name in objects.names(self.remote.name(remote.MANIFESTS))]
         outdated = {*sorted(old)[:-kept], *(name for name in old if name > head.manifest)}
         outdated.discard(head.manifest)
-        for folder in (remote.SEGMENTS, remote.SEALED) if outdated or kept > 1 else ():
+        looks = outdated or kept > 1
+        if looks:
+            objects.sweep(self.remote.folder, 0)  # only who has the archive's lock writes there
+        for folder in (remote.SEGMENTS, remote.SEALED) if looks else ():
             for name in objects.names(self.remote.name(folder)):
                 if name[prefix:] not in named:
                     doomed.add(name[prefix:])

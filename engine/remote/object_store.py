@@ -103,8 +103,11 @@ class ObjectStore(Protocol):
     def remove(self, name: str) -> None:
         """Remove an object if it exists."""
 
-    def sweep(self) -> None:
-        """Remove what killed processes have left of objects, an hour ago or earlier."""
+    def sweep(self, folder: str = "", age_s: float = _UNFINISHED_S) -> None:
+        """Remove what killed processes have left of objects below a folder, so long ago or longer.
+
+        The default is an hour. Nobody else may write an object there in that time.
+        """
 
 
 def put_bytes(store: ObjectStore, name: str, data: bytes) -> None:
@@ -256,11 +259,11 @@ class FolderObjects:  # the methods are those of `ObjectStore`
         with self._reaching():
             (self._root / name).unlink(missing_ok=True)
 
-    def sweep(self) -> None:
+    def sweep(self, folder: str = "", age_s: float = _UNFINISHED_S) -> None:
         with suppress(FileNotFoundError), self._reaching():  # a folder that has just gone
-            for path in self._root.rglob(".*.part"):
+            for path in (self._root / folder).rglob(".*.part"):
                 with suppress(FileNotFoundError):
-                    if path.stat().st_mtime < time.time() - _UNFINISHED_S:
+                    if not age_s or path.stat().st_mtime < time.time() - age_s:
                         path.unlink()
 
     @contextmanager
@@ -344,7 +347,7 @@ class BucketObjects:  # the methods are those of `ObjectStore`
             found = self._obstore.list_with_delimiter(self._bucket)
             return sorted(str(one).rstrip("/") for one in found["common_prefixes"])
 
-    def sweep(self) -> None:
+    def sweep(self, folder: str = "", age_s: float = _UNFINISHED_S) -> None:
         """Do nothing: its lifecycle rules remove the parts of uploads that were not completed."""
 
     def remove(self, name: str) -> None:

@@ -419,6 +419,7 @@ class Life:
         top = self.place / self.store.uuid
         files = {str(path.relative_to(top)) for path in self.place.rglob("*.seg")}
         assert files == {one.name for one in manifest.segments}
+        assert not list(self.place.rglob(".*"))
         every = self.numbered()
         for record, is_sealed in manifest.segments:
             model = every[record.stream_number]
