@@ -42,6 +42,7 @@ class Style:
         archived: its own streams have an archive.
         jobs: how often it puts jobs into a queue of its own, takes them, and ends them.
         erases: it erases entries now and then.
+        publishes: the archive of its store is under a URI.
     """
 
     streams: int = 4
@@ -56,6 +57,7 @@ class Style:
     archived: bool = False
     jobs: float = 0.0
     erases: bool = False
+    publishes: bool = False
 
 
 @dataclass

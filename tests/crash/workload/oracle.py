@@ -27,6 +27,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from patience import PATIENCE_S
+from segments import entries_of
+from streamkeep.engine.archive.adopt import _open_part
+from streamkeep.engine.remote.object_store import open_objects
+from streamkeep.engine.remote.remote_archive import RemoteArchive
+from streamkeep.format.segment.remote import parts_of
 from streamkeep.jobs import Queue
 from streamkeep.jobs.queue import queue_names
 
@@ -216,6 +221,36 @@ def _entries(key: str, entries: list[Any], problems: list[str]) -> dict[str, str
     if len(set(found.values())) != len(found):
         problems.append(f"{key}: an entry is there twice")
     return found
+
+
+def unpublished(store: Any, fleet: Path, found: Dump) -> list[str]:
+    """Return what is wrong with the archive of a store under a URI, after all was sealed.
+
+    It has what history shows. Beside that it has what was deleted since it was sealed, but
+    nothing that was erased, and there are no other objects.
+    """
+    remote = RemoteArchive(open_objects(str(fleet)), store.uuid)
+    newest = remote.newest()
+    assert newest is not None
+    manifest, problems = newest[1], []
+    named = {one.name for one in manifest.segments}
+    for path in (fleet / store.uuid).rglob("*.seg*"):
+        if str(path.relative_to(fleet / store.uuid)) not in named:
+            problems.append(f"{path} is not named")
+    for number, stream in manifest.streams.items():
+        shown: dict[str, str] = {}
+        for first, last, one in parts_of(manifest.of_stream(number)):
+            part = _open_part(remote, one, first, last)
+            for ms, seq, pairs in [] if part is None else entries_of(part):
+                shown[f"{ms}-{seq}"] = pairs[1].decode()
+        history = found.streams.get(stream.key.decode(), Found()).history
+        if not history.items() <= shown.items():
+            problems.append(f"{stream.key!r}: it lacks {history.items() - shown.items()}")
+        if list(shown) != sorted(shown, key=order):
+            problems.append(f"{stream.key!r}: it is out of order there")
+        if erased := {str(one) for one in stream.erased} & shown.keys():
+            problems.append(f"{stream.key!r}: it still has {erased}")
+    return problems
 
 
 # --- what must be there -------------------------------------------------------------------------

@@ -95,6 +95,11 @@ class Run:
         self.figures = figures
         self.only = only or list(ROUNDS)
         self.disk = disk
+        # The archive of some stores is published. A state from before would be another copy of it.
+        publishes = [one for one in self.only if one in GO_ON]
+        self.fleet: Path | None = None
+        if publishes and self.random.random() < 0.4:
+            self.fleet, self.only = folder / "fleet", publishes
         self.path = folder / "store"
         self.oracle = oracle.Oracle()
         self.round = 0
@@ -129,6 +134,8 @@ class Run:
                     store.xgroup_create(key, "g", id="0", mkstream=True)
                     if key.startswith(oracle.ARCHIVED):
                         store.set_retention(key, maxlen=50, archive=True)
+                if self.fleet is not None:
+                    store.archive(to=self.fleet)
             return ""
 
         said = in_child(make, self.folder / "make.err")
@@ -208,6 +215,7 @@ class Run:
             style = replace(self.styles[name])
             style.big = max(style.big, big)
             style.served = kind == "clients"
+            style.publishes = self.fleet is not None
             style.hows = hows
             jobs = self.random.choice([0.0, 0.0, 0.1, 0.7])
             style.jobs = jobs if kind == "threads" else 0.0
@@ -430,7 +438,7 @@ class Run:
     def verify(self) -> None:
         """Compare the store, or also what a power loss after all writes leaves; go on with one."""
         copy, keeps = self.folder / f"store-{self.round}", self.random.random() < 0.5
-        if self.random.random() < 0.3:
+        if self.random.random() < 0.3 and self.fleet is None:
             copy_store(self.path, copy)
         found = self.compare(self.path)
         if copy.exists():
@@ -451,7 +459,7 @@ class Run:
         works_off = options.pop("works_off", False)
         damaged = options.pop("damaged", False) or bool(options)
         answer = self.folder / "found"
-        closely = self.random.random() < 0.3
+        closely = self.random.random() < 0.3 or self.fleet is not None
 
         def look() -> str:
             if boot:
@@ -467,8 +475,10 @@ class Run:
             with streamkeep.open(path, decode_responses=True, **options) as store:
                 found = oracle.dump(store)
                 if closely:
-                    store.archive()
+                    store.archive(seal=self.fleet is not None)
                     after = oracle.dump(store)
+                    if self.fleet is not None:
+                        after.problems += oracle.unpublished(store, self.fleet, after)
                     if (after.streams, after.problems) != (found.streams, found.problems):
                         return "the archiver has changed what the store shows"
                 wrong = oracle.work_off(store) if works_off else []
@@ -534,6 +544,7 @@ def failpoints(run: Run) -> None:
             "journal",
             "checkpoint",
             "archive",
+            "publish",
             "segment",
             "erase",
             "scrub",
@@ -720,6 +731,8 @@ def damage(journal: Path, random_: random.Random) -> None:
         data[at] ^= 1 << random_.randrange(8)
     path.write_bytes(data)
 
+
+GO_ON: Final = ("kills", "failpoints", "stops", "halfway", "syncs_fail", "interrupts")
 
 ROUNDS: Final[dict[str, Callable[[Run], None]]] = {
     one.__name__: one

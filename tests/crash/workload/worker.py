@@ -174,6 +174,8 @@ def perform(on: Any, actor: Actor, operation: list[Any]) -> Any:
         return on.xgroup_create(key, GROUP, id="0", mkstream=True)
     if name == "retain":
         return on.set_retention(key, archive=True)
+    if name == "archive" and actor.style.publishes:
+        return on.archive(seal=actor.random.random() < 0.5)
     return getattr(on, name)()
 
 
