@@ -29,7 +29,8 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import iterate, live_copies, restore, segments
 from streamkeep.engine.archive.adopt import _open_part
-from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.engine.archive.archiver import ArchiveOptions, archive
+from streamkeep.engine.remote.object_store import folder_of
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.entry import MAX_ID
@@ -40,7 +41,7 @@ from streamkeep.recovery.fsck.findings import Severity
 
 Id = tuple[int, int]
 Entries = dict[Id, bytes]
-KEYS = (b"a", b"b" * 600, b"c")
+KEYS = (b"a", b"b" * 600, b"c", b"d")
 
 
 class Model:
@@ -52,6 +53,8 @@ class Model:
         self.history: Entries = {}
         self.erased: set[Id] = set()
         self.removed: set[Id] = set()  # from the archive, here and under the URI
+        self.kept: set[Id] = set()  # in sealed segments alone: trimmed since, and not archived
+        self.sealed: set[Id] = set()
         self.archiving = self.archives_deleted = False
         self.maxlen: int | None = None
         self.max_age_ms: int | None = None
@@ -63,6 +66,7 @@ class Model:
             del self.live[one]
             if not self.archiving:
                 del self.history[one]
+                self.kept.update(self.sealed & {one})
 
     def delete(self, ids: list[Id]) -> int:
         """Delete entries; return how many were live."""
@@ -76,6 +80,7 @@ class Model:
     def erase(self, ids: list[Id]) -> int:
         """Erase entries, wherever they are; return how many there were."""
         self.erased.update(ids)
+        self.kept.difference_update(ids)
         for one in ids:
             self.live.pop(one, None)
         return len([one for one in ids if self.history.pop(one, None)])
@@ -120,6 +125,7 @@ class Life:
         self.gone: dict[int, Model] = {}  # of deleted streams, by number
         self.names = map(str, count())
         self.place: Path | None = None  # where the archive is published
+        self.spare: Path | None = None
         self.held: list[tuple[Any, dict[bytes, Entries]]] = []
         self.nodes = self.random.choice([1, 2, 3, 5])
         self.store = self.open()
@@ -150,7 +156,8 @@ class Life:
 
     def key(self) -> bytes:
         """Return the key of a stream, which is made if there is none."""
-        key = self.random.choice(KEYS)
+        there = list(self.models)
+        key = self.random.choice(there if there and self.random.random() < 0.8 else KEYS)
         if key not in self.models:
             self.models[key] = Model()
             self.store.set_retention(key)
@@ -288,11 +295,17 @@ class Life:
 
     def archive(self) -> None:
         size = self.random.choice([1, 200, 1 << 20])
-        self.store.archive(options=ArchiveOptions(target_bytes=size, block_bytes=200))
+        options = ArchiveOptions(target_bytes=size, block_bytes=200)
+        publishes = self.random.random() < 0.7
+        if publishes:
+            self.store.archive(options=options)
+        else:  # as writers do that have trimmed too much
+            archive(environment_of(self.store), options)
         with self.store.snapshot() as snapshot:
             assert snapshot.txn.rows(14) == 0  # `retired`
         assert all(self.in_segments(one) == set(its.history) for one, its in self.gone.items())
-        self.compare_published()
+        if publishes:
+            self.compare_published()
 
     def erase(self) -> None:
         key = self.key()
@@ -331,6 +344,7 @@ class Life:
 
     def remove(self, model: Model, record: SegmentRecord, everywhere: bool = True) -> None:
         """Note that a segment was removed; `everywhere` unless sealed ones may have it still."""
+        model.kept -= {one for one in model.kept if record.first_id <= one <= record.last_id}
         for one in model.within(record):
             assert one not in model.live
             del model.history[one]
@@ -379,15 +393,21 @@ class Life:
         """Archive under a URI, which may be another one; the one before is then not needed."""
         before, there = self.place, place or self.place
         if there is None or (place is None and self.random.random() < 0.2):
-            there = self.folder / next(self.names)
+            there = self.other_place()
         seal = self.random.random() < 0.6 if seal is None else seal
         assert self.store.archive(to=there, seal=seal).published.missing == ()
         if before not in (None, there):
             shutil.rmtree(before)
         self.place = there
+        self.spare = None if there == self.spare else self.spare
         paths = map(self.store.segment_path, self.store.archived_segments())
         assert not any(path.exists() for path in paths)
         self.compare_published(sealed=seal)
+
+    def other_place(self) -> Path:
+        """Return where the archive may move: where a move did not come to its end, or a new one."""
+        self.spare = self.spare or self.folder / next(self.names)
+        return self.spare
 
     def manifest(self) -> Manifest:
         """Return what is published."""
@@ -421,11 +441,19 @@ class Life:
         assert files == {one.name for one in manifest.segments}
         assert not list(self.place.rglob(".*"))
         every = self.numbered()
+        stored: dict[int, set[Id]] = {number: set() for number in every}
         for record, is_sealed in manifest.segments:
-            model = every[record.stream_number]
-            its = {one[:2] for one in entries_of(remote.open(record, sealed=is_sealed))}
-            assert not its & (model.erased | model.removed)
+            entries = entries_of(remote.open(record, sealed=is_sealed))
+            stored[record.stream_number].update(one[:2] for one in entries)
+        deleted = {
+            self.number_of(model): self.store.xinfo_stream(key)["max-deleted-entry-id"]
+            for key, model in self.models.items()
+        }
         for number, model in every.items():
+            assert not stored[number] & (model.erased | model.removed)
+            highest = parse(deleted.get(number, b"9999-0"))  # below it, trims may be deletions
+            assert {one for one in model.kept if one > highest} <= stored[number]
+            model.sealed = stored[number]
             found: list[tuple[Id, bytes]] = []
             for first, last, one in parts_of(manifest.of_stream(number)):
                 part = _open_part(remote, one, first, last)
@@ -441,13 +469,15 @@ class Life:
     def make_again(self) -> None:
         """What was published becomes the history of another store."""
         manifest = self.manifest()
-        if self.place is None or not manifest.segments or self.gone:
+        numbers = {one.record.stream_number for one in manifest.segments}
+        names = [manifest.streams[number].key for number in numbers]
+        if self.place is None or not numbers or len(set(names)) < len(names):
             return
         with open_at(self.folder / next(self.names), clock=self.clock) as again:
             list(again.adopt_segments(f"{self.place.as_uri()}/{self.store.uuid}"))
-            for number, stream in manifest.streams.items():
+            for number in numbers:
                 model = self.numbered()[number]
-                found = shown_by(again, stream.key)
+                found = shown_by(again, manifest.streams[number].key)
                 assert found.items() <= model.ever.items()
                 for one in manifest.segments:
                     if one.record.stream_number == number and not one.sealed:
@@ -461,6 +491,8 @@ class Life:
             kinds = ["sealed/**/*.seg", "store.json", "manifests/*"]
             for path in sorted(top.glob(self.random.choice(kinds)))[-1:]:
                 path.unlink()
+                for model in self.numbered().values():
+                    model.kept = set()
             self.store.archive(seal=True)
             self.compare_published(sealed=True)
 
@@ -514,7 +546,7 @@ class Life:
         ids, its = self.some(model.ever), self.in_segments(self.number_of(model))
         may_go = {"drop": {one for one in its if one < ids[0]}, "adopt": its, "erase": set(ids)}
         seals, moves = what == "seal", what == "move" or (what == "seal" and self.place is None)
-        place = self.folder / next(self.names) if moves else self.place
+        place = self.other_place() if moves else self.place
         folder, before = self.exported(key), dict(model.history)
 
         def work(store: Store[bytes]) -> None:
@@ -544,6 +576,9 @@ class Life:
             self.drop_now(key, ids[0])
         elif what == "erase":
             self.erase_now(key, ids)
+        elif moves and self.random.random() < 0.6:  # it is not repeated now
+            setting = self.store.remote_archive()
+            self.place = None if setting is None else folder_of(setting.uri)
         elif place is not None:
             self.publish(seal=seals, place=place)
 
@@ -583,7 +618,7 @@ STEPS: list[Callable[[Life], None]] = [
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have many steps where one would do."""
-    monkeypatch.setattr(live_copies, "_TARGET_BYTES", 300)
+    monkeypatch.setattr(live_copies, "_TARGET_BYTES", 1000)
     monkeypatch.setattr(iterate, "_STEP_BYTES", 100)
     monkeypatch.setattr(restore, "_STEP_NODES", 3)
     monkeypatch.setattr(segments, "_DROP_AT_ONCE", 1)
