@@ -397,6 +397,8 @@ def test_an_archive_moves_to_another_uri(open_store: Open, tmp_path: Path) -> No
     store.xtrim("s", maxlen=0)
     store.archive(to=tmp_path / "one")
     assert store.archive(to=tmp_path / "two").published.uploaded == 1
+    with pytest.raises(errors.StoreError, match="was there before it moved"):
+        store.archive(to=tmp_path / "one")
     shutil.rmtree(tmp_path / "one")
     assert shown(store) == ids
 
@@ -545,6 +547,19 @@ def test_a_restored_backup_does_not_overwrite_the_archive(open_store: Open, tmp_
         assert old.archive(to=tmp_path / "own", seal=True).published.sealed_entries >= 100
         assert shown(old) == ids
     assert len(manifest_of(store, tmp_path / "fleet").segments) == 2
+
+
+def test_an_erasure_reaches_segments_of_a_backup_that_has_none_on_its_disk(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    with streamkeep.open(tmp_path / "lost") as store:
+        ids = fill(store, 100)
+        store.xtrim("s", maxlen=0)
+        store.archive(to=fleet)
+        backup(store, tmp_path / "copy")
+    with streamkeep.open(tmp_path / "copy") as copy:
+        assert copy.erase("s", ids.pop(3)) == 1
+        assert shown(copy) == ids
+        assert ids_there(copy, fleet) == [one.decode() for one in ids]
 
 
 def test_history_needs_the_object_only_if_the_file_is_gone(
