@@ -3,14 +3,16 @@
 The objects and what is always true of them are described in `format/segment/remote.py`. One
 publication, under the archive's lock, does this:
 
-1. Read the newest head and manifest. A head of a higher version than this store has written was
-   written by another copy of the store: then nothing is changed.
+1. Read the newest head and manifest; without a head, the manifest whose version is noted. A head
+   of a higher version than this store has written was written by another copy of the store: then
+   nothing is changed.
 2. Write each segment that is not there yet, and read it back: every byte is compared with its
    checksums. Only then may a manifest name it.
 3. Write the manifest, commit its version to `meta`, then write the head; both are read back.
 4. Remove the local copies of the segments that the manifest names.
 5. Remove objects that no manifest names any more: segments that were erased or dropped, and
-   manifests before the last one.
+   manifests before the last one; manifests last, so that more than one means that objects may be
+   left.
 
 An archive that moves takes its sealed segments along, before step 2: nothing in the store names
 them. What is at the URI before stays there.
@@ -329,8 +331,8 @@ class _Publication:
             raise StoreError(
                 f"{self.remote.uri}: version {head.version} of this archive is there, and this "
                 f"store has written up to version {self.setting.version}: another copy of the "
-                "store publishes to the same URI, or this one is a restored backup; next: give "
-                "this copy another URI (archive run --to)"
+                "store publishes to the same URI, this one is a restored backup, or its archive "
+                "was there before it moved; next: give it another URI (archive run --to)"
             )
         if head is None and self.setting.version:
             log.warning("%s: the archive is no longer there; writing it again", self.remote.uri)
