@@ -154,10 +154,12 @@ def sealed_under(environment: Environment, name: bytes) -> set[int]:
     if newest is None:
         return set()
     living = environment.read(lambda txn: {number for _, number in iter_keys(txn)})
+    last = {number: stream.key for number, stream in newest[1].streams.items()}
     return {
-        one.record.stream_number
+        number
         for one in newest[1].segments
-        if one.sealed and one.record.key == name and one.record.stream_number not in living
+        if one.sealed and (number := one.record.stream_number) not in living
+        if name in (one.record.key, last.get(number))
     }
 
 
