@@ -214,7 +214,8 @@ class _Publication:
         streams, records = self.environment.read(streams_of, before)
         folder = self.environment.folder
         local = {one.path for one in records if folder.exists(stored_name(one.path))}
-        there = {one.name for one in before.segments}
+        # Where the head is lost, more may be.
+        there = set() if head is None else {one.name for one in before.segments}
         missing = self._upload(records, local, there)
         archived = [remote.RemoteSegment(one, False) for one in records if one not in missing]
         copies = LiveCopies(self.environment, self.remote, before, records)

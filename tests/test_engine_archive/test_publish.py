@@ -454,6 +454,13 @@ def test_an_archive_is_sealed_on_without_its_head(
     report = store.archive(seal=True).published
     assert (report.sealed_entries == 10) == (lost == "head")
     assert ids_there(store, fleet) == [one.decode() for one in ids]
+    store.xtrim("s", maxlen=0)
+    store.archive()
+    (archived,) = store.archived_segments()
+    for name in ("store.json", f"segments/{archived.path}"):
+        (fleet / store.uuid / name).unlink()
+    assert store.archive().published.missing == (archived,)
+    store.drop_segments("s")
 
 
 def test_an_archive_leaves_a_place_that_is_gone_only_when_it_is_told_so(
