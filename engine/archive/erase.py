@@ -14,6 +14,7 @@ one that is killed after leaves a garbage file.
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple
 
 from streamkeep.engine.archive import archiver
@@ -31,7 +32,14 @@ from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.id_codec import Id
-from streamkeep.format.core.keys import RETIRED, STREAMS, node_key, pack_number, unpack_node_key
+from streamkeep.format.core.keys import (
+    RETIRED,
+    SEGMENTS,
+    STREAMS,
+    node_key,
+    pack_number,
+    unpack_node_key,
+)
 from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
 from streamkeep.format.node.envelope import decode_envelope, set_trimmed, trimmed_slots
 from streamkeep.format.node.erase import erase_slots
@@ -112,28 +120,39 @@ def _is_alive(txn: Txn, number: int) -> bool:
     return txn.get(STREAMS, pack_number(number)) is not None
 
 
+def archive_lock(environment: Environment) -> AbstractContextManager[None]:
+    """Return the archive's lock for an erasure; nothing where there is no work for an archiver.
+
+    An archiver that was killed in the middle of an erasure would leave a file with entries that no
+    row, retired or archived, names any more.
+    """
+    used = environment.folder.has_folder(ARCHIVE_FOLDER) or environment.read(
+        lambda txn: txn.rows(SEGMENTS) or txn.rows(RETIRED)  # a backup may lack the folder
+    )
+    return ArchiveLock(environment) if used else nullcontext()
+
+
 def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
     """Remove files that a killed archiver or erasure has left, since they may hold erased entries.
 
     If a file of this store has no row, and its IDs lie within a segment that has one, then it holds
-    nothing that the segment lacks.
+    nothing that the segment lacks. The caller has the archive's lock.
     """
     store = environment.folder
     if not store.has_folder(ARCHIVE_FOLDER):
         return
-    with ArchiveLock(environment):
-        archiver.clean(environment)
-        leftovers: list[str] = []
-        streams = archiver.segments_by_stream(store.files_below(ARCHIVE_FOLDER))
-        for number in sorted(numbers):
-            rows = environment.read(manifest.list_segments, number)
-            named = {row.path for row in rows}
-            leftovers += [
-                path
-                for path in streams.get(str(number), ())
-                if path not in named and _is_leftover(environment, path, rows)
-            ]
-        discard(environment, leftovers)
+    archiver.clean(environment)
+    leftovers: list[str] = []
+    streams = archiver.segments_by_stream(store.files_below(ARCHIVE_FOLDER))
+    for number in sorted(numbers):
+        rows = environment.read(manifest.list_segments, number)
+        named = {row.path for row in rows}
+        leftovers += [
+            path
+            for path in streams.get(str(number), ())
+            if path not in named and _is_leftover(environment, path, rows)
+        ]
+    discard(environment, leftovers)
 
 
 def _is_leftover(environment: Environment, path: str, rows: list[SegmentRecord]) -> bool:
@@ -148,7 +167,9 @@ def _is_leftover(environment: Environment, path: str, rows: list[SegmentRecord])
 
 
 def erase_archived(environment: Environment, number: int, ids: Ids) -> int:
-    """Erase entries in the segments of a stream, under the archive's lock; return their number.
+    """Erase entries in the segments of a stream; return their number.
+
+    The caller has the archive's lock.
 
     Args:
         ids: in ascending order.
@@ -158,12 +179,9 @@ def erase_archived(environment: Environment, number: int, ids: Ids) -> int:
             before it are rewritten.
         StoreFullError: there is no room for a new file.
     """
-    if environment.read(lambda txn: next(manifest.iter_segments(txn, number), None)) is None:
-        return 0  # and what an archiver is writing it cannot commit: its retired nodes have changed
     count = 0
-    with ArchiveLock(environment):
-        for plan in environment.read(_plans, environment, number, ids):
-            count += _rewrite(environment, plan)
+    for plan in environment.read(_plans, environment, number, ids):
+        count += _rewrite(environment, plan)
     return count
 
 

@@ -20,6 +20,7 @@ from typing import Final
 
 from streamkeep.engine.archive import garbage
 from streamkeep.engine.archive.erase import (
+    archive_lock,
     archived_under,
     erase_archived,
     erase_retired,
@@ -73,13 +74,13 @@ def erase(
     numbers = environment.read(archived_under, name) if wanted else set()
     if wanted and (copied := sealed_under(environment, name)):
         mark.write(_note_copied, copied, wanted)
-    remove_leftovers(environment, numbers)
-    for start in range(0, len(wanted), _STEP):
-        step = wanted[start : start + _STEP]
-        count += mark.write(erase_step, numbers, step)
-        environment.settle()
-    for number in sorted(numbers):
-        count += erase_archived(environment, number, wanted)
+    with archive_lock(environment):
+        remove_leftovers(environment, numbers)
+        for start in range(0, len(wanted), _STEP):
+            step = wanted[start : start + _STEP]
+            count += mark.write(erase_step, numbers, step)
+        for number in sorted(numbers):
+            count += erase_archived(environment, number, wanted)
     for number in numbers:
         _forget_messages(mark, number, set(wanted))
     finished = {number: set(wanted) for number in numbers}
@@ -104,13 +105,14 @@ def _finish_others(mark: Mark, finished: dict[int, set[Id]]) -> None:
     environment = mark.environment
     for number, ids in environment.read(_erased_in_streams):
         _forget_messages(mark, number, ids)
-    recorded = environment.read(_recorded)
-    remove_leftovers(environment, {number for number, _ in recorded})
-    for number, ids in recorded:
-        done = finished.setdefault(number, set())
-        if left := sorted(ids - done):
-            erase_archived(environment, number, left)
-            done.update(left)
+    with archive_lock(environment):
+        recorded = environment.read(_recorded)
+        remove_leftovers(environment, {number for number, _ in recorded})
+        for number, ids in recorded:
+            done = finished.setdefault(number, set())
+            if left := sorted(ids - done):
+                erase_archived(environment, number, left)
+                done.update(left)
 
 
 def _note_copied(txn: WriteTxn, numbers: set[int], ids: Ids) -> None:

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -17,11 +18,13 @@ from conftest import assert_sound
 from erased import SECRET, entry, grep, harmless
 from inside import environment_of, run_read
 from patience import PATIENCE_S, line_of, thread_of
+from stopped import child_of, die_at, status_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.whole_store import erase
 from streamkeep.engine.whole_store.scrub import is_unfinished
+from streamkeep.format.core import errors
 from streamkeep.format.segment.manifest import REWRITTEN
 from tiers import slow_but
 
@@ -143,7 +146,7 @@ store.erase("k", *sys.argv[2:])
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("moment", ["between steps", "before the scrub", "after its begin"])
+@pytest.mark.parametrize("moment", ["before the scrub", "after its begin"])
 def test_an_erasure_finishes_another_that_was_killed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -173,9 +176,7 @@ def test_an_erasure_finishes_another_that_was_killed_meanwhile(
 
         environment = environment_of(store)
         checkpoints = environment.checkpoints
-        if moment == "between steps":
-            monkeypatch.setattr(environment, "settle", let_it_be_killed)
-        elif moment == "before the scrub":
+        if moment == "before the scrub":
             failpoints.arm("erase:stored", let_it_be_killed)
         else:
             assert checkpoints is not None
@@ -195,6 +196,33 @@ def test_an_erasure_finishes_another_that_was_killed_meanwhile(
         assert not run_read(store, is_unfinished)
         assert grep(path) == []
     assert_sound(path)
+
+
+@pytest.mark.crash
+def test_no_archiver_that_is_killed_leaves_a_file_of_what_is_being_erased(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.set_retention("k", archive=True)
+    store.xadd_many("k", [entry(n) for n in range(1, 11)], [f"{n}-0" for n in range(1, 11)])
+    store.xtrim("k", maxlen=0, approximate=False)
+    ended = []
+
+    def archive() -> None:
+        die_at("archive:written", 1)
+        with streamkeep.open(store.path) as other, suppress(errors.StoreLockedError):
+            other.archive(wait=False)
+
+    def then_archive(*args: Any) -> None:
+        remove_leftovers(*args)
+        ended.append(status_of(child_of(archive)))
+
+    remove_leftovers = erase.remove_leftovers
+    with monkeypatch.context() as patch:
+        patch.setattr(erase, "remove_leftovers", then_archive)
+        assert store.erase("k", *(f"{n}-0" for n in range(1, 11))) == 10
+    assert ended == [0]
+    assert list(store.path.glob("archive/*/*.seg")) == []
 
 
 # --- whose archive it is ------------------------------------------------------------------------
