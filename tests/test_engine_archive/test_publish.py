@@ -216,18 +216,14 @@ def test_a_sealed_segment_stays_if_archived_ones_around_its_entries_lack_them(
         assert shown(again, "sealed") == ids
 
 
-@pytest.mark.parametrize("published", [True, False])
-def test_removed_entries_go_from_sealed_segments_too(
-    open_store: Open, tmp_path: Path, published: bool
+def test_entries_that_are_removed_unpublished_go_from_sealed_segments_too(
+    open_store: Open, tmp_path: Path
 ) -> None:
     store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
     ids = fill(store, 100)
     store.archive(to=fleet, seal=True)
     store.xtrim("s", maxlen=40, approximate=False)
-    if published:
-        store.archive()
-    else:
-        archive(environment_of(store))
+    archive(environment_of(store))
     store.drop_segments("s", before=ids[60])
     assert ids_there(store, fleet) == [one.decode() for one in ids[60:]]
     store.xtrim("s", maxlen=0)
@@ -292,56 +288,6 @@ def test_the_work_for_a_sealed_segment_does_not_grow_with_the_archive(open_store
     assert looked_at < 100 * 100
 
 
-def test_what_is_too_old_for_the_archive_goes_from_sealed_segments_too(
-    open_store: Open, tmp_path: Path, clock: ManualClock
-) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
-    ids = fill(store, 100)
-    store.archive(to=fleet, seal=True)
-    store.set_retention("s", archive=True, archive_max_age="1d")
-    store.xtrim("s", maxlen=40, approximate=False)
-    store.archive()
-    clock.ms += 2 * 86_400_000
-    assert store.maintain().dropped == 1
-    store.archive()
-    assert ids_there(store, fleet) == [one.decode() for one in ids[60:]]
-
-
-def test_complete_to_stops_before_entries_without_a_segment(
-    open_store: Open, tmp_path: Path
-) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
-    ids = fill(store, 100)
-    store.trim_range("s", ids[40], ids[79])  # in the middle
-    store.archive(to=fleet)
-    manifest = manifest_of(store, fleet)
-    assert manifest.segments
-    assert manifest.streams[1].complete_to < StreamId.parse(ids[0])
-    store.archive(seal=True)
-    assert manifest_of(store, fleet).streams[1].complete_to == StreamId.parse(ids[-1])
-    assert ids_there(store, fleet) == [one.decode() for one in ids]
-
-
-@pytest.mark.parametrize("sealed", [False, True])
-def test_an_erased_entry_is_gone_from_the_objects(
-    open_store: Open, tmp_path: Path, sealed: bool
-) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
-    ids = fill(store, 300)
-    secret = store.xadd("s", {"secret": "the-very-secret"})
-    ids += [secret, *fill(store, 5)]
-    if not sealed:
-        store.xtrim("s", maxlen=0)
-    store.archive(to=fleet, seal=sealed)
-    before = {path for path in fleet.rglob("*.seg")}
-    assert store.erase("s", secret) == 1
-    after = {path for path in fleet.rglob("*.seg")}
-    assert len(after) == len(before) == 1
-    assert after != before
-    assert secret.decode() not in ids_there(store, fleet)
-    assert len(ids_there(store, fleet)) == 305
-
-
 def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream(
     open_store: Open, tmp_path: Path
 ) -> None:
@@ -382,16 +328,6 @@ def test_a_run_after_a_killed_one_removes_its_objects(
     store.erase("s")
     assert len(list(fleet.rglob("*.seg*"))) == len(list(fleet.rglob("*.zst"))) == 1
     assert store.archive().published.removed == 0
-
-
-def test_removed_segments_are_gone_from_the_objects(open_store: Open, tmp_path: Path) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
-    fill(store, 100)
-    store.xtrim("s", maxlen=0)
-    store.archive(to=fleet)
-    assert store.drop_segments("s")
-    assert list(fleet.rglob("*.seg")) == []
-    assert manifest_of(store, fleet).segments == ()
 
 
 def test_an_archive_moves_to_another_uri(open_store: Open, tmp_path: Path) -> None:

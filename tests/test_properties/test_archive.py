@@ -624,9 +624,9 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "_DROP_AT_ONCE", 1)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [14, 15, 16, 17])
 def test_history_is_what_was_added_and_not_removed(tmp_path: Path, seed: int) -> None:
-    Life(tmp_path, seed).live(60)
+    Life(tmp_path, seed).live(80)
 
 
 @pytest.mark.slow
