@@ -20,6 +20,7 @@ from inside import environment_of, run_read
 from patience import PATIENCE_S, line_of, thread_of
 from stopped import child_of, die_at, status_of
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.erase import remove_leftovers
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.whole_store import erase
@@ -206,7 +207,7 @@ def test_no_archiver_that_is_killed_leaves_a_file_of_what_is_being_erased(
     store.set_retention("k", archive=True)
     store.xadd_many("k", [entry(n) for n in range(1, 11)], [f"{n}-0" for n in range(1, 11)])
     store.xtrim("k", maxlen=0, approximate=False)
-    ended = []
+    ended: list[int] = []
 
     def archive() -> None:
         die_at("archive:written", 1)
@@ -217,7 +218,6 @@ def test_no_archiver_that_is_killed_leaves_a_file_of_what_is_being_erased(
         remove_leftovers(*args)
         ended.append(status_of(child_of(archive)))
 
-    remove_leftovers = erase.remove_leftovers
     with monkeypatch.context() as patch:
         patch.setattr(erase, "remove_leftovers", then_archive)
         assert store.erase("k", *(f"{n}-0" for n in range(1, 11))) == 10

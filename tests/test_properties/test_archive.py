@@ -204,7 +204,7 @@ class Life:
         name = self.random.choice(["maxlen", "max_age", "archive_max_age"])
         most = self.random.choice([None, None, 0, 3, 9, 30])
         setattr(self.models[key], name if name == "maxlen" else f"{name}_ms", most)
-        value = -1 if most is None else most if name == "maxlen" else most / 1000 or 0
+        value: Any = -1 if most is None else most if name == "maxlen" else most / 1000 or 0
         self.store.set_retention(key, **{name: value})
         self.clock.ms += self.random.choice([0, 0, 5])
         self.maintain()
@@ -602,16 +602,25 @@ class Life:
 def countdown(steps: int) -> Callable[[str], None]:
     """Return what kills this process at the last of so many steps."""
     left = iter(range(steps - 1))
-    return lambda name: next(left, None) is None and die()
+
+    def passed(name: str) -> None:
+        if next(left, None) is None:
+            die()
+
+    return passed
 
 
+OFTEN: list[Callable[[Life], None]] = [Life.trim, Life.archive, Life.publish, Life.killed]
+SELDOM: list[Callable[[Life], None]] = [
+    *(Life.maintain, Life.switch, Life.limit_bytes, Life.limit_for_a_group, Life.drop),
+    *(Life.rename, Life.restore, Life.take_out_and_adopt, Life.make_again, Life.lose),
+    *(Life.hold, Life.look_back, Life.reopen),
+]
 STEPS: list[Callable[[Life], None]] = [
     *[Life.append] * 6,
-    *[Life.trim, Life.archive, Life.publish, Life.killed] * 3,
+    *OFTEN * 3,
     *[Life.limit, Life.trim_range, Life.delete, Life.drop_segments, Life.erase] * 2,
-    *[Life.maintain, Life.switch, Life.limit_bytes, Life.limit_for_a_group, Life.drop],
-    *[Life.rename, Life.restore, Life.take_out_and_adopt, Life.make_again, Life.lose],
-    *[Life.hold, Life.look_back, Life.reopen],
+    *SELDOM,
 ]
 
 
