@@ -145,6 +145,12 @@ def sync_mode(request: pytest.FixtureRequest) -> Sync:
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a test makes its store; nothing is there yet."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
 def open_store(
     tmp_path: Path, clock: ManualClock, sync_mode: Sync
 ) -> Iterator[Callable[..., Store]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ from hypothesis.strategies import SearchStrategy
 import streamkeep
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.system.clock import Clock, clock_replaced, current_clock
+
+Open = Callable[..., streamkeep.Store[Any]]  # of the fixture `open_store`
 
 MODES: Final[tuple[Sync, ...]] = ("commit", "none")
 

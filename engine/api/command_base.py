@@ -169,9 +169,9 @@ def end_bound(parameter: str, value: object, now: Now) -> tuple[int, int]:
     return _bound(range_end, parameter, value, "to", now)
 
 
-def lowest_id(parameter: str, value: object, now: Now) -> tuple[int, int]:
+def minid_bound(value: object, now: Now) -> tuple[int, int]:
     """Return the ID of MINID: what Redis takes, or a time."""
-    return _bound(to_id, parameter, value, "from", now)
+    return _bound(to_id, "minid", value, "from", now)
 
 
 def _bound(

@@ -20,7 +20,7 @@ from streamkeep.engine.api.command_base import (
     end_bound,
     free,
     id_texts,
-    lowest_id,
+    minid_bound,
     start_bound,
     write,
 )
@@ -322,7 +322,7 @@ def _trim_spec(
         if stay < 0:
             problem = "The MAXLEN argument must be >= 0."
             raise refused(problem, "maxlen", maxlen, "a number of entries is expected")
-    ms, seq = (0, 0) if minid is None else lowest_id("minid", minid, now)
+    ms, seq = (0, 0) if minid is None else minid_bound(minid, now)
     chosen = xtrim.DEFAULT_LIMIT
     if limit is not None:
         chosen = to_integer("limit", limit)

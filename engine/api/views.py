@@ -104,21 +104,17 @@ class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
         same._set_decode(False)
         return same
 
-    def ready_in(
-        self, groupname: Key, names: Iterable[Key], *, claim_dead: bool | Literal["owned"] = False
-    ) -> int:
+    def ready_in(self, groupname: Key, names: Iterable[Key]) -> int:
         """Return in how many milliseconds XREADGROUP with `>` may return entries, or raise.
 
         0 means now, and -1 that only a commit, or the death of a process, can change the result.
-
-        Args:
-            claim_dead: as for `xreadgroup`.
+        What a dead process had counts, as with `claim_dead="owned"` of `xreadgroup`.
         """
         streams: list[tuple[bytes, xreadgroup.Position]] = [
             (to_bytes(name, "name"), xreadgroup.NEW) for name in names
         ]
-        group, owned = to_bytes(groupname, "groupname"), claim_dead == "owned"
-        return self._run(read(xreadgroup.pause, (streams, group, None, bool(claim_dead), owned)))
+        group = to_bytes(groupname, "groupname")
+        return self._run(read(xreadgroup.pause, (streams, group, None, True, True)))
 
     def _run(self, command: Command[Result]) -> Result:
         if command.writes:

@@ -105,9 +105,9 @@ def to_id_text(value: object) -> bytes:
     return to_bytes(value, "an ID")
 
 
-def to_id(value: object, default_seq: int = 0) -> tuple[int, int]:
+def to_id(value: object) -> tuple[int, int]:
     """Parse an ID where `-` and `+` are not allowed."""
-    return parse_id(to_id_text(value), default_seq)
+    return parse_id(to_id_text(value), 0)
 
 
 def parse_ids(texts: list[bytes]) -> list[tuple[int, int]]:

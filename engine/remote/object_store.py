@@ -23,7 +23,7 @@ import importlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -415,9 +415,9 @@ def _profile(uri: str) -> Any:
     return Boto3CredentialProvider()
 
 
-def endpoint(environment: Mapping[str, str] = os.environ) -> str | None:
+def endpoint() -> str | None:
     """Return the URL of the configured S3 server; None for Amazon's."""
-    return next((environment[name] for name in _ENDPOINTS if environment.get(name)), None)
+    return next(filter(None, map(os.environ.get, _ENDPOINTS)), None)
 
 
 def _advice(uri: str, text: str) -> str:

@@ -18,15 +18,14 @@ PAGE: Final = min(mmap.PAGESIZE, _LARGEST)
 PAGE_HEADER: Final = 16  # bytes of a page that hold no value
 
 
-def check_page_size(path: object, size: int, page: int = PAGE) -> None:
+def check_page_size(path: object, size: int) -> None:
     """Raise StoreError if a data file has other pages than LMDB uses on this system.
 
     Args:
         size: the size of a page, as the meta pages of the data file say.
-        page: that of this system.
     """
-    if size != page:
+    if size != PAGE:
         raise StoreError(
-            f"{path}: made with pages of {size:,} bytes, but this system has pages of {page:,}; "
+            f"{path}: made with pages of {size:,} bytes, but this system has pages of {PAGE:,}; "
             "next: on a system with such pages, run `streamkeep dump`, and here `streamkeep load`"
         )

@@ -89,7 +89,6 @@ def backup(
     *,
     verify: bool = True,
     progress: Progress | None = None,
-    clock: Clock | None = None,
 ) -> BackupReport:
     """Copy a store, in use or not, to `target`, and replace an earlier backup there.
 
@@ -112,7 +111,7 @@ def backup(
     """
     if not isinstance(store, Store):
         with Store(store, readonly=True) as opened:
-            report = backup(opened, target, verify=verify, progress=progress, clock=clock)
+            report = backup(opened, target, verify=verify, progress=progress)
         return report._replace(recorded=_record(store, report.path))
     place = Path(target).absolute()
     _check_apart(store.path.absolute(), place)
@@ -125,7 +124,7 @@ def backup(
         earlier = _check_target(store, place)
         job = _Job(store, staging, earlier, progress)
         with _disk_of(place):
-            report = job.copy(clock or Clock())
+            report = job.copy()
         failpoints.hit("backup:copied")
         if verify:
             found = check_whole(staging.path, progress, "the backup was not made")
@@ -341,7 +340,7 @@ class _Job:
         self.copied: dict[str, int] = {}  # path below archive/ -> size of a copied segment
         self.kept: dict[str, int] = {}  # the same for linked segments
 
-    def copy(self, clock: Clock) -> BackupReport:
+    def copy(self) -> BackupReport:
         for _ in range(_TRIES):
             try:
                 with self.store.snapshot() as snapshot:
@@ -355,7 +354,7 @@ class _Job:
                 with self._locked_archive(), self._image() as snapshot:
                     records = self._here(iter_segments(snapshot.txn))
                     wanted = self._copy_segments(records, last=True)
-                    return self._copy_data(snapshot, wanted, clock)
+                    return self._copy_data(snapshot, wanted)
             except errors.MissingSegmentError as error:
                 missing = error
         raise missing
@@ -435,9 +434,8 @@ class _Job:
             raise problem
         failpoints.hit("backup:segment")
 
-    def _copy_data(
-        self, snapshot: Snapshot[Any], wanted: dict[str, int], clock: Clock
-    ) -> BackupReport:
+    def _copy_data(self, snapshot: Snapshot[Any], wanted: dict[str, int]) -> BackupReport:
+        clock = Clock()
         environment = self.store._environment
         raw = snapshot.txn.raw()
         commit_number = snapshot.txn.newest_commit()

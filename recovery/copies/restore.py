@@ -130,7 +130,6 @@ def restore_copy(
     at_ms: int | None = None,
     standby: bool = False,
     progress: Progress | None = None,
-    clock: Clock | None = None,
 ) -> RestoreReport:
     """Make a store of a copy, as it was at a commit; the newest one by default.
 
@@ -167,7 +166,7 @@ def restore_copy(
             plan = plan_restore(source, head, commit, at_ms, frozenset(avoid))
             restoring = _Restore(source, head, plan, staging, standby, progress)
             try:
-                report = restoring.run(clock or Clock())
+                report = restoring.run()
                 break
             except _DamagedRows as damaged:
                 log.warning("%s; the records that they sum up are applied instead", damaged.args[0])
@@ -308,7 +307,7 @@ class _Restore:
         for name in self.staging.names():
             self.staging.remove_any(name)
 
-    def run(self, clock: Clock) -> RestoreReport:
+    def run(self) -> RestoreReport:
         """Do all steps."""
         plan = self.plan
         raw = open_new(self.staging)
@@ -338,7 +337,7 @@ class _Restore:
             raw.close()
         failpoints.hit("ship-restore:written")
         self.staging.make_ours(DATA_FILE)
-        finish_copy(self.staging, clock, standby=self.standby)
+        finish_copy(self.staging, Clock(), standby=self.standby)
         self._note_copy()
         undone = "the store was not restored"
         found = check_whole(self.staging.path, self.progress, undone, _OF_SEGMENTS)

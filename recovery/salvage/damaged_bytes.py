@@ -44,9 +44,9 @@ class ByteGuesser:
         corrected: number of values corrected so far.
     """
 
-    def __init__(self, limit_s: float = _LIMIT_S) -> None:
+    def __init__(self) -> None:
         self.corrected = 0
-        self._left_s = limit_s
+        self._left_s = _LIMIT_S
 
     def node(self, value: bytes) -> bytes | None:
         """Return an envelope with one byte changed so that its checksum matches; None if none."""

@@ -116,11 +116,9 @@ class Found:
             if keys.fits(table, row.key) and self._txn.get(row.key, db=over) is None:
                 yield row.key, 1, row.value()
 
-    def under(
-        self, shape: Shape[T], prefix: bytes = b"", start: bytes = b""
-    ) -> Iterator[tuple[bytes, T]]:
+    def under(self, shape: Shape[T], prefix: bytes) -> Iterator[tuple[bytes, T]]:
         """Yield key and content of those of these rows that can be parsed."""
-        for db_key, value in self.rows(shape.table, prefix, start):
+        for db_key, value in self.rows(shape.table, prefix):
             try:
                 parsed = parse_row(shape, db_key, value)
             except CorruptionError:

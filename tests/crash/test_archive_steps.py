@@ -297,9 +297,8 @@ def kill_at_steps(made: Path, folder: Path, name: str, *, every: bool) -> int:
     "step", ["segment:begun", "erase:written", "erase:segment", "scrub:page", "garbage:synced"]
 )
 def test_an_erasure_that_was_cut_off_is_finished_without_its_ids(
-    made: Path, tmp_path: Path, step: str
+    made: Path, path: Path, step: str
 ) -> None:
-    path = tmp_path / "store"
     copy_store(made / "store", path)
 
     def erase_until_killed() -> None:

@@ -44,10 +44,9 @@ compiled = pytest.mark.skipif(
 @pytest.mark.parametrize("sync", ["commit", "none"])
 @pytest.mark.parametrize("seed", slow_but(range(2), 0))
 def test_an_interrupt_leaves_no_lock_and_no_half_transaction(
-    tmp_path: Path, sync: Any, seed: int
+    path: Path, sync: Any, seed: int
 ) -> None:
     """Ctrl-C at random moments, in a child with a timer of its own, beside a thread that writes."""
-    path = tmp_path / "store"
     assert in_child(lambda: interrupt(path, sync, seed)), f"seed {seed}"
     assert [str(finding) for finding in recovery.check(path)] == []
 
@@ -84,11 +83,8 @@ def interrupt(path: Path, sync: Any, seed: int) -> None:
 @compiled
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["commit", "none"])
-def test_interrupts_lose_nothing_that_other_threads_have_appended(
-    tmp_path: Path, sync: Any
-) -> None:
+def test_interrupts_lose_nothing_that_other_threads_have_appended(path: Path, sync: Any) -> None:
     """Each undoes commands that were halfway; the next one comes while that is being done."""
-    path = tmp_path / "store"
     assert in_child(lambda: interrupts(path, sync))
     assert [str(finding) for finding in recovery.check(path)] == []
 
@@ -223,8 +219,7 @@ def test_an_interrupt_in_a_commit_or_a_flush_loses_and_doubles_nothing(
     isinstance(ArchiveLock.__enter__, FunctionType),
     reason="between two steps of interpreted code an interrupt may take a lock away",
 )
-def test_an_interrupt_leaves_no_lock_of_the_archive(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_an_interrupt_leaves_no_lock_of_the_archive(path: Path) -> None:
     assert in_child(lambda: interrupt_archiving(path))
     assert [str(finding) for finding in recovery.check(path)] == []
 
@@ -312,9 +307,8 @@ class Beside:
         assert [entry.id for entry in self.store.xrange("beside")] == self.added
 
 
-def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
+def test_a_forked_child_holds_no_lock_of_its_parent(path: Path) -> None:
     """Killed while it syncs, a parent must not leave the lock of the sync with its child."""
-    path = tmp_path / "store"
     streamkeep.open(path).close()
     told = os.pipe()
 
@@ -370,8 +364,7 @@ def test_too_many_readers_are_named_by_writes_too(tmp_path: Path) -> None:
         assert store.xlen("s") == 2
 
 
-def test_readers_that_died_are_cleared_by_a_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_readers_that_died_are_cleared_by_a_checkpoint(path: Path) -> None:
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})
 
@@ -389,9 +382,8 @@ def test_readers_that_died_are_cleared_by_a_checkpoint(tmp_path: Path) -> None:
         assert child not in [slot.process for slot in store.durability().readers]
 
 
-def test_a_board_whose_maker_was_killed_is_used(tmp_path: Path) -> None:
+def test_a_board_whose_maker_was_killed_is_used(path: Path) -> None:
     """It has its size, and no mark yet."""
-    path = tmp_path / "store"
     streamkeep.open(path).close()
     (path / "waiters" / "board").write_bytes(bytes((path / "waiters" / "board").stat().st_size))
     with streamkeep.open(path) as store:
@@ -423,9 +415,8 @@ def test_an_interrupt_leaves_the_mark_of_another_process_on_the_board(tmp_path: 
         assert wait_table.words[2] == 0
 
 
-def test_process_numbers_that_clash_are_named(tmp_path: Path) -> None:
+def test_process_numbers_that_clash_are_named(path: Path) -> None:
     """Two containers, each with process numbers of its own, share a folder."""
-    path = tmp_path / "store"
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})
     go, told = os.pipe(), os.pipe()
@@ -448,9 +439,8 @@ def test_process_numbers_that_clash_are_named(tmp_path: Path) -> None:
     assert "containers" in text
 
 
-def test_the_last_process_covers_what_killed_ones_have_left(tmp_path: Path) -> None:
+def test_the_last_process_covers_what_killed_ones_have_left(path: Path) -> None:
     """It has not written, and closes the store as if it had."""
-    path = tmp_path / "store"
 
     def append() -> None:
         store = streamkeep.open(path, sync="none")

@@ -26,9 +26,8 @@ from streamkeep.format.journal.checkpoint import SLOT_SIZE
 from streamkeep.recovery.salvage.repair import repair
 
 
-def test_a_point_made_again_in_another_boot_is_the_newer(tmp_path: Path) -> None:
+def test_a_point_made_again_in_another_boot_is_the_newer(path: Path) -> None:
     """In either slot; otherwise later processes would wait for a recovery that is over."""
-    path = tmp_path / "store"
     for commits in range(4):
         with streamkeep.open(path, sync="none") as store:
             store.xadd("s", {"n": str(commits)})
@@ -40,9 +39,9 @@ def test_a_point_made_again_in_another_boot_is_the_newer(tmp_path: Path) -> None
             assert slot.boot_id == (1000 + commits).to_bytes(16, "big")
 
 
-def test_a_young_store_with_a_damaged_point_is_not_taken_for_unfinished(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-
+def test_a_young_store_with_a_damaged_point_is_not_taken_for_unfinished(
+    path: Path, tmp_path: Path
+) -> None:
     def write_and_die() -> None:
         store = streamkeep.open(path)
         store.xadd_many("s", [{"f": "v" * 100}] * 500)
@@ -63,9 +62,8 @@ def test_a_young_store_with_a_damaged_point_is_not_taken_for_unfinished(tmp_path
         assert store.xlen("s") == 500
 
 
-def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> None:
+def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(path: Path) -> None:
     """Its checkpoint is damaged, and its newest commit may be: the machine has stopped since."""
-    path = tmp_path / "store"
 
     def write_and_die() -> None:
         store = streamkeep.open(path)
@@ -102,8 +100,7 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
     assert list(recovery.check(path)) == []
 
 
-def test_a_store_that_was_moved_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_store_that_was_moved_is_left_alone(path: Path, tmp_path: Path) -> None:
     old = streamkeep.open(path)
     old.xadd("s", {"of": "the old"})
     path.rename(tmp_path / "aside")
@@ -198,9 +195,8 @@ def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
 
 
 def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "store"
     with small_journal(), streamkeep.open(path) as store:
         journal = journal_of(store)
         folder = Folder(path / JOURNAL_FOLDER)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lmdb
 import pytest
@@ -66,9 +67,8 @@ def assert_sound(path: Path) -> None:
     ("name", "code"), pairs_of(["reserve", "write_at", "open"], [*FULL, errno.EIO])
 )
 def test_a_journal_file_that_cannot_be_made_fails_the_call_and_nothing_else(
-    tmp_path: Path, name: str, code: int
+    path: Path, name: str, code: int
 ) -> None:
-    path = tmp_path / "store"
     with small_journal(), Store(path, sync="none") as store:
         before: list[bytes] = []
         expected = streamkeep.StoreFullError if code in FULL else streamkeep.StoreError
@@ -210,8 +210,7 @@ def test_a_store_at_its_size_limit_can_be_recovered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sync_data", "sync_folder"])
-def test_a_failed_sync_stops_all_writing_until_recovery(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "store"
+def test_a_failed_sync_stops_all_writing_until_recovery(path: Path, name: str) -> None:
     with small_journal():
         store, relaxed = Store(path, sync="commit"), Store(path, sync="none")
         acknowledged = []
@@ -243,20 +242,15 @@ def test_a_failed_sync_stops_all_writing_until_recovery(tmp_path: Path, name: st
     assert_sound(path)
 
 
-def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(path: Path) -> None:
     """A recovery would make its commit, whose caller got an error: nothing may follow it."""
-    path = tmp_path / "store"
-
-    def fail() -> None:
-        raise RuntimeError("halfway")
-
     store = Store(path, sync="none")
     flush_each_commit(store)
     store.xadd("s", FIELDS)
     file = journal_of(store)._file
     assert file is not None
     file._writes = True  # as where overwritten blocks move
-    failpoints.arm("commit:journaled", fail)
+    failpoints.arm("commit:journaled", Mock(side_effect=RuntimeError("halfway")))
     refused = pytest.raises(streamkeep.RecoveryNeededError, match="writing to the disk has failed")
     with failing("write_at", errno.ENOSPC, at=2), refused:
         store.xadd("s", FIELDS)
@@ -269,20 +263,15 @@ def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(tmp_path: 
     assert_sound(path)
 
 
-def test_a_record_is_cut_when_the_disk_takes_it_a_moment_later(tmp_path: Path) -> None:
+def test_a_record_is_cut_when_the_disk_takes_it_a_moment_later(path: Path) -> None:
     """As btrfs does: it can use what was freed only when it has committed that."""
-    path = tmp_path / "store"
-
-    def fail() -> None:
-        raise RuntimeError("halfway")
-
     store = Store(path, sync="none")
     flush_each_commit(store)
     store.xadd("s", FIELDS)
     file = journal_of(store)._file
     assert file is not None
     file._writes = True  # as where overwritten blocks move
-    failpoints.arm("commit:journaled", fail)
+    failpoints.arm("commit:journaled", Mock(side_effect=RuntimeError("halfway")))
     with failing("write_at", errno.ENOSPC, at=2, times=2), pytest.raises(RuntimeError):
         store.xadd("s", FIELDS)
     assert store.xlen("s") == 1
@@ -293,8 +282,7 @@ def test_a_record_is_cut_when_the_disk_takes_it_a_moment_later(tmp_path: Path) -
     assert_sound(path)
 
 
-def test_a_failed_sync_stops_other_processes_too(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_failed_sync_stops_other_processes_too(path: Path) -> None:
     Store(path).close()
     ready, go = os.pipe(), os.pipe()
     child = os.fork()
@@ -323,8 +311,7 @@ def test_a_failed_sync_stops_other_processes_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 5))
-def test_a_failed_sync_of_a_checkpoint_stops_all_writing(tmp_path: Path, at: int) -> None:
-    path = tmp_path / "store"
+def test_a_failed_sync_of_a_checkpoint_stops_all_writing(path: Path, at: int) -> None:
     store = Store(path)
     ids = [store.xadd("s", FIELDS) for _ in range(10)]
     if at == 1:
@@ -396,8 +383,9 @@ def test_a_recovery_that_meets_a_full_disk_can_be_tried_again(tmp_path: Path) ->
 # --- folders ------------------------------------------------------------------------------------
 
 
-def test_a_store_that_was_deleted_says_so_and_leaves_its_successor_alone(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_store_that_was_deleted_says_so_and_leaves_its_successor_alone(
+    path: Path, tmp_path: Path
+) -> None:
     with small_journal():
         for sync in ("commit", "none"):
             old = Store(path, sync=sync)
@@ -610,10 +598,9 @@ def test_a_file_that_grows_meanwhile_is_not_taken_for_refused(tmp_path: Path) ->
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize("what", ["journal", "checkpoint"])
 def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
-    tmp_path: Path, what: str, refused: bool
+    path: Path, what: str, refused: bool
 ) -> None:
     """Once, and only there; a process that had the file open before is told of errors."""
-    path = tmp_path / "store"
     stays = Store(path, sync="commit")
     stays.xadd("s", {"n": "first"})
 
@@ -665,8 +652,7 @@ def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
     assert_sound(path)
 
 
-def test_an_interrupted_look_at_the_disk_is_made_again(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_an_interrupted_look_at_the_disk_is_made_again(path: Path) -> None:
     looked: list[str] = []
 
     def work() -> None:
@@ -694,10 +680,9 @@ def test_an_interrupted_look_at_the_disk_is_made_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_slot_of_a_checkpoint_whose_sync_was_cut_off_is_written_again(
-    tmp_path: Path, alone: bool
+    path: Path, alone: bool
 ) -> None:
     """Before anything overwrites a page of the checkpoint before."""
-    path = tmp_path / "store"
     stays = Store(path, sync="none")
     stays.xadd("s", {"n": "first"})
     if alone:

@@ -49,8 +49,7 @@ def test_a_snapshot_outlives_a_child_that_drops_it(tmp_path: Path) -> None:
         snapshot.close()
 
 
-def test_a_transaction_belongs_to_the_parent(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_transaction_belongs_to_the_parent(path: Path, tmp_path: Path) -> None:
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0})
         with store.transaction() as txn:
@@ -102,10 +101,9 @@ def test_a_child_does_not_wait_for_a_leader_of_the_parent(tmp_path: Path) -> Non
 
 
 def test_a_child_that_is_forked_after_any_file_was_closed_can_open_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It closes what the parent had open at that moment, and nothing twice."""
-    path = tmp_path / "store"
     close, parent = os.close, os.getpid()
     statuses: set[int] = set()
 

@@ -62,9 +62,8 @@ def test_a_process_that_was_killed_does_not_slow_the_others_down_for_ever(tmp_pa
         wait_until(lambda: not control.is_shared())
 
 
-def test_a_store_that_a_reader_opens_first_notes_the_mount(tmp_path: Path) -> None:
+def test_a_store_that_a_reader_opens_first_notes_the_mount(path: Path) -> None:
     """Else a loss of commits after a kill would look like one with the mount: no error."""
-    path = tmp_path / "store"
     with another_mount(), streamkeep.open(path) as store:
         store.xadd("s", {"n": 1})
 
@@ -85,8 +84,7 @@ def test_a_store_that_a_reader_opens_first_notes_the_mount(tmp_path: Path) -> No
         assert reader.xlen("s") == 2
 
 
-def test_a_store_in_use_is_refused_to_a_process_of_another_boot(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_store_in_use_is_refused_to_a_process_of_another_boot(path: Path) -> None:
     with streamkeep.open(path) as store:
         store.xadd("s", {"f": "v"})
 
@@ -100,11 +98,8 @@ def test_a_store_in_use_is_refused_to_a_process_of_another_boot(tmp_path: Path) 
         assert store.xlen("s") == 2
 
 
-def test_a_store_whose_processes_were_killed_one_by_one_opens_for_reading(
-    tmp_path: Path,
-) -> None:
+def test_a_store_whose_processes_were_killed_one_by_one_opens_for_reading(path: Path) -> None:
     """Each is killed when its commit is published, and no process has applied it."""
-    path = tmp_path / "store"
 
     def append_and_die() -> None:
         store = streamkeep.open(path, sync="none")
@@ -123,9 +118,8 @@ def test_a_store_whose_processes_were_killed_one_by_one_opens_for_reading(
         assert store.xlen("s") == 4
 
 
-def test_a_first_file_that_a_killed_process_has_begun_is_begun_again(tmp_path: Path) -> None:
+def test_a_first_file_that_a_killed_process_has_begun_is_begun_again(path: Path) -> None:
     """A lower number would be below the files that syncs begin with."""
-    path = tmp_path / "store"
     streamkeep.open(path).close()
     (path / JOURNAL_FOLDER / file_name(9)).write_bytes(b"of another store")
 

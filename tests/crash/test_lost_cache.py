@@ -101,9 +101,8 @@ def assert_holds(path: Path, count: int, *, recovered: bool) -> None:
 
 
 def test_acknowledged_commits_are_replayed_after_the_page_cache_was_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "store"
     killed(path, old=tmp_path / "old.mdb")
     (tmp_path / "old.mdb").replace(path / "data.mdb")
     before = {one.name: one.read_bytes() for one in path.rglob("*") if one.is_file()}
@@ -118,9 +117,8 @@ def test_acknowledged_commits_are_replayed_after_the_page_cache_was_lost(
 
 
 def test_a_store_of_killed_processes_opens_for_reading_and_is_recovered_for_writing(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "store"
     killed(path)
     assert list(recovery.check(path)) == []
     with streamkeep.open(path, readonly=True) as store:
@@ -129,8 +127,7 @@ def test_a_store_of_killed_processes_opens_for_reading_and_is_recovered_for_writ
 
 
 @pytest.mark.parametrize("at", ["", "commit:journaled", "commit:made"])
-def test_commits_that_only_the_journal_has_are_shown_and_replayed(tmp_path: Path, at: str) -> None:
-    path = tmp_path / "store"
+def test_commits_that_only_the_journal_has_are_shown_and_replayed(path: Path, at: str) -> None:
     killed(path, at=at, shown=False)
     codes = [one.code for one in recovery.check(path)]
     assert codes == ["SK022", "SK026"]
@@ -138,9 +135,8 @@ def test_commits_that_only_the_journal_has_are_shown_and_replayed(tmp_path: Path
     assert_holds(path, COUNT + (at != ""), recovered=True)
 
 
-def test_a_commit_whose_meta_page_is_lost_comes_from_the_journal(tmp_path: Path) -> None:
+def test_a_commit_whose_meta_page_is_lost_comes_from_the_journal(path: Path) -> None:
     """The system has lost LMDB's newest meta page, and only that."""
-    path = tmp_path / "store"
     killed(path)
     handle = os.open(path / "data.mdb", os.O_RDWR)
     newest = read_meta_pages(handle)[-1].commit_number
@@ -164,10 +160,9 @@ def test_pages_that_were_lost_under_a_new_meta_page_are_noticed_by_the_mount(
 
 
 def test_an_error_that_the_kernel_reports_to_a_reader_is_not_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the first sync after the error reports it."""
-    path = tmp_path / "store"
     killed(path)
     sync_data = files.sync_data
     reported: list[int] = []
@@ -205,9 +200,8 @@ def test_pages_that_the_disk_refused_in_the_same_boot_come_from_the_journal(
 
 @pytest.mark.parametrize("left", [None, b"", bytes(PAGE)], ids=["missing", "empty", "zeros"])
 def test_a_head_that_was_not_written_shows_that_pages_were_lost(
-    tmp_path: Path, left: bytes | None
+    path: Path, left: bytes | None
 ) -> None:
-    path = tmp_path / "store"
     killed(path)
     control = path / "journal" / "head"
     if left is None:
@@ -245,23 +239,20 @@ def test_a_copy_of_a_store_in_use_misses_no_commit_of_its_journal(tmp_path: Path
     assert_recovers(copy, "holds 8 commits that data.mdb lacks", 9)
 
 
-def test_a_forced_recovery_still_needs_no_reason(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_forced_recovery_still_needs_no_reason(path: Path) -> None:
     killed(path)
     with streamkeep.open(path, force_recovery="checkpoint") as store:
         assert store.xlen("s") == COUNT
         assert store.durability().last_recovery is not None
 
 
-def test_a_read_only_open_says_that_the_machine_has_stopped(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_read_only_open_says_that_the_machine_has_stopped(path: Path) -> None:
     killed(path)
     with another_boot():
         assert_recovers(path, "the machine stopped while the store was in use")
 
 
-def test_a_read_only_open_says_that_a_recovery_was_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_read_only_open_says_that_a_recovery_was_cut_off(path: Path) -> None:
     killed(path)
     steady = CheckpointFile(Folder(path), readonly=False)
     slot = steady.newest()

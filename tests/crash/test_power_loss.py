@@ -97,8 +97,7 @@ def test_who_waits_for_a_recovery_that_is_killed_begins_it_again(tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", ["create:marked", "create:written", "create:named"])
-def test_who_waits_for_a_creation_that_is_killed_begins_it_again(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "store"
+def test_who_waits_for_a_creation_that_is_killed_begins_it_again(path: Path, name: str) -> None:
     with waiting_behind(path, name) as opened, another_boot(9), opened() as store:
         assert store.xadd("s", {"n": 0}, id="1-1") == b"1-1"
 

@@ -89,10 +89,9 @@ def entries(queue: Queue, stream: str, *names: str) -> list[tuple[Any, ...]]:
     slow_but([(1.5, 2, 1, 0.3), (600, 4, 2, 0.3)], (1.5, 2, 1, 0.3)),
 )
 def test_every_job_has_its_effect_once(
-    tmp_path: Path, server: Server, seconds: float, workers: int, producers: int, pause_s: float
+    path: Path, server: Server, seconds: float, workers: int, producers: int, pause_s: float
 ) -> None:
     rng = random.Random(workers)
-    path = tmp_path / "store"
     queue = Queue(path, sync="none", max_deaths=1000)
     declare(queue)
     queue.core.set_up()

@@ -15,7 +15,7 @@ import streamkeep
 from crash.losses import in_child
 from crash.power import another_boot, watched
 from inside import checkpoint_now
-from stopped import die_at
+from stopped import die, die_at
 from streamkeep import recovery
 from streamkeep.engine.archive import archiver, garbage
 from streamkeep.engine.system import failpoints
@@ -23,10 +23,6 @@ from streamkeep.engine.whole_store import erase
 
 COUNT, ARCHIVED, ERASED = 100, 90, 3
 Work = Callable[[Any], object]
-
-
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def filled(path: Path) -> Any:
@@ -71,10 +67,8 @@ class LosesAll(random.Random):
     ids=["erase", "drop", "publish"],
 )
 def test_a_damaged_journal_brings_back_no_row_of_a_removed_file(
-    tmp_path: Path, work: Work, at: str, left: int
+    path: Path, work: Work, at: str, left: int
 ) -> None:
-    path = tmp_path / "store"
-
     def remove() -> None:
         store = filled(path)
         assert store.archive().entries == ARCHIVED
@@ -97,7 +91,7 @@ def die_in_commit_after(step: str) -> None:
         nonlocal passed
         passed = passed or name == step
         if passed and name == "commit:journaled":
-            kill()
+            die()
 
     failpoints.watch(hit)
 
@@ -111,7 +105,7 @@ def die_in_commit_after(step: str) -> None:
     ids=["archive", "erase"],
 )
 def test_a_record_of_a_killed_process_names_no_file_that_another_one_removed(
-    tmp_path: Path,
+    path: Path,
     monkeypatch: pytest.MonkeyPatch,
     work: Work,
     step: str,
@@ -119,7 +113,6 @@ def test_a_record_of_a_killed_process_names_no_file_that_another_one_removed(
     following: str,
 ) -> None:
     """Both are killed: the first one with the record, the second one before it commits."""
-    path = tmp_path / "store"
 
     def first(told: int, go: int) -> None:
         store = filled(path)
@@ -143,7 +136,7 @@ def test_a_record_of_a_killed_process_names_no_file_that_another_one_removed(
         store = streamkeep.open(path)
         os.write(say, b"!")
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
-        monkeypatch.setattr(module, following, lambda *args: kill())
+        monkeypatch.setattr(module, following, lambda *args: die())
         work(store)
 
     assert not in_child(both)

@@ -170,8 +170,7 @@ def test_nobody_waits_for_long_for_a_leader_that_is_stopped(
     other.close()
 
 
-def test_a_forked_child_does_not_keep_the_lead_of_a_parent_that_was_killed(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_forked_child_does_not_keep_the_lead_of_a_parent_that_was_killed(path: Path) -> None:
     streamkeep.open(path).close()
     ready = os.pipe()
     child = os.fork()

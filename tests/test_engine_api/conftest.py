@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 
 from patience import PATIENCE_S
+from stores import Open
 from streamkeep.aio import AsyncStore
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 
 
 @pytest.fixture
-def play(
-    open_store: Callable[..., Store],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., None]:
+def play(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A function that runs a coroutine function with a store, which it closes.
 
     No task looks without being woken: a lost wake-up is a failure.

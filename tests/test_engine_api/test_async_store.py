@@ -16,6 +16,7 @@ import pytest
 import streamkeep
 from inside import context_of
 from patience import PATIENCE_S, wait_until
+from stores import Open
 from streamkeep import aio, facade
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
@@ -102,9 +103,7 @@ def test_reads_that_wait_for_the_disk(play: Callable[..., None]) -> None:
     play(use, read_durable=True)
 
 
-def test_a_read_does_not_wait_for_the_thread_that_writes(
-    open_store: Callable[..., Store],
-) -> None:
+def test_a_read_does_not_wait_for_the_thread_that_writes(open_store: Open) -> None:
     store = open_store(sync="none")
     for number in range(9):
         store.xadd("s", {"n": number})
@@ -312,7 +311,7 @@ def test_a_cancelled_iteration_over_segments_is_cancelled_at_once(
     play(use)
 
 
-def test_closing_again_ends_the_thread(open_store: Callable[..., Store]) -> None:
+def test_closing_again_ends_the_thread(open_store: Open) -> None:
     async def main() -> None:
         store = AsyncStore(open_store())
         await store.xadd("k", {"f": "v"})

@@ -13,8 +13,8 @@ import pytest
 import streamkeep
 from blocked import bells, tickets
 from patience import handles_below
+from stores import Open
 from streamkeep.aio import AsyncStore
-from streamkeep.engine.api.store import Store
 
 NEW = {"s": ">"}
 
@@ -126,7 +126,7 @@ def test_a_cancelled_consumer_passes_its_entry_on(play: Callable[..., None]) -> 
     play(use)
 
 
-def test_closing_ends_what_waits(open_store: Callable[..., Store]) -> None:
+def test_closing_ends_what_waits(open_store: Open) -> None:
     async def main() -> None:
         store = AsyncStore(open_store())
         task = asyncio.create_task(store.xread({"s": "$"}, block=0))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from inside import (
 )
 from patience import thread_of, wait_until
 from replayed import Mutator, Replayed, state_of
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 from streamkeep.engine.feed import feed
@@ -38,8 +39,6 @@ from streamkeep.engine.feed.feed import Feed
 from tiers import daily_or_all, slow_but
 
 ROOT = Path(__file__).resolve().parents[2]
-
-Open = Callable[..., Store[Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -88,8 +87,7 @@ def test_the_effects_give_the_store_at_each_commit(open_store: Open, seed: int) 
         assert list(store.changes(commits[at].position)) == commits[at + 1 :]
 
 
-def test_names_that_change_places(open_store: Open) -> None:
-    store = open_store()
+def test_names_that_change_places(store: Store) -> None:
     for name in ("a", "b", "c"):
         store.xadd(name, {"was": name}, id="1-1")
     _, state = state_of(store)
@@ -105,8 +103,7 @@ def test_names_that_change_places(open_store: Open) -> None:
     assert replayed.streams == state_of(store)[1]
 
 
-def test_an_id_that_is_given_again(open_store: Open) -> None:
-    store = open_store()
+def test_an_id_that_is_given_again(store: Store) -> None:
     store.xadd("a", {"n": "1"}, id="1-1")
     store.xadd("a", {"n": "2"}, id="2-1")
     commits = store.changes("$")
@@ -123,9 +120,8 @@ def test_an_id_that_is_given_again(open_store: Open) -> None:
     )
 
 
-def test_what_cannot_be_gone_on_with(open_store: Open) -> None:
+def test_what_cannot_be_gone_on_with(store: Store) -> None:
     """The error has both numbers, and what to do; nothing is left out silently."""
-    store = open_store()
     store.xadd("a", {"n": "1"})
     seen = newest(store)
     store.xadd("a", {"n": "2"})
@@ -147,9 +143,8 @@ def test_what_cannot_be_gone_on_with(open_store: Open) -> None:
             store.changes(wrong)  # type: ignore[arg-type]  # on purpose
 
 
-def test_a_slow_reader_holds_the_journal(open_store: Open, tmp_path: Path) -> None:
+def test_a_slow_reader_holds_the_journal(store: Store, tmp_path: Path) -> None:
     """Checkpoints retire what it does not need; what it needs stays, until it ends."""
-    store = open_store()
     journal = journal_of(store).folder
     commits = store.changes("$")
     first = newest(store)
@@ -169,9 +164,8 @@ def test_a_slow_reader_holds_the_journal(open_store: Open, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("forks", [False, True])
-def test_a_killed_reader_holds_nothing(open_store: Open, *, forks: bool) -> None:
+def test_a_killed_reader_holds_nothing(store: Store, *, forks: bool) -> None:
     """Nor does a child that it has forked, and that lives on."""
-    store = open_store()
     store.xadd("a", {"n": "1"})
     reads = "import os, sys, time, streamkeep; s = streamkeep.open(sys.argv[1], readonly=True); "
     reads += "changes = s.changes('$', block=0); child = os.fork() if FORKS else 1; "
@@ -194,8 +188,7 @@ def test_a_killed_reader_holds_nothing(open_store: Open, *, forks: bool) -> None
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_forked_child_leaves_the_journal_to_its_parent(open_store: Open) -> None:
-    store = open_store()
+def test_a_forked_child_leaves_the_journal_to_its_parent(store: Store) -> None:
     store.xadd("a", {"n": "1"})
     commits = store.changes("$")
     child = os.fork()
@@ -210,9 +203,8 @@ def test_a_forked_child_leaves_the_journal_to_its_parent(open_store: Open) -> No
     assert list(commits) == []
 
 
-def test_a_reader_whose_journal_was_retired(open_store: Open) -> None:
+def test_a_reader_whose_journal_was_retired(store: Store) -> None:
     """Past its bound the journal is retired all the same: an error, and not a gap."""
-    store = open_store()
     reader = Feed(environment_of(store), "$", None, bytes, decode=False, hold_bytes=1)
     first = newest(store)
     for n in range(200):
@@ -231,9 +223,8 @@ def test_a_reader_whose_journal_was_retired(open_store: Open) -> None:
     assert (gone.value.wanted, gone.value.oldest) == (first + len(numbers), newest(store))
 
 
-def test_erased_entries_are_not_in_the_feed(open_store: Open) -> None:
+def test_erased_entries_are_not_in_the_feed(store: Store) -> None:
     """After an erasure no reader gets them; one that is at work, and behind, reads on."""
-    store = open_store()
     store.xadd("a", {"secret": "4711"}, id="1-1")
     store.xadd("a", {"n": "2"}, id="2-1")
     seen = newest(store)
@@ -278,8 +269,7 @@ def test_every_commit_wakes_a_reader(open_store: Open, monkeypatch: pytest.Monke
     commits.close()  # type: ignore[attr-defined]  # a generator
 
 
-def test_a_reader_that_waits_for_some_time(open_store: Open) -> None:
-    store = open_store()
+def test_a_reader_that_waits_for_some_time(store: Store) -> None:
     assert list(store.changes("$", block=1)) == []
     assert list(store.changes("$", block=0, stop=lambda: True)) == []
 
@@ -317,10 +307,9 @@ def test_a_store_that_reads_what_is_on_disk(open_store: Open) -> None:
 
 
 @pytest.mark.parametrize("seed", slow_but(range(30), 0))
-def test_readers_of_processes_that_are_killed(tmp_path: Path, seed: int) -> None:
+def test_readers_of_processes_that_are_killed(path: Path, seed: int) -> None:
     """Two write and are killed; readers go on where others stopped. The state is the store's."""
     chance = random.Random(seed)
-    path = tmp_path / "store"
     with streamkeep.open(path) as store:
         store.xadd("a", {"n": "1"})
     writers: list[subprocess.Popen[bytes]] = []

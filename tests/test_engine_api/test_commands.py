@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import streamkeep
+from archived_streams import rows
 from patience import thread_of
+from stores import Open
 from streamkeep import ArgumentError, StreamId, recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import GARBAGE_STEP
@@ -20,13 +21,6 @@ from streamkeep.recovery.salvage.repair import repair
 from tiers import slow_but
 
 pytestmark = pytest.mark.both_modes(daily=True)
-
-Open = Callable[..., Store]
-
-
-def rows(store: Store, table: int) -> int:
-    with store.snapshot() as snapshot:
-        return snapshot.txn.rows(table)
 
 
 # --- shapes -------------------------------------------------------------------------------------
@@ -293,9 +287,7 @@ def test_a_row_that_cannot_be_stored_is_refused(store: Store, space: str, key: b
     assert store.row_range(space or "s") == [] if len(space) < 256 else True
 
 
-def test_rows_survive_compaction_backup_and_repair(
-    open_store: Callable[..., Store], tmp_path: Path
-) -> None:
+def test_rows_survive_compaction_backup_and_repair(open_store: Open, tmp_path: Path) -> None:
     with open_store("store") as store:
         store.row_put("space", b"key", b"v" * 9000)
     recovery.compact(tmp_path / "store")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import streamkeep
+from stores import Open
 from streamkeep import RepeatedFields, aio
 from streamkeep.engine.api import read_commands
 from streamkeep.engine.api.store import Store
@@ -118,9 +119,7 @@ def test_a_scan_keeps_no_transaction_alive(store: Store) -> None:
         assert not list(txn.scan("s"))
 
 
-def test_consumed_entries_know_how_often_they_were_delivered(
-    open_store: Callable[..., Store],
-) -> None:
+def test_consumed_entries_know_how_often_they_were_delivered(open_store: Open) -> None:
     clock = ManualClock(1_000_000)
     store = open_store(clock=clock)
     store.xgroup_create("s", "g", mkstream=True)
@@ -197,7 +196,6 @@ def test_a_store_of_tasks_is_iterated_but_never_asked_without_await(tmp_path: Pa
 
 # --- entries in which a field is repeated: every way to read them gives all pairs -----------------
 
-Open = Callable[..., Store]
 
 PAIRS = [("f", "1"), ("g", "2"), ("f", "3"), ("", ""), ("f", "1")]
 FIELDS = {"f": "1", "g": "2", "": ""}

@@ -7,7 +7,6 @@ import datetime as dt
 import logging
 import math
 import sys
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 import streamkeep
 from inside import segment_files_of
 from model.profile import configured
-from stores import open_at
+from stores import Open, open_at
 from streamkeep.engine.api import frame_commands
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -36,7 +35,7 @@ COUNT = 300
 
 
 @pytest.fixture
-def archived(open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> Store:
+def archived(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store of which 1 to 100 are in segments, 101 to 200 retired, the rest live."""
     store = open_store(node_max_entries=10, node_max_bytes=0)
     monkeypatch.setattr(frame_commands, "_CHUNK_BYTES", 3000)
@@ -471,7 +470,7 @@ def test_rows_that_cannot_be_entries_are_named(
     assert not store.exists("other")
 
 
-def test_frames_of_tasks(open_store: Callable[..., Store], tmp_path: Any) -> None:
+def test_frames_of_tasks(open_store: Open, tmp_path: Any) -> None:
     async def run() -> None:
         async with await streamkeep.aio.open(tmp_path / "a", decode_responses=True) as store:
             assert await store.from_arrow("s", pa.table({"n": [1, 2, 3]})) == 3

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -134,11 +135,7 @@ def test_a_transaction_inside_another_is_refused_and_undoes_it(opened: Open) -> 
 def test_an_interrupt_at_the_commit_leaves_all_or_nothing(opened: Open, place: str) -> None:
     store = opened()
     store.xadd("s", {"n": 0}, id="1-1")
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    failpoints.arm(place, interrupt)
+    failpoints.arm(place, Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt), store.transaction() as txn:
         txn.xadd("s", {"n": 1}, id="1-2")
         txn.xadd("t", {"n": 1}, id="1-2")

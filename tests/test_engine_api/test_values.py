@@ -16,6 +16,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, run
 from conftest import ROOT
+from stores import Open
 from streamkeep import ArgumentError, Store, jobs, recovery, transfer
 from streamkeep.engine.system.clock import ManualClock, clock_replaced
 from streamkeep.engine.system.files import path_of
@@ -180,7 +181,7 @@ AT_NOON = dt.datetime(2025, 10, 21, 12, tzinfo=dt.UTC)
 
 
 @pytest.fixture
-def filled(open_store: Callable[..., Store]) -> Store:
+def filled(open_store: Open) -> Store:
     store = open_store(clock=ManualClock(NOON + DAY))
     store.xadd_many("s", [{"n": "1"}] * 4, [f"{ms}-0" for ms in IDS])
     return store

@@ -14,12 +14,12 @@ import streamkeep
 from blocked import BLOCKED, Callers, bells, ids, tickets
 from inside import waiters_of
 from patience import wait_until
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import Clock, ManualClock
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 
-Open = Callable[..., Store]
 NEW = {"s": ">"}
 
 

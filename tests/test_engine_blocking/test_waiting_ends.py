@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +23,7 @@ import streamkeep
 from blocked import BLOCKED, Callers, bells, ids, tickets
 from inside import wait_table_of, waiters_of
 from patience import PATIENCE_S, handles_below, thread_of, wait_until
+from stores import Open
 from streamkeep import StoreError
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
@@ -32,7 +34,6 @@ from streamkeep.engine.system.safe_files import Folder
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 
-Open = Callable[..., Store]
 NEW = {"s": ">"}
 
 
@@ -117,11 +118,7 @@ def test_a_writer_that_is_interrupted_after_its_commit_wakes_the_reader(
 ) -> None:
     callers = Callers(store)
     callers.start(lambda: store.xread({"s": "0"}, block=0))
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    failpoints.arm("commit:made", interrupt)
+    failpoints.arm("commit:made", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         store.xadd("s", {"f": "v"}, id="1-1")
     wait_until(lambda: callers.finished == [0])
@@ -135,8 +132,7 @@ def _interrupt(store: Store) -> None:
         time.sleep(1)
 
 
-def test_no_door_is_left_behind(open_store: Open) -> None:
-    store = open_store()
+def test_no_door_is_left_behind(store: Store) -> None:
     callers = Callers(store)
     for _ in range(20):
         callers.start(lambda: store.xread({"s": "$"}, block=0))
@@ -201,8 +197,7 @@ def test_a_board_that_somebody_left_in_disorder_is_counted_anew(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_wake_up_is_lost(open_store: Open, no_fallback: None, seed: int) -> None:
-    store = open_store()
+def test_no_wake_up_is_lost(store: Store, no_fallback: None, seed: int) -> None:
     store.xgroup_create("s", "g", mkstream=True)
     total = 1500
     taken: list[bytes] = []

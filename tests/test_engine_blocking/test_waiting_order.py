@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -11,6 +10,7 @@ import streamkeep
 from blocked import BLOCKED, Callers, ids, tickets
 from inside import waiters_of
 from patience import wait_until
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 from streamkeep.engine.blocking.calls import GroupCall, ReadCall, Wait
@@ -20,7 +20,6 @@ from streamkeep.engine.system.clock import ManualClock
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 
-Open = Callable[..., Store]
 NEW = {"s": ">"}
 
 

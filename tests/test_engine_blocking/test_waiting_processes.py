@@ -7,7 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,12 @@ import pytest
 from blocked import Callers, tickets
 from inside import wait_table_of
 from patience import PATIENCE_S, thread_of, wait_until
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 
-Open = Callable[..., Store]
 NEW = {"s": ">"}
 
 # What every child begins with. It never looks by itself: each wake-up must come from a ring.

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -115,13 +116,10 @@ def test_no_error_of_a_steady_point_ends_the_thread(
 def test_the_interval_is_kept_while_steady_points_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync
 ) -> None:
-    def fails(*_: object) -> None:
-        raise ZeroDivisionError("unlisted")
-
     with streamkeep.open(tmp_path / "store", sync=sync, interval=0.05) as store:
         one, journal = parts(store)
         with monkeypatch.context() as broken:
-            broken.setattr(one, "_make", fails)
+            broken.setattr(one, "_make", Mock(side_effect=ZeroDivisionError("unlisted")))
             for _ in range(3):
                 store.using("interval").xadd("s", {"n": 1})
                 last = store.durability().last_commit
@@ -158,14 +156,11 @@ def test_a_sync_that_raises_what_no_one_expects_is_tried_again_without_a_commit(
 def test_a_sync_of_the_thread_that_fails_has_every_write_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(handle: int) -> None:
-        raise OSError(5, "Input/output error")
-
     store = streamkeep.open(tmp_path / "store", sync="interval", interval=0.05)
     _, journal = parts(store)
     store.xadd("s", {"n": 0})
     with monkeypatch.context() as broken:
-        broken.setattr(files, "sync_data", fails)
+        broken.setattr(files, "sync_data", Mock(side_effect=OSError(5, "Input/output error")))
         store.xadd("s", {"n": 1})
         wait_until(journal.control.poisoned, "it is not poisoned")
         wait_until(lambda: store.durability().failures, "nothing is reported")

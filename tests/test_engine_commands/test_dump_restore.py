@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,8 +154,7 @@ def test_arguments(store: Store) -> None:
         store.dump("k", server="6")
 
 
-def test_in_a_transaction_a_snapshot_and_a_pipeline(open_store: Callable[..., Store]) -> None:
-    store = open_store()
+def test_in_a_transaction_a_snapshot_and_a_pipeline(store: Store) -> None:
     fill(store)
     with store.snapshot() as snapshot:
         data = snapshot.dump("k")

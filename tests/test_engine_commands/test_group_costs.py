@@ -14,7 +14,7 @@ import pytest
 from conftest import NOW_MS
 from inside import begin_write, environment_of, flush_each_commit, flush_now
 from stopped import killed
-from stores import open_at
+from stores import Open, open_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import GARBAGE_STEP
 from streamkeep.engine.commands.xack import xack
@@ -22,8 +22,6 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.keys import CONSUMER_PEL, CONSUMERS, GARBAGE, GROUPS, PEL, PEL_ORDER
 from test_engine_commands.test_groups import FIELDS, NEW, prepare
-
-Open = Callable[..., Store]
 
 MANY: Final = 30_000
 ROWS_OF_GROUPS: Final = (GROUPS, CONSUMERS, PEL, PEL_ORDER, CONSUMER_PEL, GARBAGE)
@@ -184,8 +182,7 @@ def test_many_calls_of_a_transaction_write_the_rows_of_a_group_once(many: Store)
     assert not any((txn.changes, txn.streams, txn.cached_rows))  # the group refers to it
 
 
-def test_groups_are_not_counted_for_each_call(open_store: Open) -> None:
-    store = open_store()
+def test_groups_are_not_counted_for_each_call(store: Store) -> None:
     for number in range(300):
         store.xgroup_create("s", f"g{number}", mkstream=True)
     flush_now(store)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.glob import MOST_BYTES, Glob
 from streamkeep.engine.system import failpoints
@@ -19,7 +20,6 @@ from streamkeep.format.rows.nacks import PAGE_NACKS
 
 pytestmark = pytest.mark.both_modes
 
-Open = Callable[..., Store]
 
 FIELDS: Final = {"f": "v"}
 NEW: Final = {"s": ">"}

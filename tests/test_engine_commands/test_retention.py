@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core import errors
 from streamkeep.format.rows.retention import NO_RETENTION, Retention, decode_retention
-
-Open = Callable[..., Store]
 
 
 def fill(store: Store, count: int, size: int = 20) -> list[bytes]:

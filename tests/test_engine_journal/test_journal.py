@@ -6,8 +6,8 @@ import errno
 import os
 import random
 import select
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +16,7 @@ from crash.power import another_boot, watched
 from inside import checkpointer_of, context_of, journal_of
 from patience import wait_until
 from stopped import child_of
+from stores import Open
 from streamkeep import Store, StoreError
 from streamkeep.engine.journal import reader
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, file_name, journal_names
@@ -26,7 +27,7 @@ from streamkeep.engine.system.safe_files import Folder
 
 
 def test_new_files_are_filled_while_nobody_waits(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled: list[int] = []
     fill = files.fill
@@ -68,17 +69,14 @@ def test_a_store_of_few_commits_keeps_small_journal_files(tmp_path: Path) -> Non
 
 
 def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sync of the former file of that name would lose what the new one holds."""
-    store = open_store()
     store.xadd("s", {"f": "v"})
     journal = journal_of(store)
-
-    def fail() -> None:
-        raise OSError("the commit fails after its record")
-
-    failpoints.arm("commit:journaled", fail)
+    failpoints.arm(
+        "commit:journaled", Mock(side_effect=OSError("the commit fails after its record"))
+    )
     with pytest.raises(OSError, match="after its record"):
         store.xadd("s", {"f": bytes(journal.first_size)})  # more than fits: it begins file 2
     failpoints.disarm()
@@ -100,9 +98,8 @@ def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
     assert synced[-1] == path.stat().st_ino
 
 
-def test_the_name_of_a_file_that_was_begun_again_is_on_disk(tmp_path: Path) -> None:
+def test_the_name_of_a_file_that_was_begun_again_is_on_disk(path: Path, tmp_path: Path) -> None:
     """The folder was synced for the first file of that name, whose commit failed afterwards."""
-    path = tmp_path / "store"
     with small_journal(), watched(path) as disk, Store(path, sync="none") as store:
         store.xadd("s", {"n": 1})
         journal, first = journal_of(store), store.durability().last_commit
@@ -124,9 +121,7 @@ def test_the_name_of_a_file_that_was_begun_again_is_on_disk(tmp_path: Path) -> N
             assert [entry.fields[b"n"] for entry in found.xrange("s")] == [b"1", b"3"]
 
 
-def test_a_failed_commit_takes_nothing_back_that_others_have_committed(
-    open_store: Callable[..., Store],
-) -> None:
+def test_a_failed_commit_takes_nothing_back_that_others_have_committed(open_store: Open) -> None:
     """Its record is cut off under the lock, so no other process has written one in its place."""
     store = open_store(sync="none")
     store.xadd("s", {"n": "first"})
@@ -173,7 +168,7 @@ def test_a_failed_commit_takes_nothing_back_that_others_have_committed(
 
 
 def test_a_commit_that_was_published_is_made_although_an_interrupt_came(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(sync="none")
     for number in range(3):
@@ -196,7 +191,7 @@ def test_a_commit_that_was_published_is_made_although_an_interrupt_came(
 
 
 def test_a_file_that_is_retired_while_names_are_read_is_passed_over(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(sync="none")
     store.xadd("s", {"n": 0})
@@ -212,9 +207,7 @@ def test_a_file_that_is_retired_while_names_are_read_is_passed_over(
     assert behind.position == journal.log.position
 
 
-def test_a_file_that_two_processes_have_begun_in_vain_is_begun_once_more(
-    open_store: Callable[..., Store],
-) -> None:
+def test_a_file_that_two_processes_have_begun_in_vain_is_begun_once_more(open_store: Open) -> None:
     """The first one would go on in its file, which has the header of the second one."""
     with small_journal():
         store = open_store(sync="none")
@@ -223,11 +216,10 @@ def test_a_file_that_two_processes_have_begun_in_vain_is_begun_once_more(
     pad = bytes(journal.first_size)  # more than fits, and no flush is due
     big: dict[str, int | bytes] = {"n": 1, "pad": pad}
 
-    def fail() -> None:
-        raise OSError("the commit fails after its record")
-
     def fail_once(one: Store) -> None:
-        failpoints.arm("commit:journaled", fail)
+        failpoints.arm(
+            "commit:journaled", Mock(side_effect=OSError("the commit fails after its record"))
+        )
         with pytest.raises(OSError, match="after its record"):
             one.xadd("s", big)
 
@@ -244,9 +236,8 @@ def test_a_file_that_two_processes_have_begun_in_vain_is_begun_once_more(
 
 
 def test_without_a_descriptor_no_file_is_begun_and_the_store_goes_on(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store()
     names = Folder.names
 
     def fails(folder: Folder) -> list[str]:

@@ -6,8 +6,8 @@ import errno
 import os
 import random
 import signal
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,8 +22,7 @@ SEEDS = 4
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_every_commit_is_read_in_order(open_store: Callable[..., Store], seed: int) -> None:
-    store = open_store()
+def test_every_commit_is_read_in_order(store: Store, seed: int) -> None:
     checkpointer_of(store).stop()  # a checkpoint would remove records
     store.xadd("s", {"first": "1"})
     store.sync()
@@ -52,9 +51,8 @@ def test_every_commit_is_read_in_order(open_store: Callable[..., Store], seed: i
 
 
 def test_without_a_descriptor_no_commit_is_taken_for_the_last_one(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store()
     checkpointer_of(store).stop()
     store.xadd("s", {"first": "1"})
     checkpoint_now(store)
@@ -62,22 +60,15 @@ def test_without_a_descriptor_no_commit_is_taken_for_the_last_one(
     assert slot is not None
     store.xadd("s", {"second": "1"})
     reader = Reader(Folder(store.path / JOURNAL_FOLDER), slot, position_of(slot))
-
-    def fails(*args: object) -> int:
-        raise OSError(errno.EMFILE, "simulated")
-
     with monkeypatch.context() as broken:
-        broken.setattr(Folder, "open", fails)
+        broken.setattr(Folder, "open", Mock(side_effect=OSError(errno.EMFILE, "simulated")))
         with pytest.raises(StoreError, match="as many files open as it may"):
             reader.next()
     assert reader.next() is not None
     assert reader.next() is None
 
 
-def test_a_record_that_claims_more_than_the_file_holds_ends_it(
-    open_store: Callable[..., Store],
-) -> None:
-    store = open_store()
+def test_a_record_that_claims_more_than_the_file_holds_ends_it(store: Store) -> None:
     store.xadd("s", {"first": "1"})
     checkpoint_now(store)
     checkpoint_file = checkpoint_file_of(store)

@@ -6,14 +6,15 @@ import fcntl
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from inside import checkpoint_now, checkpointer_of, environment_of, journal_of
 from patience import PATIENCE_S, run_threads, thread_of, wait_until
 from stopped import status_of, stop, stopped_child
+from stores import Open
 from streamkeep import Store, recovery
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
@@ -65,9 +66,8 @@ class Appends:
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 def test_what_waits_for_the_disk_when_the_store_is_closed_is_on_disk(
-    open_store: Callable[..., Store], checkpoint: bool
+    store: Store, checkpoint: bool
 ) -> None:
-    store = open_store()
     store.xadd("s", {"f": "v"})
     appends = Appends(store)
     journal = journal_of(store)
@@ -85,9 +85,7 @@ def test_what_waits_for_the_disk_when_the_store_is_closed_is_on_disk(
         assert again.xlen("s") == 3
 
 
-def test_a_caller_that_the_end_has_left_without_a_sync_is_told_so(
-    open_store: Callable[..., Store],
-) -> None:
+def test_a_caller_that_the_end_has_left_without_a_sync_is_told_so(open_store: Open) -> None:
     store = open_store(sync="none")
     store.xadd("s", {"f": "v"})
     checkpoint_now(store)
@@ -104,16 +102,11 @@ def test_a_caller_that_the_end_has_left_without_a_sync_is_told_so(
 
 
 def test_a_sync_that_fails_at_the_end_is_an_error_of_the_callers(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store()
     store.xadd("s", {"f": "v"})
     appends = Appends(store)
-
-    def fail(handle: int) -> None:
-        raise OSError(5, "the disk fails")
-
-    monkeypatch.setattr(files, "sync_data", fail)
+    monkeypatch.setattr(files, "sync_data", Mock(side_effect=OSError(5, "the disk fails")))
     closing = thread_of(lambda: close_without_checkpoint(store))
     appends.end()
     closing.join(PATIENCE_S)
@@ -122,7 +115,7 @@ def test_a_sync_that_fails_at_the_end_is_an_error_of_the_callers(
     Store(store.path).close()  # which recovers it
 
 
-def test_a_sync_is_tried_without_waiting_for_another_one(open_store: Callable[..., Store]) -> None:
+def test_a_sync_is_tried_without_waiting_for_another_one(open_store: Open) -> None:
     store = open_store(sync="none")
     checkpointer_of(store).stop()  # so that nothing else syncs
     store.xadd("s", {"f": "v"})
@@ -145,10 +138,8 @@ def test_a_sync_is_tried_without_waiting_for_another_one(open_store: Callable[..
 @pytest.mark.parametrize("then", [signal.SIGCONT, signal.SIGKILL], ids=["goes on", "is killed"])
 @pytest.mark.parametrize("name", ["journal:sync", "journal:synced"])
 def test_a_process_that_is_stopped_in_a_sync_stops_no_other(
-    tmp_path: Path, name: str, then: signal.Signals
+    path: Path, name: str, then: signal.Signals
 ) -> None:
-    path = tmp_path / "store"
-
     def append() -> None:
         with Store(path) as own:
             failpoints.arm(name, stop)

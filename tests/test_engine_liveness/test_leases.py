@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from conftest import NOW_MS
 from inside import context_of
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.liveness import lease_file, leases
 from streamkeep.engine.liveness.lease_file import Lease, State, holder_of, new_number, remove_dead
@@ -24,7 +26,6 @@ from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.format.core.keys import CONSUMERS, is_lease_key
 
-Open = Callable[..., Store[Any]]
 NEW = {"s": ">"}
 
 
@@ -138,12 +139,8 @@ def test_files_of_the_dead_are_removed_and_those_that_begin_are_not(tmp_path: Pa
 
 def test_no_lease_no_delivery(store: Store[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     store.xadd("s", {"a": "b"})
-
-    def fail(self: Lease, folder: Folder, number: int) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Lease, "__init__", fail)
+        patch.setattr(Lease, "__init__", Mock(side_effect=OSError(28, "No space left on device")))
         patch.setattr(Lease, "close", lambda self: None)
         with pytest.raises(StoreError, match="the disk is full"):
             store.xreadgroup("g", "ann", NEW)

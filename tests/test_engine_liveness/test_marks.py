@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -95,11 +96,8 @@ def test_marks_that_no_process_takes_over_go_after_thirty_days(tmp_path: Path) -
 def test_without_room_for_marks_a_lease_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
     lease = lease_file.Lease(Folder(tmp_path), lease_file.new_number())
-    monkeypatch.setattr(os, "pwrite", fail)
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(28, "No space left on device")))
     assert (lease.marks(), lease.marks()) == (None, None)
     lease.close()
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +20,11 @@ from fork_server import Server, forking
 from inside import context_of
 from lease_holder import Holder
 from patience import PATIENCE_S, line_of, wait_until
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 from streamkeep.engine.liveness import lease_file, leases, watch
 
-Open = Callable[..., Store[Any]]
 NEW = {"s": ">"}
 
 

@@ -71,10 +71,7 @@ _daily = ("its end",)
         for name in PROGRAMS
     ],
 )
-def test_a_program_that_does_not_close_its_store_leaves_it_closed(
-    tmp_path: Path, program: str
-) -> None:
-    path = tmp_path / "store"
+def test_a_program_that_does_not_close_its_store_leaves_it_closed(path: Path, program: str) -> None:
     code = ADDS + PROGRAMS[program]
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)],
@@ -93,8 +90,7 @@ def test_a_program_that_does_not_close_its_store_leaves_it_closed(
 
 
 @pytest.mark.slow
-def test_a_program_that_has_removed_its_store_ends_without_a_word(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_program_that_has_removed_its_store_ends_without_a_word(path: Path) -> None:
     code = ADDS + "import shutil\nadd(sys.argv[1])\nshutil.rmtree(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)],
@@ -164,8 +160,7 @@ def opened_and_closed(path: Path, interrupt: Interrupt) -> bool:
 
 
 @pytest.mark.usefixtures("plain_locks")
-def test_an_interrupt_at_any_step_leaves_the_store_to_others(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_an_interrupt_at_any_step_leaves_the_store_to_others(path: Path) -> None:
     lengths: list[int] = []
 
     def use() -> None:
@@ -186,8 +181,7 @@ def test_an_interrupt_at_any_step_leaves_the_store_to_others(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("plain_locks")
-def test_an_interrupt_while_an_open_store_is_opened_again_counts_no_user(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_an_interrupt_while_an_open_store_is_opened_again_counts_no_user(path: Path) -> None:
     step = 0
     interrupted = True
     while interrupted:
@@ -200,9 +194,8 @@ def test_an_interrupt_while_an_open_store_is_opened_again_counts_no_user(tmp_pat
 
 @pytest.mark.parametrize("archives", [False, True])
 def test_two_threads_that_close_a_store_leave_the_other_ones_open(
-    tmp_path: Path, archives: bool
+    path: Path, archives: bool
 ) -> None:
-    path = tmp_path / "store"
     with streamkeep.open(path, sync="none") as other:
         for number in range(20):
             one = streamkeep.open(path, sync="none", archive_every=60 if archives else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import golden_stores
 import streamkeep
 from inside import run_write
+from stores import Open
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import maintenance
@@ -89,9 +89,8 @@ def tracked(store: Store[Any], key: str = "s") -> tuple[int, int]:
 
 
 def test_what_has_expired_is_not_counted_though_no_xadd_and_no_maintain_came(
-    open_store: Callable[..., Store], clock: ManualClock
+    store: Store, clock: ManualClock
 ) -> None:
-    store = open_store()
     for number in range(6):
         store.xadd("s", {"n": number}, idmp=(f"p{number % 3}", f"m{number}"))
     clock.ms += 50_000
@@ -108,7 +107,7 @@ def test_what_has_expired_is_not_counted_though_no_xadd_and_no_maintain_came(
 
 
 def test_maintain_forgets_at_once_and_says_how_many(
-    open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "PRODUCERS_AT_ONCE", 2)
     store = open_store()
@@ -129,7 +128,7 @@ def test_maintain_forgets_at_once_and_says_how_many(
 
 
 def test_a_producer_with_more_lasting_messages_than_are_forgotten_at_once_is_passed(
-    open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "MESSAGES_AT_ONCE", 7)
     store = open_store()
@@ -142,7 +141,7 @@ def test_a_producer_with_more_lasting_messages_than_are_forgotten_at_once_is_pas
 
 
 def test_a_transaction_looks_at_a_bounded_number_of_producers_and_messages(
-    open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "PRODUCERS_AT_ONCE", 4)
     monkeypatch.setattr(maintenance, "MESSAGES_AT_ONCE", 7)

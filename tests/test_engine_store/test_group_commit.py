@@ -14,6 +14,7 @@ import pytest
 import streamkeep
 from inside import begin_read, group_commit_of
 from patience import PATIENCE_S, wait_until
+from stores import Open
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store.command import Write
@@ -98,9 +99,8 @@ def commits(store: Store[Any]) -> int:
 
 @pytest.mark.parametrize("command", slow_but(["xadd", "xack", "xdel", "xtrim"], "xadd", "xack"))
 def test_threads_share_transactions(
-    open_store: Callable[..., Store], command: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store()
     ids = [store.xadd("s", {"n": n}) for n in range(THREADS * EACH)]
     store.xgroup_create("s", "g", id=0)
     assert len(store.xreadgroup("g", "c", {"s": ">"})[0][1]) == THREADS * EACH
@@ -133,8 +133,7 @@ def test_threads_share_transactions(
         assert store.xlen("s") == 0
 
 
-def test_threads_and_tasks_share_a_transaction(open_store: Callable[..., Store]) -> None:
-    store = open_store()
+def test_threads_and_tasks_share_a_transaction(store: Store) -> None:
     store.xadd("s", {"n": 0})
     held = Held(store)
     before = commits(store)
@@ -160,7 +159,7 @@ def test_threads_and_tasks_share_a_transaction(open_store: Callable[..., Store])
 
 @pytest.mark.parametrize("error", [OSError("no"), streamkeep.CommandError("no")], ids=repr)
 def test_what_breaks_a_shared_transaction_breaks_itself_only(
-    open_store: Callable[..., Store], error: Exception
+    open_store: Open, error: Exception
 ) -> None:
     """A refused command writes no row: `test_refused.py`. If one did, it would be undone, too."""
 
@@ -183,7 +182,7 @@ def test_what_breaks_a_shared_transaction_breaks_itself_only(
         assert txn.get(ROWS, b"half") is None
 
 
-def test_a_batch_lends_the_reserve_to_no_append(open_store: Callable[..., Store]) -> None:
+def test_a_batch_lends_the_reserve_to_no_append(open_store: Open) -> None:
     """A full store takes acknowledgements and deletions, also next to appends that it refuses."""
     store = open_store(max_store_bytes=MIB)
     store.xgroup_create("s", "g", id=0, mkstream=True)
@@ -207,11 +206,8 @@ def test_a_batch_lends_the_reserve_to_no_append(open_store: Callable[..., Store]
     assert store.xlen("s") == len(ids)
 
 
-def test_a_thread_in_a_transaction_is_refused_and_waits_for_nobody(
-    open_store: Callable[..., Store],
-) -> None:
+def test_a_thread_in_a_transaction_is_refused_and_waits_for_nobody(store: Store) -> None:
     """Otherwise it would wait for a leader that waits for its transaction."""
-    store = open_store()
     with store.transaction() as txn:
         txn.xadd("s", {"n": 0})
         threads, errors = start(lambda: store.xadd("s", {"n": 1}))
@@ -227,9 +223,7 @@ def test_a_thread_in_a_transaction_is_refused_and_waits_for_nobody(
     assert store.xlen("s") == 2
 
 
-def test_a_function_runs_after_the_calls_before_it_and_alone(
-    open_store: Callable[..., Store],
-) -> None:
+def test_a_function_runs_after_the_calls_before_it_and_alone(open_store: Open) -> None:
     async def main() -> None:
         store = AsyncStore(open_store())
         lengths = await asyncio.gather(
@@ -244,10 +238,7 @@ def test_a_function_runs_after_the_calls_before_it_and_alone(
     asyncio.run(main())
 
 
-def test_a_cancelled_call_that_no_leader_has_taken_never_runs(
-    open_store: Callable[..., Store],
-) -> None:
-    store = open_store()
+def test_a_cancelled_call_that_no_leader_has_taken_never_runs(store: Store) -> None:
     store.xadd("s", {"n": 0})
 
     async def main() -> None:
@@ -266,7 +257,7 @@ def test_a_cancelled_call_that_no_leader_has_taken_never_runs(
     asyncio.run(main())
 
 
-def test_calls_of_an_interrupted_leader_run_once(open_store: Callable[..., Store]) -> None:
+def test_calls_of_an_interrupted_leader_run_once(open_store: Open) -> None:
     def interrupted(txn: Any) -> None:
         raise KeyboardInterrupt
 

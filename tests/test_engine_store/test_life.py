@@ -23,6 +23,7 @@ import pytest
 import streamkeep
 from inside import environment_of, journal_of
 from patience import PATIENCE_S, thread_of, wait_until
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
@@ -34,8 +35,6 @@ from streamkeep.format.core.keys import META
 from streamkeep.format.rows.records import encode_number
 
 pytestmark = pytest.mark.both_modes(daily=True)
-
-Open = Callable[..., Store]
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
@@ -215,8 +214,7 @@ def test_a_newer_format_is_refused_and_untouched(open_store: Open, tmp_path: Pat
     assert fingerprint(path) == before
 
 
-def test_a_damaged_meta_row_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_damaged_meta_row_is_reported(path: Path) -> None:
     Store(path).close()
     pages = bytearray((path / "data.mdb").read_bytes())
     for found in re.finditer(b"epoch", bytes(pages)):
@@ -226,8 +224,7 @@ def test_a_damaged_meta_row_is_reported(tmp_path: Path) -> None:
         Store(path)
 
 
-def test_a_closed_store_takes_no_calls(open_store: Open) -> None:
-    store = open_store()
+def test_a_closed_store_takes_no_calls(store: Store) -> None:
     store.xadd("s", {"f": "v"})
     snapshot = store.snapshot()
     scan = store.scan("s")
@@ -331,10 +328,9 @@ def interrupted(step: Callable[[], None], times: int, *, after: bool) -> Callabl
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
 def test_a_close_that_is_interrupted_leaves_nothing_open(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, *, after: bool
+    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch, times: int, *, after: bool
 ) -> None:
     open_store().close()
-    path = tmp_path / "store"
     count = number = 0
     while number == 0 or number < count:
         store = streamkeep.open(path)
@@ -361,10 +357,9 @@ def test_a_close_that_is_interrupted_leaves_nothing_open(
 @pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("times", [1, 3])
 def test_an_interrupt_while_close_waits_for_another_thread_leaves_nothing_open(
-    open_store: Open, tmp_path: Path, plain_locks: None, times: int
+    store: Store, tmp_path: Path, plain_locks: None, times: int
 ) -> None:
     """One interrupt ends the wait for a checkpoint, two more that for the locks."""
-    store = open_store()
     begun, go_on = threading.Event(), threading.Event()
 
     def work() -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from conftest import assert_sound
 from inside import checkpoint_now
 from patience import PATIENCE_S, wait_until
 from stopped import child_of, die, status_of
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.checkpoint import checkpointer
@@ -27,7 +27,6 @@ from tiers import daily_or_all, slow_but
 
 pytestmark = pytest.mark.both_modes
 
-Open = Callable[..., Store]
 SMALL_MAP = 1 << 20
 
 
@@ -38,9 +37,8 @@ def small_map(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_map_grows_unnoticed(
-    small_map: None, open_store: Open, caplog: pytest.LogCaptureFixture
+    small_map: None, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = open_store()
     assert store.map_size_bytes == SMALL_MAP
     for number in range(40):
         fields: dict[str, int | str] = {"n": number, "data": "x" * 1000}
@@ -51,9 +49,8 @@ def test_the_map_grows_unnoticed(
     assert sum(1 for _ in store.scan("s")) == 2000
 
 
-def test_the_map_grows_while_threads_scan_in_turns(small_map: None, open_store: Open) -> None:
+def test_the_map_grows_while_threads_scan_in_turns(small_map: None, store: Store) -> None:
     """There is a snapshot at each moment, unless none may begin for longer than one lasts."""
-    store = open_store()
     store.xadd("s", {"n": 0})
     turns = [threading.Event(), threading.Event()]
     stop = threading.Event()
@@ -97,9 +94,8 @@ def test_a_snapshot_that_stays_open_prevents_growth_and_is_named(
 
 
 def test_another_process_takes_over_the_grown_map(
-    small_map: None, open_store: Open, tmp_path: Path
+    small_map: None, store: Store, tmp_path: Path
 ) -> None:
-    store = open_store()
     store.xadd("s", {"n": 0}, id="1-1")
     code = """
 import sys
@@ -133,9 +129,7 @@ def test_a_full_store_still_reads_deletes_and_trims(open_store: Open) -> None:
     store.xadd_many("s", [{"data": "x" * 1000}] * 500)
 
 
-def test_a_snapshot_does_not_keep_a_full_store_from_making_room(
-    open_store: Open,
-) -> None:
+def test_a_snapshot_does_not_keep_a_full_store_from_making_room(open_store: Open) -> None:
     store = open_store(max_store_bytes=2 << 20)
     with pytest.raises(streamkeep.StoreFullError):
         while True:
@@ -203,8 +197,7 @@ def test_slots_of_dead_readers_are_taken_back(open_store: Open, tmp_path: Path) 
         snapshot.close()
 
 
-def test_a_big_entry_sits_alone_and_costs_the_next_ones_nothing(open_store: Open) -> None:
-    store = open_store()
+def test_a_big_entry_sits_alone_and_costs_the_next_ones_nothing(store: Store) -> None:
     for number in range(5):
         store.xadd("s", {"n": number}, id=f"1-{number + 1}")
     store.xadd("s", {"data": b"x" * 20_000_000}, id="2-0")
@@ -218,8 +211,7 @@ def test_a_big_entry_sits_alone_and_costs_the_next_ones_nothing(open_store: Open
 
 
 @pytest.mark.slow
-def test_entries_up_to_a_gibibyte(open_store: Open) -> None:
-    store = open_store()
+def test_entries_up_to_a_gibibyte(store: Store) -> None:
     big = bytes(1 << 30)
     with pytest.raises(streamkeep.CommandError, match="too large to be stored"):
         store.xadd("s", {"f": big})

@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import lmdb
 import pytest
@@ -129,9 +130,8 @@ def waiting_opening(path: Path, *, create: bool) -> Iterator[Future[streamkeep.S
 
 
 def test_a_process_that_waits_for_a_store_that_is_removed_reports_that_there_is_none(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "store"
     with waiting_opening(path, create=False) as opening:
         shutil.rmtree(path)
     with pytest.raises(streamkeep.NotAStoreError, match="no such store"):
@@ -139,10 +139,7 @@ def test_a_process_that_waits_for_a_store_that_is_removed_reports_that_there_is_
     assert not path.exists()
 
 
-def test_a_process_that_waits_for_a_store_that_is_removed_may_create_it_again(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "store"
+def test_a_process_that_waits_for_a_store_that_is_removed_may_create_it_again(path: Path) -> None:
     with waiting_opening(path, create=True) as opening:
         shutil.rmtree(path)
     with opening.result() as store:
@@ -163,10 +160,9 @@ def test_a_read_only_opening_of_an_empty_data_file_says_what_to_do(tmp_path: Pat
 
 @pytest.mark.parametrize("readonly", [False, True])
 def test_a_store_of_a_system_with_other_pages_is_refused_and_unchanged(
-    tmp_path: Path, readonly: bool
+    path: Path, readonly: bool
 ) -> None:
     """As a kernel for arm64 with pages of 16 KiB makes it."""
-    path = tmp_path / "store"
     with streamkeep.open(path) as store:
         store.xadd("s", {"f": "v"})
     data = bytearray((path / "data.mdb").read_bytes())
@@ -315,8 +311,7 @@ def test_each_call_opens_it_again_and_answers(
         assert [entry.id for entry in store.xrevrange("s", count=1)] == [last]
 
 
-def test_other_processes_write_in_the_meantime(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_other_processes_write_in_the_meantime(path: Path) -> None:
     with Store(path) as store:
         for n in range(20):
             store.xadd("s", {"n": str(n)})
@@ -347,15 +342,14 @@ def test_an_open_snapshot_prevents_it_and_is_named(
 def test_an_opening_that_fails_is_tried_again_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails() -> NoReturn:
-        raise OSError(24, "Too many open files")
-
     with Store(tmp_path / "store") as store:
         added = store.xadd("s", {"n": "1"})
         environment = environment_of(store)
         panic(store)
         with monkeypatch.context() as broken:
-            broken.setattr(environment, "_open_lmdb", fails)
+            broken.setattr(
+                environment, "_open_lmdb", Mock(side_effect=OSError(24, "Too many open files"))
+            )
             for _ in range(2):
                 with pytest.raises(StoreError, match="as many files open"):
                     store.xlen("s")

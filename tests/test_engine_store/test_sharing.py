@@ -18,6 +18,7 @@ import streamkeep
 from inside import environment_of, journal_of
 from patience import PATIENCE_S, handles_below, line_of, wait_until
 from stopped import child_of, status_of
+from stores import Open
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpoint_file
@@ -29,8 +30,6 @@ from test_engine_store.test_life import run
 from tiers import daily_or_all
 
 pytestmark = pytest.mark.both_modes
-
-Open = Callable[..., Store]
 
 
 # --- what a second opening asks for -------------------------------------------------------------
@@ -172,8 +171,7 @@ def test_only_the_last_user_closes(open_store: Open, monkeypatch: pytest.MonkeyP
 # --- what a failed opening leaves ---------------------------------------------------------------
 
 
-def test_a_failed_opening_leaves_no_descriptors(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_failed_opening_leaves_no_descriptors(path: Path) -> None:
     with Store(path) as store:
         store.xadd("s", {"n": 0})
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -199,8 +197,7 @@ def test_a_failed_opening_leaves_no_descriptors(tmp_path: Path) -> None:
         assert not journal.control.is_shared()  # no process counts as having it open
 
 
-def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_child_forked_during_an_opening_does_not_keep_the_lock(path: Path) -> None:
     opened, go_on = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -237,9 +234,8 @@ def test_a_child_forked_during_an_opening_does_not_keep_the_lock(tmp_path: Path)
 
 
 def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "store"
     store = Store(path, sync="none")
     store.xadd("s", {"n": 0})
     environment = environment_of(store)
@@ -280,9 +276,8 @@ with Store(sys.argv[1], readonly=True) as store:
 
 @pytest.mark.slow
 def test_who_cannot_be_listed_reads_beside_nobody_who_writes(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "store"
     with open_store() as store:
         store.xadd("s", {"n": 0})
     monkeypatch.setattr(checkpoint_file, "_SHORT_PATIENCE_S", 0.1)

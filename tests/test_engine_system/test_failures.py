@@ -10,6 +10,7 @@ import threading
 import traceback
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -76,9 +77,6 @@ def test_an_error_that_cannot_be_copied_stays_as_it_is() -> None:
 def test_callers_of_one_group_commit_raise_errors_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(handle: int) -> None:
-        raise OSError(5, "Input/output error")
-
     store = streamkeep.open(tmp_path / "store", sync="commit")
     store.xadd("s", {"n": 0})
     group_commit = group_commit_of(store)
@@ -102,7 +100,7 @@ def test_callers_of_one_group_commit_raise_errors_of_their_own(
         thread.start()
     wait_until(lambda: len(group_commit._queue) == CALLERS)
     with monkeypatch.context() as broken:
-        broken.setattr(files, "sync_data", fails)
+        broken.setattr(files, "sync_data", Mock(side_effect=OSError(5, "Input/output error")))
         go_on.set()
         for thread in (first, *callers):
             thread.join(PATIENCE_S)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from raw_store import codes, raw_store
-from streamkeep.engine.api.store import Store
+from stores import Open
 from streamkeep.engine.commands.rows import newest_batch, note_batch
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.batches import batch_key, encode_batch
@@ -18,9 +16,7 @@ NAMES = [b"", b"/checkpoints/one", b"\xff\x00", b"x" * 600]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_batch_is_noted_with_its_transaction(
-    open_store: Callable[..., Store[bytes]], name: bytes
-) -> None:
+def test_a_batch_is_noted_with_its_transaction(open_store: Open, name: bytes) -> None:
     store = open_store()
     with store.transaction() as transaction:
         assert newest_batch(transaction.txn, name) is None
@@ -35,7 +31,7 @@ def test_a_batch_is_noted_with_its_transaction(
 
 
 @pytest.mark.parametrize("body", [b"short", encode_batch(1, 2, b"another")])
-def test_a_damaged_row_is_found(open_store: Callable[..., Store[bytes]], body: bytes) -> None:
+def test_a_damaged_row_is_found(open_store: Open, body: bytes) -> None:
     store = open_store("damaged")
     path = store.path
     with store.transaction() as transaction:

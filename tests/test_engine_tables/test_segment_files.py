@@ -7,14 +7,15 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from inside import begin_write, environment_of
 from patience import PATIENCE_S, handles_below
 from segments import TOP, entries_of, some, write_file
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import garbage
 from streamkeep.engine.archive.lock import ArchiveLock
@@ -169,10 +170,9 @@ def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_of_a_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, "no space left")
-
-    monkeypatch.setattr(files, "sync_data", full)
+    monkeypatch.setattr(
+        files, "sync_data", Mock(side_effect=OSError(errno.ENOSPC, "no space left"))
+    )
     path = tmp_path / "7-k" / "1.seg"
     with (
         pytest.raises(errors.StoreFullError),
@@ -202,9 +202,7 @@ def leave(store: Store, *paths: str) -> None:
         place.write_bytes(b"x")
 
 
-def test_files_that_are_garbage_go_when_the_store_is_opened(
-    open_store: Callable[..., Store],
-) -> None:
+def test_files_that_are_garbage_go_when_the_store_is_opened(open_store: Open) -> None:
     store = open_store()
     leave(store, "7-k/1.seg", "7-k/2.seg", "8-k/1.seg")
     other = store.path / ARCHIVE_FOLDER / "7-k/3.seg"
@@ -219,16 +217,10 @@ def test_files_that_are_garbage_go_when_the_store_is_opened(
 
 
 @pytest.mark.parametrize("name", ["garbage:synced", "garbage:removed"])
-def test_removal_that_was_interrupted_is_done_again(
-    open_store: Callable[..., Store], name: str
-) -> None:
+def test_removal_that_was_interrupted_is_done_again(open_store: Open, name: str) -> None:
     store = open_store()
     leave(store, "7-k/1.seg")
-
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    failpoints.arm(name, stop)
+    failpoints.arm(name, Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         garbage.remove_files(environment_of(store))
     assert garbage_of(store) == ["7-k/1.seg"]
@@ -239,11 +231,8 @@ def test_removal_that_was_interrupted_is_done_again(
 
 
 def test_a_removal_that_may_not_be_on_disk_is_tried_again(
-    open_store: Callable[..., Store],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    store: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store()
     leave(store, "7-k/1.seg", "8-k/2.seg")
     sync_folder = files.sync_folder
 
@@ -262,9 +251,8 @@ def test_a_removal_that_may_not_be_on_disk_is_tried_again(
 
 
 def test_a_file_that_cannot_be_removed_is_named_and_tried_again(
-    open_store: Callable[..., Store], caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = open_store()
     leave(store, "7-k/1.seg", "7-k/2.seg")
     stubborn = store.path / ARCHIVE_FOLDER / "7-k/1.seg"
     stubborn.unlink()

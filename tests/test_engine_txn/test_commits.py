@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import lmdb
 import pytest
@@ -61,9 +62,8 @@ def assert_right(path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("place", ["commit:journaled", "commit:published"])
 def test_a_reader_that_comes_in_the_middle_of_a_commit_changes_nothing(
-    tmp_path: Path, place: str
+    path: Path, place: str
 ) -> None:
-    path = tmp_path / "store"
     readers: list[threading.Thread] = []
     seen: list[int] = []
     with filled(path) as store:
@@ -150,9 +150,7 @@ def test_a_writer_waits_until_a_record_of_another_process_is_applied(tmp_path: P
     assert_right(tmp_path / "store", COUNT + 2)
 
 
-def test_rows_of_lmdb_that_are_newer_than_their_number_are_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-
+def test_rows_of_lmdb_that_are_newer_than_their_number_are_noticed(path: Path) -> None:
     def write() -> None:
         own = Store(path, sync="none")
         inside.flush_each_commit(own)
@@ -173,11 +171,8 @@ def test_rows_of_lmdb_that_are_newer_than_their_number_are_noticed(tmp_path: Pat
 
 
 def test_a_record_that_was_applied_in_part_is_applied_again(tmp_path: Path) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
     with one_more(tmp_path / "store") as store:
-        over_image(store, interrupt)
+        over_image(store, Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             store.xlen("s")
         store.xadd("s", {"n": COUNT + 1})
@@ -193,9 +188,8 @@ class Interrupted(dict[int, Any]):
         raise KeyboardInterrupt
 
 
-def test_a_record_whose_rows_are_in_memory_already_is_not_applied_to_them(tmp_path: Path) -> None:
+def test_a_record_whose_rows_are_in_memory_already_is_not_applied_to_them(path: Path) -> None:
     """It extends a row, and would do so twice."""
-    path = tmp_path / "store"
     with filled(path) as store:
         with pytest.raises(KeyboardInterrupt), store.transaction() as txn:
             txn.xadd("s", {"n": COUNT})
@@ -224,10 +218,9 @@ def unpublishable(store: Store[bytes], monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def test_a_commit_that_cannot_be_published_is_not_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of the newest commit can only be refused where blocks move."""
-    path = tmp_path / "store"
     with filled(path) as store:
         with unpublishable(store, monkeypatch), pytest.raises(StoreFullError):
             store.xadd("s", {"n": COUNT})
@@ -240,9 +233,7 @@ def test_a_commit_that_cannot_be_published_is_not_made(
 def test_a_process_without_descriptors_reads_and_writes_later_and_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EMFILE, "no descriptor")
-
+    refuse = Mock(side_effect=OSError(errno.EMFILE, "no descriptor"))
     with one_more(tmp_path / "store") as store:
         with monkeypatch.context() as patch:
             patch.setattr(Folder, "open", refuse)
@@ -260,9 +251,8 @@ def test_a_process_without_descriptors_reads_and_writes_later_and_stops_no_other
 
 
 def test_a_process_goes_on_where_another_one_has_begun_its_file_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "store"
     with filled(path) as store:
         journal = inside.journal_of(store)
         with unpublishable(store, monkeypatch), pytest.raises(StoreFullError):
@@ -285,8 +275,7 @@ def flush_in_child(path: Path) -> None:
     killed(flush)
 
 
-def test_a_commit_after_the_flush_of_another_process_is_not_in_its_image(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_commit_after_the_flush_of_another_process_is_not_in_its_image(path: Path) -> None:
     with filled(path) as store:
         flush_in_child(path)
         store.xadd("s", {"n": COUNT})
@@ -306,8 +295,7 @@ def test_what_another_process_has_flushed_is_not_flushed_again(tmp_path: Path) -
         assert inside.context_of(store).raw.info()["last_txnid"] == flushed
 
 
-def test_a_group_that_another_process_has_changed_is_decoded_again(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_group_that_another_process_has_changed_is_decoded_again(path: Path) -> None:
     with filled(path) as store:
 
         def deliver(one: Store[Any]) -> list[bytes]:
@@ -323,8 +311,7 @@ def test_a_group_that_another_process_has_changed_is_decoded_again(tmp_path: Pat
     assert_right(path, COUNT)
 
 
-def test_a_fork_leaves_the_memtable_and_a_transaction_to_the_parent(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_fork_leaves_the_memtable_and_a_transaction_to_the_parent(path: Path) -> None:
     with filled(path) as store:
 
         def refused(call: Callable[[], object]) -> None:
@@ -346,8 +333,7 @@ def test_a_fork_leaves_the_memtable_and_a_transaction_to_the_parent(tmp_path: Pa
     assert_right(path, COUNT + 2)
 
 
-def test_the_end_of_the_interpreter_flushes(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_the_end_of_the_interpreter_flushes(path: Path) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM, str(path)], check=True)
     with streamkeep.open(path, readonly=True) as store:
         assert numbers(store) == expected(COUNT)

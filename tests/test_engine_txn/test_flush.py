@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lmdb
 import pytest
@@ -78,9 +79,8 @@ def in_child(work: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("error", FAILURES)
 def test_a_flush_that_fails_loses_nothing_and_only_deletions_follow(
-    tmp_path: Path, error: Callable[[], lmdb.Error]
+    path: Path, tmp_path: Path, error: Callable[[], lmdb.Error]
 ) -> None:
-    path = tmp_path / "store"
     with opened(path) as store:
         with failing(error) as tried:
             store.xadd("s", {"n": 0})
@@ -128,8 +128,7 @@ def test_a_memtable_that_is_too_big_takes_no_deletion_either(tmp_path: Path) -> 
         assert context_of(store).memtable.commits == 1
 
 
-def test_a_store_is_closed_and_reopened_although_no_flush_is_possible(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_store_is_closed_and_reopened_although_no_flush_is_possible(path: Path) -> None:
     store = opened(path)
     context_of(store).memtable.most_commits = 1000
     store.xadd("s", {"n": 0})
@@ -142,8 +141,7 @@ def test_a_store_is_closed_and_reopened_although_no_flush_is_possible(tmp_path: 
     assert_right(path, COUNT)
 
 
-def test_an_erasure_needs_a_flush(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_an_erasure_needs_a_flush(path: Path) -> None:
     with opened(path) as store:
         secret = store.xadd("k", {"f": SECRET})
         store.xadd("s", {"n": 0})
@@ -223,13 +221,12 @@ def test_the_last_process_gives_back_what_was_reserved(tmp_path: Path) -> None:
 
 
 def test_room_that_was_given_back_is_reserved_again(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise OSError("the commit fails after its record")
-
     with opened(tmp_path / "store") as store:
         store.xadd("s", {"n": 0})
         checkpoint_now(store)
-        failpoints.arm("commit:journaled", fail)
+        failpoints.arm(
+            "commit:journaled", Mock(side_effect=OSError("the commit fails after its record"))
+        )
         with pytest.raises(OSError, match="after its record"):
             store.xadd("s", {"n": 1})
         release_room(store)
@@ -241,25 +238,19 @@ def test_a_store_is_closed_although_the_disk_does_not_take_the_room_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the file system became read-only after an error."""
-
-    def fails(handle: int, size: int) -> None:
-        raise OSError(errno.EROFS, "simulated")
-
     store = opened(tmp_path / "store")
     store.xadd("s", {"n": 0})
     assert has_room(store)
     with monkeypatch.context() as broken:
-        broken.setattr(os, "ftruncate", fails)
+        broken.setattr(os, "ftruncate", Mock(side_effect=OSError(errno.EROFS, "simulated")))
         store.close()
     with Store(tmp_path / "store") as store:
         assert store.xlen("s") == 1
 
 
 def test_what_another_process_has_just_reserved_is_not_given_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "store"
-
     def late(context: EngineContext) -> None:
         killed(lambda: Store(path, sync="none").xadd("s", {"n": 1}))
         begin.release_room(context)
@@ -273,9 +264,8 @@ def test_what_another_process_has_just_reserved_is_not_given_back(
 
 
 def test_a_store_is_closed_although_another_process_has_made_it_bigger_than_its_map(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "store"
     Store(path).close()
 
     def write() -> None:
@@ -307,8 +297,7 @@ def test_a_data_file_that_grows_makes_a_checkpoint_due(tmp_path: Path) -> None:
         assert context.keeps_up()
 
 
-def test_memory_is_cleared_after_an_erasure_for_which_a_writer_waited(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_memory_is_cleared_after_an_erasure_for_which_a_writer_waited(path: Path) -> None:
     ready, go = os.pipe(), os.pipe()
 
     def work() -> None:
@@ -336,9 +325,7 @@ def test_memory_is_cleared_after_an_erasure_for_which_a_writer_waited(tmp_path: 
         assert store.xlen("s") == 22
 
 
-def test_memory_is_cleared_before_the_commits_of_a_dead_process_are_flushed(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-
+def test_memory_is_cleared_before_the_commits_of_a_dead_process_are_flushed(path: Path) -> None:
     def work() -> None:
         own = opened(path)
         context_of(own).memtable.most_commits = 1000

@@ -147,9 +147,8 @@ def test_an_append_before_a_command_on_a_stream_that_is_not_in_memory(
 
 @pytest.mark.parametrize("readonly", [False, True])
 def test_a_process_that_fell_behind_recycled_files_begins_at_the_image(
-    tmp_path: Path, readonly: bool
+    path: Path, readonly: bool
 ) -> None:
-    path = tmp_path / "store"
     Store(path).close()
     ready, go = os.pipe(), os.pipe()
 
@@ -188,9 +187,8 @@ def test_a_process_that_fell_behind_recycled_files_begins_at_the_image(
 
 @pytest.mark.parametrize("first", ["reader", "writer"])
 def test_a_reader_finds_the_file_that_is_begun_when_all_were_removed(
-    tmp_path: Path, first: str
+    path: Path, first: str
 ) -> None:
-    path = tmp_path / "store"
     with Store(path, sync="none") as store:
         journal = inside.journal_of(store)
         journal.file_size = 1 << 16

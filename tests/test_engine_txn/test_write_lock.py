@@ -14,7 +14,7 @@ import pytest
 
 from inside import context_of
 from patience import PATIENCE_S, thread_of, wait_until
-from stopped import child_of, stop, stopped_child
+from stopped import child_of, die, stop, stopped_child
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.write_lock import WriteLock
@@ -55,8 +55,7 @@ def lock_of(store: Store[bytes]) -> WriteLock:
     return lock
 
 
-def test_a_stopped_holder_is_named_to_writers_and_stops_no_reader(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_stopped_holder_is_named_to_writers_and_stops_no_reader(path: Path) -> None:
     with Store(path, sync="none") as store:
         store.xadd("s", {"of": "this process"})
         context_of(store).wait.limit_s = 0.1
@@ -76,9 +75,8 @@ def test_a_stopped_holder_is_named_to_writers_and_stops_no_reader(tmp_path: Path
     assert list(recovery.check(path)) == []
 
 
-def test_a_process_that_is_stopped_without_the_lock_is_not_blamed(tmp_path: Path) -> None:
+def test_a_process_that_is_stopped_without_the_lock_is_not_blamed(path: Path) -> None:
     """It has a pin, and another process has the lock, in a long transaction."""
-    path = tmp_path / "store"
     begun, end = os.pipe(), os.pipe()
 
     def wait_for_end() -> None:
@@ -112,9 +110,8 @@ def test_a_process_that_is_stopped_without_the_lock_is_not_blamed(tmp_path: Path
         assert store.xlen("s") == 4
 
 
-def test_a_process_that_is_stopped_while_it_waits_is_named(tmp_path: Path) -> None:
+def test_a_process_that_is_stopped_while_it_waits_is_named(path: Path) -> None:
     """It is the next one, and has never committed."""
-    path = tmp_path / "store"
     with Store(path, sync="none") as store:
         with store.transaction() as txn:
             txn.xadd("s", {"of": "this process"})
@@ -139,12 +136,7 @@ def test_a_process_that_is_stopped_while_it_waits_is_named(tmp_path: Path) -> No
         assert store.xlen("s") == 3
 
 
-def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
+def test_a_killed_holder_frees_the_lock(path: Path) -> None:
     with Store(path, sync="none") as store:
         store.xadd("s", {"of": "this process"})
         child = child_of(lambda: in_a_transaction(path, die))
@@ -155,8 +147,7 @@ def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_collections")
-def test_an_interrupted_wait_leaves_the_lock_to_others(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_an_interrupted_wait_leaves_the_lock_to_others(path: Path) -> None:
     with Store(path, sync="none") as store:
         child = stopped_child(lambda: in_a_transaction(path))
         with ended(child):
@@ -178,8 +169,7 @@ def test_an_interrupted_wait_leaves_the_lock_to_others(tmp_path: Path) -> None:
         assert store.xlen("s") == 2
 
 
-def test_an_idle_process_that_kept_the_lock_gives_it_up(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_an_idle_process_that_kept_the_lock_gives_it_up(path: Path) -> None:
     ready, go = os.pipe(), os.pipe()
 
     def work() -> None:
@@ -215,9 +205,8 @@ def test_a_lock_is_kept_for_commits_that_follow_each_other_closely(tmp_path: Pat
 
 
 @pytest.mark.parametrize("sync", ["none", "commit"])
-def test_a_commit_that_comes_later_keeps_no_lock(tmp_path: Path, sync: str) -> None:
+def test_a_commit_that_comes_later_keeps_no_lock(path: Path, sync: str) -> None:
     """Also after many that followed each other closely, beside another process."""
-    path = tmp_path / "store"
     begun, end = os.pipe(), os.pipe()
 
     def stay() -> None:
@@ -251,8 +240,7 @@ def test_who_waits_for_the_disk_keeps_no_lock(tmp_path: Path) -> None:
             assert not lock_of(store).kept
 
 
-def test_a_process_that_writes_all_the_time_leaves_no_other_one_out(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_process_that_writes_all_the_time_leaves_no_other_one_out(path: Path) -> None:
     ready, go = os.pipe(), os.pipe()
 
     def work() -> None:
@@ -276,9 +264,8 @@ def test_a_process_that_writes_all_the_time_leaves_no_other_one_out(tmp_path: Pa
         assert store.xlen("s") == 100
 
 
-def test_who_waits_for_longest_is_the_next(tmp_path: Path) -> None:
+def test_who_waits_for_longest_is_the_next(path: Path) -> None:
     """And not the process that has just used the lock, which is awake."""
-    path = tmp_path / "store"
     ready, go = os.pipe(), [os.pipe(), os.pipe()]
 
     def work(number: int) -> None:

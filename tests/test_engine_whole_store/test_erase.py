@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +23,7 @@ from erased import SECRET, entry, grep, harmless
 from inside import checkpoint_now, environment_of, journal_of
 from patience import PATIENCE_S, line_of, thread_of
 from stopped import child_of, killed
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.system import failpoints
@@ -34,7 +36,7 @@ from tiers import slow_but
 
 
 @pytest.fixture(params=slow_but(["small nodes", "pages"], "small nodes"))
-def filled(request: pytest.FixtureRequest, open_store: Callable[..., Store]) -> Store:
+def filled(request: pytest.FixtureRequest, open_store: Open) -> Store:
     """A store with 3,000 entries and some rows in every table, its journal in use."""
     options = {"node_max_entries": 7} if request.param == "small nodes" else {}
     store = open_store(sync="commit", **options)
@@ -47,9 +49,7 @@ def filled(request: pytest.FixtureRequest, open_store: Callable[..., Store]) -> 
 # --- what readers see ---------------------------------------------------------------------------
 
 
-def test_an_erased_entry_is_to_readers_one_that_xdel_deleted(
-    open_store: Callable[..., Store],
-) -> None:
+def test_an_erased_entry_is_to_readers_one_that_xdel_deleted(open_store: Open) -> None:
     erased, deleted = open_store("erased"), open_store("deleted")
     for store in (erased, deleted):
         ids = [f"{n}-{n % 3}" for n in range(1, 500)]
@@ -172,7 +172,7 @@ def test_messages_of_idempotent_xadd_are_forgotten_with_their_entries(filled: St
 
 
 def test_a_stream_that_is_renamed_meanwhile_is_erased_to_the_end(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(sync="commit")
     environment = environment_of(store)
@@ -202,7 +202,7 @@ def test_what_a_deleted_stream_and_aborted_transactions_left_is_overwritten(fill
     assert grep(filled.path) == []
 
 
-def test_the_file_of_a_store_full_of_free_pages_is_clean(open_store: Callable[..., Store]) -> None:
+def test_the_file_of_a_store_full_of_free_pages_is_clean(open_store: Open) -> None:
     store = open_store(sync="none")
     ids = store.xadd_many("k", [entry(n, size=400) for n in range(3000)])
     store.xadd("k", harmless(1))
@@ -401,8 +401,7 @@ def test_erasing_inside_a_transaction_or_without_write_access_is_refused(filled:
 # --- crashes ------------------------------------------------------------------------------------
 
 
-def test_messages_that_a_killed_erasure_left_are_forgotten_by_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_messages_that_a_killed_erasure_left_are_forgotten_by_the_next(path: Path) -> None:
     with streamkeep.open(path) as store:
         erased = store.xadd("k", harmless(1), idmp=("till", SECRET))
         store.xadd("other", harmless(2), idmp=("till", "m"))
@@ -423,9 +422,8 @@ def test_messages_that_a_killed_erasure_left_are_forgotten_by_the_next(tmp_path:
 
 
 def test_a_scrub_goes_on_where_another_process_died_with_commits_in_its_memtable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "store"
     streamkeep.open(path).close()
     ready, go = os.pipe(), os.pipe()
 
@@ -464,11 +462,7 @@ def test_opening_says_that_an_erasure_is_not_finished(
     filled: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = filled.xadd("k", entry(1))
-
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    failpoints.arm("scrub:pages-clear", stop)
+    failpoints.arm("scrub:pages-clear", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         filled.erase("k", secret)
     filled.close()
@@ -512,9 +506,7 @@ def test_ids_may_be_given_in_every_form_of_the_commands(store: Store) -> None:
 # --- searching all nodes for what an erasure has to erase -----------------------------------------
 
 
-def test_retired_nodes_of_a_deleted_stream_are_searched_and_erased(
-    open_store: Callable[..., Store],
-) -> None:
+def test_retired_nodes_of_a_deleted_stream_are_searched_and_erased(open_store: Open) -> None:
     store = open_store(node_max_entries=5)
     store.set_retention("k", archive=True)
     ids = [f"{n}-0" for n in range(1, 31)]

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ from erased import SECRET, entry, grep, harmless
 from inside import environment_of, run_read
 from patience import PATIENCE_S, line_of, thread_of
 from stopped import child_of, die_at, status_of
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.erase import remove_leftovers
 from streamkeep.engine.checkpoint.checkpoint import Hold
@@ -31,7 +31,7 @@ from tiers import slow_but
 
 
 @pytest.fixture(params=slow_but(["retired", "segments", "both", "dictionary"], "both"))
-def trimmed(request: pytest.FixtureRequest, open_store: Callable[..., Store]) -> Store:
+def trimmed(request: pytest.FixtureRequest, open_store: Open) -> Store:
     """A store whose stream archives: 1-0 to 3000-0 trimmed, 3001-0 and more live.
 
     Every 100th entry holds the secret, and so do some field names.
@@ -95,7 +95,7 @@ def test_the_archive_of_a_deleted_stream_is_erased_by_its_key(trimmed: Store) ->
     assert grep(trimmed.path) == []
 
 
-def test_a_segment_with_erased_entries_only_goes(open_store: Callable[..., Store]) -> None:
+def test_a_segment_with_erased_entries_only_goes(open_store: Open) -> None:
     store = open_store(sync="none")
     store.set_retention("k", archive=True)
     ids = store.xadd_many("k", [entry(n) for n in range(500)])
@@ -149,10 +149,9 @@ store.erase("k", *sys.argv[2:])
 @pytest.mark.crash
 @pytest.mark.parametrize("moment", ["before the scrub", "after its begin"])
 def test_an_erasure_finishes_another_that_was_killed_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """It must not remove the mark by which the next erasure would find that one."""
-    path = tmp_path / "store"
     monkeypatch.setattr(erase, "_STEP", 1)
     with streamkeep.open(path) as store:
         store.set_retention("k", archive=True)
@@ -201,7 +200,7 @@ def test_an_erasure_finishes_another_that_was_killed_meanwhile(
 
 @pytest.mark.crash
 def test_no_archiver_that_is_killed_leaves_a_file_of_what_is_being_erased(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store()
     store.set_retention("k", archive=True)
@@ -229,9 +228,7 @@ def test_no_archiver_that_is_killed_leaves_a_file_of_what_is_being_erased(
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_what_waits_of_a_deleted_stream_is_erased(
-    open_store: Callable[..., Store], *, replaced: bool
-) -> None:
+def test_what_waits_of_a_deleted_stream_is_erased(open_store: Open, *, replaced: bool) -> None:
     store = open_store(sync="commit")
     store.set_retention("k", archive=True)
     ids = [f"{n}-0" for n in range(1, 200)]
@@ -248,7 +245,7 @@ def test_what_waits_of_a_deleted_stream_is_erased(
     assert grep(store.path) == []
 
 
-def test_what_waits_of_a_renamed_stream_has_its_last_name(open_store: Callable[..., Store]) -> None:
+def test_what_waits_of_a_renamed_stream_has_its_last_name(open_store: Open) -> None:
     store = open_store(sync="commit")
     store.set_retention("old", archive=True)
     ids = [f"{n}-0" for n in range(1, 100)]
@@ -261,7 +258,7 @@ def test_what_waits_of_a_renamed_stream_has_its_last_name(open_store: Callable[.
     assert grep(store.path) == []
 
 
-def test_the_archive_of_a_renamed_stream_is_its_own(open_store: Callable[..., Store]) -> None:
+def test_the_archive_of_a_renamed_stream_is_its_own(open_store: Open) -> None:
     """Its segments still name the key they were written under, which another stream has now."""
     store = open_store(node_max_entries=10)
     store.set_retention("k", archive=True)

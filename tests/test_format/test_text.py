@@ -6,7 +6,6 @@ import datetime as dt
 import json
 import logging
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamkeep
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.format import humanize, quoting
 from streamkeep.format.core import json_form, times
@@ -356,7 +356,7 @@ def tags(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("decode", [False, True])
-def test_hostile_names_are_text(open_store: Callable[..., Store], decode: bool) -> None:
+def test_hostile_names_are_text(open_store: Open, decode: bool) -> None:
     store = open_store(decode_responses=decode)
     name = HOSTILE.replace(b"\xff", b"") if decode else HOSTILE
     store.xadd(name, [(name, name), (name, b"x" * 1000), (b"n", b"1")])
@@ -399,7 +399,7 @@ def test_private_names_are_not_listed(store: Store) -> None:
 
 
 def test_the_log_says_opens_and_archive_runs(
-    open_store: Callable[..., Store], caplog: pytest.LogCaptureFixture
+    open_store: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "streamkeep"):
         store = open_store()

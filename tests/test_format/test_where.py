@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from cli_runner import lines, objects, run
 from model.profile import configured
-from stores import open_at
+from stores import Open, open_at
 from streamkeep.engine.api import read_commands
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -53,7 +52,7 @@ def test_a_scan_yields_what_matches(
 
 
 @pytest.fixture
-def archived(open_store: Callable[..., Store]) -> Store:
+def archived(open_store: Open) -> Store:
     """A store whose entries are in segments, retired, live and deleted; a third is of user 1."""
     store = open_store(node_max_entries=7, node_max_bytes=0)
     store.set_retention("s", archive=True)

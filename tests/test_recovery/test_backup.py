@@ -8,9 +8,9 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,6 +21,7 @@ from conftest import NOW_MS, assert_sound
 from inside import checkpoint_now
 from patience import line_of
 from stopped import killed_at
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
@@ -30,8 +31,6 @@ from streamkeep.format.core import errors
 from streamkeep.format.core.keys import NODES
 from streamkeep.recovery import backup, compact, restore, ship
 from tiers import slow_but
-
-Open = Callable[..., Store]
 
 HOLDER = """
 import sys, streamkeep
@@ -86,14 +85,14 @@ def store(open_store: Open) -> Store:
 def test_a_full_disk_of_the_backup_leaves_the_earlier_one(
     open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     store = open_store()
     fill(store, 100)
     before = backup(store, tmp_path / "copy")
     store.xadd("k", {"n": "1"})
-    monkeypatch.setattr("streamkeep.recovery.backups.backup.copy_data", full)
+    monkeypatch.setattr(
+        "streamkeep.recovery.backups.backup.copy_data",
+        Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+    )
     with pytest.raises(errors.StoreFullError, match="copy: the disk of the backup is full"):
         backup(store, tmp_path / "copy")
     with streamkeep.open(before.path, readonly=True) as copy:

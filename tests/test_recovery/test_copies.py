@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from inside import checkpoint_now, journal_of
 from patience import line_of, wait_until
 from spark.s3_server import CARELESS, GOOD, LACKING, UNHEARD, S3Server, serving, serving_rclone
 from stopped import child_of, die_at, killed, killed_at, status_of
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.erase import archived_under
 from streamkeep.engine.archive.segment_output import TEMPORARY
@@ -55,12 +56,10 @@ from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.remains import find_in_copy
 from streamkeep.recovery.copies.shipper import Shipper, Superseded
 from streamkeep.recovery.copies.standby import Standby, promote
-from streamkeep.recovery.copies.target import Target
+from streamkeep.recovery.copies.target import Place, Target
 from streamkeep.recovery.copies.writer import Again
 from streamkeep.tools.commands import ship_cmd
 from tiers import slow_but
-
-Open = Callable[..., Store]
 
 
 def steps(prefix: str) -> list[str]:
@@ -72,6 +71,33 @@ def newest(store: Store[Any]) -> int:
     """Return the newest commit of a store."""
     with store.snapshot() as snapshot:
         return snapshot.txn.newest_commit()
+
+
+def assert_restored(target: Place, place: Path, store: Store[Any]) -> None:
+    """Restore a copy, which must be what the store is."""
+    restore_copy(target, place)
+    with streamkeep.open(place, readonly=True) as restored:
+        assert describe(restored) == describe(store)
+
+
+@contextmanager
+def shipping(store: Store[Any], target: Place, **options: Any) -> Iterator[Shipper]:
+    """Ship a store in a thread while the block runs."""
+    shipper = Shipper(store, target, **options)
+    thread = threading.Thread(target=shipper.run)
+    thread.start()
+    try:
+        yield shipper
+    finally:
+        shipper.stop.set()
+        thread.join()
+
+
+def archive_some(store: Store[Any], count: int, left: int) -> None:
+    """Add entries, and archive all but the newest."""
+    store.xadd_many("s", [{"n": str(n)} for n in range(count)])
+    store.xtrim("s", maxlen=left, approximate=False)
+    store.archive()
 
 
 def change(store: Store[Any], chance: random.Random) -> None:
@@ -133,10 +159,8 @@ def test_each_commit_can_be_restored(
         assert_sound(place)
 
 
-def test_restored_and_shipped_again(open_store: Open, tmp_path: Path) -> None:
+def test_restored_and_shipped_again(store: Store, target: str, tmp_path: Path) -> None:
     """A restored store begins a generation; the store before gets an error, and loses nothing."""
-    store = open_store()
-    target = str(tmp_path / "target")
     for n in range(20):
         store.xadd("s", {"n": str(n)})
     ship(store, target)
@@ -151,15 +175,11 @@ def test_restored_and_shipped_again(open_store: Open, tmp_path: Path) -> None:
             second.xadd("s", {"n": "x"})
             ship(second, target)
         assert not verify_copy(target).problems
-        restore_copy(target, tmp_path / "third")
-        with streamkeep.open(tmp_path / "third") as third:
-            assert describe(third) == describe(second)
+        assert_restored(target, tmp_path / "third", second)
         ship(store, target, take_over=True)
         with pytest.raises(Superseded):
             ship(second, target)
-    restore_copy(target, tmp_path / "fourth")
-    with streamkeep.open(tmp_path / "fourth") as fourth:
-        assert describe(fourth) == describe(store)
+    assert_restored(target, tmp_path / "fourth", store)
 
 
 def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
@@ -181,17 +201,13 @@ def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
     with streamkeep.open(path) as store:
         assert ship(store, target).base_bytes == 0
         assert len(os.listdir(tmp_path / "target")) == 3  # head, probe, one generation
-        restore_copy(target, tmp_path / "restored")
-        with streamkeep.open(tmp_path / "restored") as restored:
-            assert describe(restored) == describe(store)
+        assert_restored(target, tmp_path / "restored", store)
     assert not verify_copy(target).problems
 
 
-def test_the_journal_is_held_and_not_for_ever(open_store: Open, tmp_path: Path) -> None:
+def test_the_journal_is_held_and_not_for_ever(store: Store, target: str, tmp_path: Path) -> None:
     """A checkpoint keeps what the copy needs; past the bound the copy begins anew."""
-    store = open_store()
     journal_of(store).file_size = journal_of(store).first_size = 1 << 16
-    target = str(tmp_path / "target")
     store.xadd("s", {"n": "1"})
     ship(store, target, hold_bytes=1 << 20)
     for n in range(40):
@@ -203,9 +219,7 @@ def test_the_journal_is_held_and_not_for_ever(open_store: Open, tmp_path: Path) 
     checkpoint_now(store)
     assert ship(store, target).base_bytes > 0
     assert not verify_copy(target).problems
-    restore_copy(target, tmp_path / "restored")
-    with streamkeep.open(tmp_path / "restored") as restored:
-        assert describe(restored) == describe(store)
+    assert_restored(target, tmp_path / "restored", store)
 
 
 def test_a_drill_compares_with_the_store(
@@ -235,10 +249,9 @@ def test_a_drill_compares_with_the_store(
 
 
 def test_a_drill_names_what_differs(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that every checksum fits, and that the store does not have."""
-    store = open_store()
     target, path = str(tmp_path / "target"), str(store.path)
     store.xadd("s", {"n": "1"}, id="1-1")
     with monkeypatch.context() as patch:
@@ -253,9 +266,8 @@ def test_a_drill_names_what_differs(
     assert "differences between" in done.stderr
 
 
-def test_archived_segments_go_along(open_store: Open, tmp_path: Path) -> None:
+def test_archived_segments_go_along(store: Store, tmp_path: Path) -> None:
     """A restored store reads its whole history; each segment is written once."""
-    store = open_store()
     target = tmp_path / "target"
     store.set_retention("s", archive=True)
     for n in range(3):
@@ -324,11 +336,9 @@ def test_erase_searches_the_copy(open_store: Open, tmp_path: Path) -> None:
 
 
 def test_erase_searches_the_copy_for_streams_that_had_the_key_later_or_before(
-    open_store: Open, tmp_path: Path
+    store: Store, target: str
 ) -> None:
     """A load writes under another name; of a deleted stream, a base has only the former name."""
-    store = open_store()
-    target = str(tmp_path / "target")
     ship(store, target)
     store.xadd("loading", {"of": "renamed"})
     ship(store, target)
@@ -359,21 +369,14 @@ def search(
     return sorted(one.name for one in find_in_copy(store, target, b"s", parsed, wanted, 0))
 
 
-def test_erase_waits_for_the_shipper(open_store: Open, tmp_path: Path) -> None:
+def test_erase_waits_for_the_shipper(store: Store, tmp_path: Path) -> None:
     """One that runs begins a generation at once; then nothing of the entry is left."""
-    store = open_store()
     erased = store.xadd("s", entry(0))
-    shipper = Shipper(store, str(tmp_path / "target"), every="10ms")
-    thread = threading.Thread(target=shipper.run)
-    thread.start()
-    try:
+    with shipping(store, str(tmp_path / "target"), every="10ms") as shipper:
         wait_until(lambda: shipper.report().commit_number >= newest(store))
         erase = ("erase", store.path, "s", erased, "--yes", "--timeout", "5m", "--verify")
         assert run(*erase, tmp_path / "target").stderr.endswith("clean\n")
         assert SECRET not in copied(tmp_path / "target")
-    finally:
-        shipper.stop.set()
-        thread.join()
 
 
 def test_erasure_reaches_the_copy_after_a_step_of_the_clock(
@@ -418,11 +421,10 @@ def _read(file: BinaryIO, offset: int, size: int) -> bytes:
     return os.pread(file.fileno(), size, offset)
 
 
-def test_old_generations_are_dropped(open_store: Open, tmp_path: Path) -> None:
+def test_old_generations_are_dropped(open_store: Open, target: str, tmp_path: Path) -> None:
     """They are kept as long as somebody may want to go back to their time."""
     clock = ManualClock(1_718_004_800_000)
     store = open_store(clock=clock)
-    target = str(tmp_path / "target")
     commits = []
     for day in range(6):
         store.xadd("s", {"n": str(day)})
@@ -441,12 +443,11 @@ def test_old_generations_are_dropped(open_store: Open, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hours", [48, 480])
 def test_a_step_of_the_clock_hides_no_later_state(
-    open_store: Open, tmp_path: Path, hours: int
+    open_store: Open, target: str, tmp_path: Path, hours: int
 ) -> None:
     hour = 3_600_000
     clock = ManualClock(1_718_004_800_000)
     store = open_store(clock=clock)
-    target = str(tmp_path / "target")
     expected = {}
 
     def tick() -> None:
@@ -472,11 +473,10 @@ def test_a_step_of_the_clock_hides_no_later_state(
 
 
 def test_a_shipper_that_does_not_say_how_long_removes_nothing_that_another_one_keeps(
-    open_store: Open, tmp_path: Path
+    open_store: Open, target: str
 ) -> None:
     clock = ManualClock(1_718_004_800_000)
     store = open_store(clock=clock)
-    target = str(tmp_path / "target")
 
     def kept() -> list[tuple[str, int]]:
         return [(one.name[:8], one.keep_ms) for one in Target(target).known_head().generations]
@@ -493,10 +493,8 @@ def test_a_shipper_that_does_not_say_how_long_removes_nothing_that_another_one_k
     assert kept() == before
 
 
-def test_bad_input(open_store: Open, tmp_path: Path) -> None:
+def test_bad_input(store: Store, target: str, tmp_path: Path) -> None:
     """Each mistake gets a sentence, and changes nothing."""
-    store = open_store()
-    target = str(tmp_path / "target")
     store.xadd("s", {"n": "1"})
     with pytest.raises(NotAStoreError, match="no copy of a store"):
         verify_copy(target)
@@ -516,16 +514,12 @@ def test_bad_input(open_store: Open, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_waiting_for_the_copy(open_store: Open, tmp_path: Path) -> None:
+def test_waiting_for_the_copy(store: Store, tmp_path: Path) -> None:
     """A caller can wait until the target has its commits, and have them shipped at once."""
-    store = open_store()
     store.xadd("s", {"n": "1"})
     with pytest.raises(StoreError, match="nothing ships"):
         store.wait_shipped(1)
-    shipper = Shipper(store, str(tmp_path / "target"), every=60)
-    thread = threading.Thread(target=shipper.run)
-    thread.start()
-    try:
+    with shipping(store, str(tmp_path / "target"), every=60) as shipper:
         while not shipper.report().commit_number:
             time.sleep(0.01)
         assert store.wait_shipped(10)
@@ -534,9 +528,6 @@ def test_waiting_for_the_copy(open_store: Open, tmp_path: Path) -> None:
         assert store.ship_now()
         assert store.wait_shipped(0)
         assert shipper.report().commit_number == newest(store)
-    finally:
-        shipper.stop.set()
-        thread.join()
 
 
 @pytest.mark.parametrize("step", slow_but(steps("ship:"), "ship:head", "ship:segment"))
@@ -568,17 +559,13 @@ def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
             store.xadd("s", {"n": "after"})
             ship(store, target)
             assert not verify_copy(target, everything=True).problems
-        restore_copy(target, tmp_path / "restored")
-        with streamkeep.open(tmp_path / "restored") as restored:
-            assert describe(restored) == describe(store)
+        assert_restored(target, tmp_path / "restored", store)
 
 
 @pytest.mark.parametrize("step", slow_but(steps("ship-restore:"), "ship-restore:segment"))
-def test_restore_killed_at_each_step(open_store: Open, tmp_path: Path, step: str) -> None:
+def test_restore_killed_at_each_step(store: Store, target: str, tmp_path: Path, step: str) -> None:
     """The next one goes on, and its store is whole; none is there before it is."""
-    store = open_store()
     store.set_retention("s", archive=True)
-    target = str(tmp_path / "target")
     for n in range(4):
         for m in range(500):
             store.xadd("s", {"n": str(m)})
@@ -637,21 +624,16 @@ def test_standby(open_store: Open, tmp_path: Path) -> None:
         ship(promoted, target)
         with pytest.raises(Superseded):
             ship(store, target)
-        restore_copy(target, tmp_path / "restored")
-        with streamkeep.open(tmp_path / "restored") as restored:
-            assert describe(restored) == describe(promoted)
+        assert_restored(target, tmp_path / "restored", promoted)
     assert_sound(place)
 
 
 def test_a_power_loss_of_a_standby_brings_back_no_row_of_a_removed_segment(
-    open_store: Open, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
-    store = open_store()
     target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.set_retention("s", archive=True)
-    store.xadd_many("s", [{"n": str(n)} for n in range(500)])
-    store.xtrim("s", maxlen=9, approximate=False)
-    store.archive()
+    archive_some(store, 500, 9)
     ship(store, target)
     following = Standby(target, place)
     try:
@@ -669,15 +651,12 @@ def test_a_power_loss_of_a_standby_brings_back_no_row_of_a_removed_segment(
 
 @pytest.mark.parametrize("promoted", [False, True])
 def test_a_killed_standby_leaves_no_file_that_no_row_names(
-    open_store: Open, tmp_path: Path, promoted: bool
+    store: Store, tmp_path: Path, promoted: bool
 ) -> None:
     """Neither one that was to be removed, nor one that it was fetching."""
-    store = open_store()
     target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.set_retention("s", archive=True)
-    store.xadd_many("s", [{"n": str(n)} for n in range(500)])
-    store.xtrim("s", maxlen=9, approximate=False)
-    store.archive()
+    archive_some(store, 500, 9)
     ship(store, target)
     Standby(target, place).close()
     (segment,) = (place / "archive").rglob("*.seg")
@@ -705,9 +684,8 @@ def test_a_killed_standby_leaves_no_file_that_no_row_names(
     assert_sound(place)
 
 
-def test_a_standby_begins_anew(open_store: Open, tmp_path: Path) -> None:
+def test_a_standby_begins_anew(store: Store, tmp_path: Path) -> None:
     """Where the copy does not go on after its commit, it takes the next base, under readers."""
-    store = open_store()
     target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.set_retention("s", archive=True)
     store.xadd("s", {"n": "1"})
@@ -736,10 +714,9 @@ def test_a_standby_begins_anew(open_store: Open, tmp_path: Path) -> None:
 
 
 def test_a_standby_that_began_anew_at_an_earlier_commit_stays_there(
-    open_store: Open, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     """Closed, read and promoted: its checkpoint of the history before has a higher commit."""
-    store = open_store()
     target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.xadd("s", {"n": "1"})
     ship(store, target)
@@ -763,9 +740,8 @@ def test_a_standby_that_began_anew_at_an_earlier_commit_stays_there(
     assert_sound(place)
 
 
-def test_a_standby_that_is_killed_goes_on(open_store: Open, tmp_path: Path) -> None:
+def test_a_standby_that_is_killed_goes_on(store: Store, tmp_path: Path) -> None:
     """Its recovery goes back to a checkpoint, and it applies the rest again."""
-    store = open_store()
     target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.xadd("s", {"n": "1"})
     ship(store, target)
@@ -784,10 +760,9 @@ def test_a_standby_that_is_killed_goes_on(open_store: Open, tmp_path: Path) -> N
 
 
 def test_a_standby_that_is_killed_before_it_publishes_a_commit_has_it(
-    open_store: Open, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     """Nothing else has the commit: no journal, and no checkpoint yet."""
-    store = open_store()
     target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.xadd("s", {"n": "1"})
     ship(store, target)
@@ -880,9 +855,8 @@ def test_other_processes_read_a_standby(open_store: Open, tmp_path: Path) -> Non
     assert_sound(place)
 
 
-def test_commits_are_counted_on_after_a_compaction(open_store: Open, tmp_path: Path) -> None:
+def test_commits_are_counted_on_after_a_compaction(store: Store, tmp_path: Path) -> None:
     """The copy begins anew, and still has what was before."""
-    store = open_store()
     target, path = str(tmp_path / "target"), store.path
     for n in range(9):
         store.xadd("s", {"n": str(n)})
@@ -900,10 +874,10 @@ def test_commits_are_counted_on_after_a_compaction(open_store: Open, tmp_path: P
         assert old.xlen("s") == 9
 
 
-def test_a_generation_is_ended_by_the_next_shipper(open_store: Open, tmp_path: Path) -> None:
+def test_a_generation_is_ended_by_the_next_shipper(
+    store: Store, target: str, tmp_path: Path
+) -> None:
     """A shipper that was killed after it took over has not fenced the store before."""
-    store = open_store()
-    target = str(tmp_path / "target")
     store.xadd("s", {"n": "1"})
     running = Shipper(store, target)
     running.run(once=True)
@@ -917,12 +891,11 @@ def test_a_generation_is_ended_by_the_next_shipper(open_store: Open, tmp_path: P
 
 
 def test_rows_that_were_not_completed_are_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have several parts, the first of which is there, of another moment."""
     monkeypatch.setattr(writer, "_MOST_ROWS", 100)
     monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 1)
-    target = str(tmp_path / "target")
     create = Target.create
 
     def failing(self: Target, name: str, data: bytes) -> bool:
@@ -946,9 +919,8 @@ def test_rows_that_were_not_completed_are_written_again(
     assert [len(one.parts) > 2 for one in Target(target).rows(generation.name)] == [False, True]
 
 
-def test_a_restored_store_holds_no_journal(open_store: Open, tmp_path: Path) -> None:
+def test_a_restored_store_holds_no_journal(open_store: Open, target: str, tmp_path: Path) -> None:
     """Until it is shipped, nothing needs it; then its copy begins anew."""
-    target = str(tmp_path / "target")
     ship(open_store(), target)
     restore_copy(target, tmp_path / "restored")
     with streamkeep.open(tmp_path / "restored") as restored:
@@ -960,30 +932,21 @@ def test_a_restored_store_holds_no_journal(open_store: Open, tmp_path: Path) -> 
         assert len(journal_names(journal.folder)) < 4
 
 
-def test_one_shipper_of_a_store_and_target(open_store: Open, tmp_path: Path) -> None:
+def test_one_shipper_of_a_store_and_target(store: Store, target: str, tmp_path: Path) -> None:
     """Two would write one slot; the other one gets an error, and ends nothing."""
-    store = open_store()
-    target = str(tmp_path / "target")
-    shipper = Shipper(store, target)
-    thread = threading.Thread(target=shipper.run)
-    thread.start()
-    try:
+    with shipping(store, target) as shipper:
         wait_until(lambda: shipper.report().commit_number > 0)
         with pytest.raises(StoreLockedError, match="another process ships it"):
             ship(store, target)
         refused = run("ship", store.path, target, "--forget", status=3)
         assert "another process ships it" in refused.stderr  # and would hold the journal again
         assert ship(store, str(tmp_path / "another")).base_bytes
-    finally:
-        shipper.stop.set()
-        thread.join()
     ship(store, target)
     assert "holds nothing" in run("ship", store.path, target, "--forget").stderr
 
 
-def test_a_copy_that_is_gone(open_store: Open, tmp_path: Path) -> None:
+def test_a_copy_that_is_gone(store: Store, tmp_path: Path) -> None:
     """A disk that is not mounted is not taken for a new target."""
-    store = open_store()
     target = tmp_path / "target"
     ship(store, str(target))
     target.rename(tmp_path / "unmounted")
@@ -1012,9 +975,8 @@ def test_a_target_that_heeds_no_condition(
         assert os.listdir(target) == ["probe"]
 
 
-def test_pieces_that_the_target_has_lost(open_store: Open, tmp_path: Path) -> None:
+def test_pieces_that_the_target_has_lost(store: Store, tmp_path: Path) -> None:
     """An earlier verification does not prove that they are still there."""
-    store = open_store()
     target = tmp_path / "target"
     for n in range(4):
         store.xadd("s", {"n": str(n)})
@@ -1037,10 +999,8 @@ def test_pieces_that_the_target_has_lost(open_store: Open, tmp_path: Path) -> No
     assert not verify_copy(str(target)).problems
 
 
-def test_a_commit_between_two_generations(open_store: Open, tmp_path: Path) -> None:
+def test_a_commit_between_two_generations(store: Store, target: str, tmp_path: Path) -> None:
     """The journal was not held: what the copy lacks is said, and not proved."""
-    store = open_store()
-    target = str(tmp_path / "target")
     journal_of(store).file_size = journal_of(store).first_size = 1 << 16
     first = ship(store, target, hold_bytes=1).commit_number
     for _ in range(40):
@@ -1054,10 +1014,8 @@ def test_a_commit_between_two_generations(open_store: Open, tmp_path: Path) -> N
 
 
 def test_a_list_that_is_old_removes_no_segment(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store()
-    target = str(tmp_path / "target")
     store.set_retention("s", archive=True)
     for _ in range(2):  # another generation, and what is left of the one before
         store.xadd("s", {"n": "1"})
@@ -1080,9 +1038,8 @@ def test_a_list_that_is_old_removes_no_segment(
     assert not verify_copy(target).problems
 
 
-def test_segments_of_a_base_that_is_being_made(open_store: Open, tmp_path: Path) -> None:
+def test_segments_of_a_base_that_is_being_made(store: Store, tmp_path: Path) -> None:
     """Another process removes old generations meanwhile; it must not take them."""
-    store = open_store()
     target = Target(str(tmp_path / "target"))
     ship(store, target.uri)
     put_bytes(target.objects, "segments/one", b"x")
@@ -1118,10 +1075,9 @@ def bucket(kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     ],
 )
 def test_a_bucket_that_cannot_do_what_is_needed(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch, kind: str, shipping: str, archiving: str
+    store: Store, monkeypatch: pytest.MonkeyPatch, kind: str, shipping: str, archiving: str
 ) -> None:
     """One sentence says so, and nothing is lost."""
-    store = open_store()
     store.set_retention("s", archive=True)
     store.xadd_many("s", [{"n": str(n)} for n in range(300)])
     store.xtrim("s", maxlen=10)
@@ -1147,15 +1103,12 @@ def test_a_bucket(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 store.xadd("s", {"n": str(n)})
                 ship(store, target)
         assert not verify_copy(target, everything=True).problems
-        restore_copy(target, tmp_path / "restored")
-    with streamkeep.open(tmp_path / "restored") as restored:
-        assert describe(restored) == describe(store)
+        assert_restored(target, tmp_path / "restored", store)
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "", "00000001", "/tmp", "0000000g-00000000"])
-def test_a_hostile_head(open_store: Open, tmp_path: Path, name: str) -> None:
+def test_a_hostile_head(store: Store, tmp_path: Path, name: str) -> None:
     """No name leads out of the target, whoever has made its checksum."""
-    store = open_store()
     target = tmp_path / "target"
     ship(store, str(target))
     head = decode_head((target / HEAD).read_bytes(), "")
@@ -1185,17 +1138,12 @@ def test_a_target_that_has_lost_its_last_piece(
         store.xadd(f"s{n}", {"n": str(n)})
         ship(store, target)
         restored = tmp_path / f"restored-{n}"
-        restore_copy(target, restored)
-        with streamkeep.open(restored, readonly=True) as found:
-            assert describe(found) == describe(store)
+        assert_restored(target, restored, store)
     assert not verify_copy(target).problems
 
 
-def test_a_standby_of_a_target_that_has_lost_its_last_piece(
-    open_store: Open, tmp_path: Path
-) -> None:
+def test_a_standby_of_a_target_that_has_lost_its_last_piece(store: Store, tmp_path: Path) -> None:
     """The piece that comes in its place ends elsewhere, so the next one has no known name."""
-    store = open_store()
     target = tmp_path / "target"
     store.xadd("s", {"n": "1"})
     ship(store, target)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,8 @@ from xxhash import xxh3_64_intdigest
 import streamkeep
 from cli_runner import run
 from golden_stores import describe, digest
-from streamkeep.engine.api.store import Store
+from stores import Open
+from streamkeep import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.copies.head import HEAD, VERIFIED
 from streamkeep.format.copies.piece import PIECE, decode_piece
@@ -28,7 +28,7 @@ from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.standby import Standby
 from streamkeep.recovery.copies.target import Target
-from test_recovery.test_copies import change, newest
+from test_recovery.test_copies import archive_some, assert_restored, change, newest
 from tiers import slow_but
 
 FLIPS = 20  # in each of 50 parts
@@ -167,8 +167,6 @@ def test_no_flipped_bit_of_a_header_looks_like_a_newer_format(copy: Copy) -> Non
 
 # --- renewal ------------------------------------------------------------------------------------
 
-Open = Callable[..., Store]
-
 
 def spoil(path: Path) -> None:
     """Change a byte in the middle of an object."""
@@ -182,10 +180,10 @@ def names(target: str) -> list[str]:
     return [one.name for one in Target(target).known_head().generations]
 
 
-def test_a_damaged_generation_is_followed_by_another_one(open_store: Open, tmp_path: Path) -> None:
+def test_a_damaged_generation_is_followed_by_another_one(
+    store: Store, target: str, tmp_path: Path
+) -> None:
     """The damaged one goes on until then, and stays for what can be restored of it."""
-    store = open_store()
-    target = str(tmp_path / "target")
     for n in range(6):
         store.xadd("s", {"n": str(n)})
         ship(store, target)
@@ -208,19 +206,16 @@ def test_a_damaged_generation_is_followed_by_another_one(open_store: Open, tmp_p
     run("ship", store.path, target, "--once", "--renew")
     assert len(names(target)) == 1
     run("ship", "verify", target)
-    restore_copy(target, tmp_path / "restored")
-    with streamkeep.open(tmp_path / "restored") as restored:
-        assert describe(restored) == describe(store)
+    assert_restored(target, tmp_path / "restored", store)
 
 
 @pytest.mark.parametrize("what", ["0/*.skp", "1/*-end.skp"])
 def test_damage_that_the_shipper_itself_finds(
-    open_store: Open, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, target: str, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the last piece, from which it goes on, or in rows, into which it merges others."""
     monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 2)
     store = open_store()
-    target = str(tmp_path / "target")
     for n in range(5):
         store.xadd("s", {"n": str(n)})
         ship(store, target)
@@ -231,19 +226,13 @@ def test_damage_that_the_shipper_itself_finds(
     ship(store, target)
     assert len(names(target)) == 2
     assert not verify_copy(target).damaged
-    restore_copy(target, tmp_path / "restored")
-    with streamkeep.open(tmp_path / "restored") as restored:
-        assert describe(restored) == describe(store)
+    assert_restored(target, tmp_path / "restored", store)
 
 
-def test_a_damaged_segment_is_written_again(open_store: Open, tmp_path: Path) -> None:
+def test_a_damaged_segment_is_written_again(store: Store, target: str) -> None:
     """A new generation needs the same segments; it is not enough that they are there."""
-    store = open_store()
-    target = str(tmp_path / "target")
     store.set_retention("s", archive=True)
-    store.xadd_many("s", [{"n": str(n)} for n in range(900)])
-    store.xtrim("s", maxlen=10, approximate=False)
-    store.archive()
+    archive_some(store, 900, 10)
     ship(store, target)
     segment = next(one for one in Path(target, "segments").rglob("*.seg.*"))
     spoil(segment)
@@ -255,16 +244,11 @@ def test_a_damaged_segment_is_written_again(open_store: Open, tmp_path: Path) ->
     assert not verify_copy(target, everything=True).problems
 
 
-def test_a_lost_segment_is_told_and_takes_nothing_else_along(
-    open_store: Open, tmp_path: Path
-) -> None:
-    store = open_store()
+def test_a_lost_segment_is_told_and_takes_nothing_else_along(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "target"
     store.set_retention("s", archive=True)
     for _ in range(2):
-        store.xadd_many("s", [{"n": str(n)} for n in range(300)])
-        store.xtrim("s", maxlen=0, approximate=False)
-        store.archive()
+        archive_some(store, 300, 0)
     ship(store, target)
     assert verify_copy(target).segments == 2
     lost = min((target / "segments").rglob("*.seg.*"))
@@ -286,9 +270,8 @@ def test_a_lost_segment_is_told_and_takes_nothing_else_along(
     assert {one.code for one in found} == {"SK302"}
 
 
-def test_a_segment_that_the_store_lacks_is_told(open_store: Open, tmp_path: Path) -> None:
+def test_a_segment_that_the_store_lacks_is_told(store: Store, tmp_path: Path) -> None:
     """By the verification, too, in a base and in records; but not if it is elsewhere."""
-    store = open_store()
     target = tmp_path / "target"
     store.set_retention("s", archive=True)
 
@@ -326,10 +309,8 @@ def test_a_segment_that_the_store_lacks_is_told(open_store: Open, tmp_path: Path
 
 
 def test_a_standby_follows_the_generation_after_a_damaged_one(
-    open_store: Open, tmp_path: Path
+    store: Store, target: str, tmp_path: Path
 ) -> None:
-    store = open_store()
-    target = str(tmp_path / "target")
     ship(store, target)
     following = Standby(target, tmp_path / "standby")
     try:
@@ -347,11 +328,12 @@ def test_a_standby_follows_the_generation_after_a_damaged_one(
         following.close()
 
 
-def test_a_restore_to_a_time_trusts_no_header(open_store: Open, tmp_path: Path) -> None:
+def test_a_restore_to_a_time_trusts_no_header(
+    open_store: Open, target: str, tmp_path: Path
+) -> None:
     """A flipped time would have it end too early, at a piece that it does not read."""
     clock = ManualClock(1_718_004_800_000)
     store = open_store(clock=clock)
-    target = str(tmp_path / "target")
     for n in range(6):
         clock.ms += 60_000
         store.xadd("s", {"n": str(n)})

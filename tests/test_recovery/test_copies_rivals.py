@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ import pytest
 
 import streamkeep
 from erased import SECRET, entry
-from golden_stores import describe
 from patience import wait_until
+from stores import Open
 from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.async_store import AsyncStore
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import open_objects, put_bytes
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -35,9 +34,7 @@ from streamkeep.recovery.copies.history import Entry, History
 from streamkeep.recovery.copies.shipper import Shipper, Superseded
 from streamkeep.recovery.copies.target import Target
 from streamkeep.recovery.copies.writer import Again
-from test_recovery.test_copies import copied, newest
-
-Open = Callable[..., Store]
+from test_recovery.test_copies import archive_some, assert_restored, copied, newest, shipping
 
 
 def bucket_like(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,12 +49,11 @@ def bucket_like(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_removed_generation_still_refuses_the_store_before(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its end stays: else the store before would ship into nothing, and promise."""
     bucket_like(monkeypatch)
     store = open_store()
-    target = str(tmp_path / "target")
     store.xadd("s", {"n": "1"})
     running = Shipper(store, target)
     running.run(once=True)
@@ -96,10 +92,7 @@ def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
     """What is written to its mount point is no copy, and nothing of it is acknowledged."""
     store, target = open_store(), tmp_path / "target"
     ship(store, target)
-    running = Shipper(store, target, every="10ms")
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    try:
+    with shipping(store, target, every="10ms") as running:
         store.xadd("s", {"n": "0"})
         assert store.wait_shipped("5m")  # it has begun: without a target it would not
         target.rename(tmp_path / "unmounted")
@@ -109,9 +102,6 @@ def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
         target.rename(tmp_path / "mount point")
         (tmp_path / "unmounted").rename(target)
         assert store.wait_shipped("5m")
-    finally:
-        running.stop.set()
-        thread.join()
     assert not verify_copy(target).problems
     assert verify_copy(target).last_commit == newest(store)
 
@@ -143,7 +133,6 @@ def test_an_error_between_records_loses_none(
     """As without a descriptor: what was read before it is read again."""
     store, target = open_store(), tmp_path / "target"
     ship(store, target)
-    running = Shipper(store, target, every="10ms")
     failures = iter([False, False, True, False, True])
     read = History._read
 
@@ -159,18 +148,11 @@ def test_an_error_between_records_loses_none(
         txn.xadd("s", {"n": "0"})
     for n in range(9):
         store.xadd("s", {"n": str(n)})
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    try:
+    with shipping(store, target, every="10ms"):
         assert store.wait_shipped("5m")
-    finally:
-        running.stop.set()
-        thread.join()
     assert next(failures, None) is None
     assert not verify_copy(target).problems
-    restore_copy(target, tmp_path / "restored")
-    with streamkeep.open(tmp_path / "restored") as restored:
-        assert describe(restored) == describe(store)
+    assert_restored(target, tmp_path / "restored", store)
 
 
 def test_a_damaged_segment_stops_no_commit(open_store: Open, tmp_path: Path) -> None:
@@ -178,9 +160,7 @@ def test_a_damaged_segment_stops_no_commit(open_store: Open, tmp_path: Path) -> 
     store, target = open_store(), tmp_path / "target"
     ship(store, target)
     store.set_retention("s", archive=True)
-    store.xadd_many("s", [{"n": str(n)} for n in range(900)])
-    store.xtrim("s", maxlen=10, approximate=False)
-    store.archive()
+    archive_some(store, 900, 10)
     (segment,) = store.archived_segments("s")
     path = store.segment_path(segment)
     data = path.read_bytes()
@@ -339,9 +319,7 @@ def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: 
     """Half an object: in a container, the next process has the same number, and must not stop."""
     store, target = open_store(), tmp_path / "target"
     store.set_retention("s", archive=True)
-    store.xadd_many("s", [{"n": str(n)} for n in range(900)])
-    store.xtrim("s", maxlen=10, approximate=False)
-    store.archive()
+    archive_some(store, 900, 10)
     ship(store, target)
     segment = next(one for one in (target / "segments").rglob("*.seg.*"))
     mine = f"{os.getpid()}-{threading.get_native_id()}"
@@ -362,13 +340,9 @@ def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: 
 def test_a_shipper_that_is_stopped_ships_the_rest(open_store: Open, tmp_path: Path) -> None:
     """As when a machine is shut down: nothing that was committed before is lost with it."""
     store, target = open_store(), tmp_path / "target"
-    running = Shipper(store, target, every="1h")
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    wait_until(lambda: running.report().commit_number > 0)
-    store.xadd("s", {"n": "1"})
-    running.stop.set()
-    thread.join()
+    with shipping(store, target, every="1h") as running:
+        wait_until(lambda: running.report().commit_number > 0)
+        store.xadd("s", {"n": "1"})
     assert store.wait_shipped(0)
 
 

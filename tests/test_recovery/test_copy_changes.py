@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 import streamkeep
 from conftest import assert_sound
 from replayed import Mutator, Replayed, state_of
-from streamkeep.engine.api.store import Store
+from stores import Open
+from streamkeep import Store
 from streamkeep.engine.remote.object_store import FolderObjects
 from streamkeep.recovery import changes, restore_copy, ship
 from streamkeep.recovery.copies import changes as feed_of_copy
@@ -21,18 +21,15 @@ from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.standby import Standby
 from tiers import slow_but
 
-Open = Callable[..., Store[Any]]
-
 
 @pytest.mark.parametrize("seed", slow_but(range(40), 0))
 def test_a_copy_has_the_changes_of_its_store(
-    open_store: Open, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, target: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They give its state at each commit; a reader goes on at any, also of the store's feed."""
     monkeypatch.setattr(writer, "_SMALL", 20)
     chance = random.Random(seed)
     monkeypatch.setattr(feed_of_copy, "_MOST_ROWS", chance.choice((3, 1000)))
-    target = str(tmp_path / "target")
     store, mutator = open_store(sync="none", node_max_entries=5), Mutator(chance)
     ship(store, target)
     first, state = state_of(store)
@@ -59,10 +56,10 @@ def test_a_copy_has_the_changes_of_its_store(
     assert list(changes(target, "$")) == []
 
 
-def test_a_reader_goes_from_one_generation_to_the_next(open_store: Open, tmp_path: Path) -> None:
+def test_a_reader_goes_from_one_generation_to_the_next(
+    store: Store, target: str, tmp_path: Path
+) -> None:
     """Where the next one goes on; otherwise it says so, with both numbers."""
-    store = open_store()
-    target = str(tmp_path / "target")
     store.xadd("a", {"n": "1"}, id="1-1")
     ship(store, target)
     first = state_of(store)[0]
@@ -91,9 +88,7 @@ def test_a_reader_goes_from_one_generation_to_the_next(open_store: Open, tmp_pat
     assert_sound(tmp_path / "third")
 
 
-def test_an_erased_entry_is_in_no_feed_of_the_copy(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
-    target = str(tmp_path / "target")
+def test_an_erased_entry_is_in_no_feed_of_the_copy(store: Store, target: str) -> None:
     ship(store, target)
     first = state_of(store)[0]
     store.xadd("a", {"secret": "4711"}, id="1-1")
@@ -107,9 +102,7 @@ def test_an_erased_entry_is_in_no_feed_of_the_copy(open_store: Open, tmp_path: P
     assert b"4711" not in repr(list(changes(target))).encode()
 
 
-def test_following_a_copy(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
-    target = str(tmp_path / "target")
+def test_following_a_copy(store: Store, target: str) -> None:
     ship(store, target)
     stop, got = threading.Event(), list[Any]()
 
@@ -128,9 +121,7 @@ def test_following_a_copy(open_store: Open, tmp_path: Path) -> None:
     assert "added" in got
 
 
-def test_what_a_copy_refuses(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
-    target = str(tmp_path / "target")
+def test_what_a_copy_refuses(store: Store, target: str, tmp_path: Path) -> None:
     with pytest.raises(streamkeep.NotAStoreError, match="no copy"):
         changes(target)
     store.xadd("a", {"n": "1"})
@@ -155,10 +146,8 @@ def test_what_a_copy_refuses(open_store: Open, tmp_path: Path) -> None:
     assert list(changes(target)) == []  # the rest is what the shipper would write next
 
 
-def test_a_standby_names_its_source(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
+def test_a_standby_names_its_source(store: Store, target: str, tmp_path: Path) -> None:
     store.xadd("a", {"n": "1"})
-    target = str(tmp_path / "target")
     ship(store, target)
     follower = Standby(target, tmp_path / "standby")
     try:
@@ -171,8 +160,7 @@ def test_a_standby_names_its_source(open_store: Open, tmp_path: Path) -> None:
         follower.close()
 
 
-def test_the_rows_of_a_reader_are_removed(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
+def test_the_rows_of_a_reader_are_removed(store: Store, tmp_path: Path) -> None:
     target, scratch = str(tmp_path / "target"), tmp_path / "scratch"
     scratch.mkdir()
     ship(store, target)

@@ -538,8 +538,7 @@ def test_a_file_that_goes_while_the_store_is_checked(
     assert len(list(path.rglob("*.seg"))) == 2
 
 
-def test_a_table_of_retired_nodes_that_is_gone(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_table_of_retired_nodes_that_is_gone(path: Path, tmp_path: Path) -> None:
     with Store(path, sync="none", decode_responses=True) as store:
         store.set_retention("orders", archive=True)
         store.xadd_many("orders", [{"n": "x" * 50}] * 900, ids=[f"{n}-1" for n in range(1, 901)])
@@ -604,8 +603,7 @@ def test_a_standby_is_repaired_and_stays_one(tmp_path: Path) -> None:
         assert decode_standby(raw.body(keys.META, META_STANDBY), "meta") == row
 
 
-def test_a_lost_place_of_the_archive_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_lost_place_of_the_archive_is_reported(path: Path, tmp_path: Path) -> None:
     build(path)
     with raw_store(path) as raw:
         raw.put_value(keys.META, META_REMOTE, b"not a setting")

@@ -349,7 +349,7 @@ def due_in(snapshot: Snapshot[Any], names: layout.Names, known: Collection[bytes
     if step.rows(layout.LATE, layout.LATE + b"\xff" * 32, 1):
         return 0
     streams = [names.streams[priority] for priority in settings.streams]
-    if snapshot.ready_in(layout.GROUP, streams, claim_dead="owned") == 0:
+    if snapshot.ready_in(layout.GROUP, streams) == 0:
         return 0
     for prefix in _parked_prefixes(step, known):
         if step.rows(prefix, prefix + b"\xff" * 120, 1):

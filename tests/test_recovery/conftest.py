@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    """Where a test ships to; nothing is there yet."""
+    return str(tmp_path / "target")
