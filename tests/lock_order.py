@@ -66,9 +66,7 @@ ORDER: Final = (
     ),
     Lock("turn file", "journal/turn", "which process waits for the write lock next", file=True),
     Lock("write file", "journal/write", "the write lock among processes", file=True),
-    Lock(
-        "LMDB", "lock.mdb", "a transaction that writes LMDB, mostly a flush; it takes it", file=True
-    ),
+    Lock("LMDB", "lock.mdb", "a transaction that writes LMDB, mostly a flush", file=True),
     Lock(
         "gate",
         "engine/txn/context.py: EngineContext.gate",

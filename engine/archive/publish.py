@@ -31,8 +31,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from streamkeep.engine.archive.live_copies import LiveCopies
 from streamkeep.engine.archive.lock import ArchiveLock
+from streamkeep.engine.archive.sealed_segments import SealedSegments
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.remote.object_store import normal_uri, put_bytes
 from streamkeep.engine.remote.remote_archive import check_checksums, check_means, remote_archive
@@ -218,7 +218,7 @@ class _Publication:
         there = set() if head is None else {one.name for one in before.segments}
         missing = self._upload(records, local, there)
         archived = [remote.RemoteSegment(one, False) for one in records if one not in missing]
-        copies = LiveCopies(self.environment, self.remote, before, records)
+        copies = SealedSegments(self.environment, self.remote, before, records)
         lost = copies.seal_again(streams, missing) if seal or moved else []
         copies.leave_out_removed(removed)
         copies.drop_covered(missing)

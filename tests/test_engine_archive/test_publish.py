@@ -16,7 +16,7 @@ import streamkeep
 from inside import environment_of, segment_files_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import archive
-from streamkeep.engine.archive.live_copies import LiveCopies
+from streamkeep.engine.archive.sealed_segments import SealedSegments
 from streamkeep.engine.remote.object_store import (
     FolderObjects,
     ReadAt,
@@ -281,7 +281,7 @@ def test_the_work_for_a_sealed_segment_does_not_grow_with_the_archive(open_store
     sealed = [RemoteSegment(record(one), True) for one in range(1000, 1100)]
     before = Manifest({}, (*(RemoteSegment(one, False) for one in archived), *sealed))
     environment = environment_of(open_store())
-    copies = LiveCopies(environment, RemoteArchive(open_objects("/x"), ""), before, archived)
+    copies = SealedSegments(environment, RemoteArchive(open_objects("/x"), ""), before, archived)
     copies.leave_out_removed(())
     copies.drop_covered(())
     assert copies.segments == sealed

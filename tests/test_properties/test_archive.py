@@ -27,7 +27,7 @@ from stopped import child_of, die, status_of
 from stores import MODES, open_at
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.archive import iterate, live_copies, restore, segments
+from streamkeep.engine.archive import iterate, restore, sealed_segments, segments
 from streamkeep.engine.archive.adopt import _open_part
 from streamkeep.engine.archive.archiver import ArchiveOptions, archive
 from streamkeep.engine.remote.object_store import folder_of
@@ -627,7 +627,7 @@ STEPS: list[Callable[[Life], None]] = [
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have many steps where one would do."""
-    monkeypatch.setattr(live_copies, "_TARGET_BYTES", 1000)
+    monkeypatch.setattr(sealed_segments, "_TARGET_BYTES", 1000)
     monkeypatch.setattr(iterate, "_STEP_BYTES", 100)
     monkeypatch.setattr(restore, "_STEP_NODES", 3)
     monkeypatch.setattr(segments, "_DROP_AT_ONCE", 1)

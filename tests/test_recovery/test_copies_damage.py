@@ -162,7 +162,7 @@ def test_no_flipped_bit_of_a_header_looks_like_a_newer_format(copy: Copy) -> Non
         data[bit // 8] ^= 1 << bit % 8
     data[3] += 1
     with pytest.raises(FormatVersionError):
-        decode_piece(data[:-8] + xxh3_64_intdigest(data[:-8]).to_bytes(8, "big"), "piece")
+        decode_piece(bytes(data[:-8]) + xxh3_64_intdigest(data[:-8]).to_bytes(8, "big"), "piece")
 
 
 # --- renewal ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from streamkeep.format.redis.resp import encode_command
 from streamkeep.metrics.prometheus import text_of
 from streamkeep.recovery.copies.shipper import Shipper
 from streamkeep.server.resp import server_commands
-from streamkeep.server.resp.info import SyncTimes, metrics_of
+from streamkeep.server.resp.info import SyncTimes, server_metrics
 from test_server.conftest import Connect
 
 # Each a session on one connection; the replies are those of Redis, byte for byte.
@@ -190,7 +190,7 @@ def test_waits_for_the_disk_are_measured(running: Running, peer: Peer) -> None:
     peer.call("XADD", "k", "*", "f", "v")
     text = peer.ask("INFO", "persistence").decode()
     assert "streamkeep_syncs:1\r\n" in text
-    lines = text_of(running.ask(metrics_of)).splitlines()
+    lines = text_of(running.ask(server_metrics)).splitlines()
     assert 'streamkeep_sync_seconds_bucket{le="+Inf"} 1' in lines
     assert "streamkeep_redis_changes_total 1" in lines
 

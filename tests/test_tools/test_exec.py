@@ -15,8 +15,8 @@ import streamkeep
 from cli_runner import lines, run, start
 from patience import PATIENCE_S, line_of
 from streamkeep.commands.command_table import SPECS
+from streamkeep.commands.help_lines import SUMMARIES
 from streamkeep.commands.replies import Status
-from streamkeep.commands.summaries import SUMMARIES
 from streamkeep.commands.words import integer
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.redis.resp import split_line

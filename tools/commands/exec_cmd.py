@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from streamkeep.commands.command_table import FREES, READS, find
+from streamkeep.commands.help_lines import SUMMARIES
 from streamkeep.commands.replies import NIL_ARRAY, Status, plain
-from streamkeep.commands.summaries import SUMMARIES
 from streamkeep.engine.store.command import Command, Free, Read, Write, attempt, wait
 from streamkeep.format import quoting
 from streamkeep.format.core.errors import CommandError, CorruptionError

@@ -8,9 +8,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.commands import command_table
+from streamkeep.commands.help_lines import SUMMARIES
 from streamkeep.commands.replies import OK, Status
 from streamkeep.commands.strings import is_known, load_script
-from streamkeep.commands.summaries import SUMMARIES
 from streamkeep.commands.words import (
     integer,
     option,

@@ -48,7 +48,7 @@ from streamkeep.format.segment.writer import SegmentWriter
 _TARGET_BYTES: Final = 32 << 20  # of nodes in one sealed segment
 
 
-class LiveCopies:
+class SealedSegments:
     """The sealed segments of a store during one publication.
 
     Attributes:
