@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -21,12 +22,14 @@ import pytest
 import streamkeep
 from certificates import make_certificate
 from cli_runner import run, start
-from patience import PATIENCE_S, line_of
+from patience import PATIENCE_S, line_of, wait_until
 from resp_peer import Peer
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.server import serve
 from streamkeep.server.access import Access
 from streamkeep.server.handshakes import SecureListener
+from streamkeep.server.resp.info import client_line
+from streamkeep.server.resp.server import Server
 from test_server.conftest import served
 
 
@@ -154,6 +157,33 @@ def test_tls_is_spoken_where_there_is_a_certificate(tmp_path: Path) -> None:
     tls = (certificate, key, None)
     with served(tmp_path / "s", bind=["127.0.0.1:0"], tls=tls) as shown:
         assert ask_tcp("localhost", int(shown["port"]), context) == b"+PONG\r\n"
+
+
+def test_a_client_with_tls_is_shown_until_it_has_gone(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    found: list[Server] = []
+    options: dict[str, Any] = {"bind": ["127.0.0.1:0"], "tls": (certificate, key, None)}
+    with (
+        served(tmp_path / "s", found.append, **options) as shown,
+        socket.create_connection(("127.0.0.1", int(shown["port"]))) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as one,
+    ):
+        one.sendall(b"PING\r\n")
+        assert one.recv(100) == b"+PONG\r\n"
+
+        async def drop() -> str:
+            [client] = found[0].clients.values()
+            for _ in range(2):
+                client.close()
+                client.flush()
+            line = client_line(client)
+            client.transport.abort()
+            return line
+
+        ending = asyncio.run_coroutine_threadsafe(drop(), found[0].loop)
+        assert "cmd=ping" in ending.result(PATIENCE_S)
+        wait_until(lambda: not found[0].clients)
 
 
 def test_connections_without_a_handshake_count_and_end(

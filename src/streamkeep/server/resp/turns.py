@@ -139,7 +139,8 @@ class ClientState:
         self.recount()
         if self.ended and not self.stopped and not self.in_ready:
             self.closing = self.stopped = True
-        if self.closing and not out and self.transport is not None:
+        # A second `close` of asyncio's TLS forgets the connection, which then nothing can abort.
+        if self.closing and not out and self.transport and not self.transport.is_closing():
             self.transport.close()
 
     def recount(self) -> None:
