@@ -52,12 +52,17 @@ def read_all(one: Peer) -> bytes:
 
 
 def test_what_a_client_sent_before_its_end_runs_and_is_answered(
-    running: Running, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    running: Running,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     add = encode_command("XADD", "k", "*", "f", "v")
     large = encode_command("ECHO", b"x" * 200_000)
     ending = add + encode_command("QUIT")
     sent = [(add * 10, 20), (add * 3000, 6000), (add + large * 4 + add, 12), (ending, 3)]
+    sizes = range(250_000, 450_000, 50_000)
+    sent += [(add + encode_command("ECHO", b"x" * size), 4) for size in sizes]
     for quick_s in (1.0, -1.0):  # the loop waits for the disk, or a thread
         monkeypatch.setattr(server_module, "_QUICK_S", quick_s)
         for commands, lines in sent:
@@ -70,6 +75,7 @@ def test_what_a_client_sent_before_its_end_runs_and_is_answered(
     one.close()
     wait_until(lambda: running.server.store.xlen("k") == before + 3000)
     wait_until(lambda: not running.ask(lambda server: server.clients))
+    assert "Traceback" not in caplog.text  # of a connection that was closed twice
 
 
 def test_a_client_that_waits_at_its_end_has_gone(running: Running, connect: Connect) -> None:

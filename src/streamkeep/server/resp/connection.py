@@ -136,10 +136,16 @@ class Connection(ClientState, asyncio.Protocol):
         self.recount()
 
     def resume_writing(self) -> None:
-        """Run its commands again."""
+        """Run its commands again, soon: what closes the connection may not do so in this call.
+
+        asyncio would end the connection twice.
+        """
         self.full = False
         self.unsent = 0
         self.recount()
+        self.server.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
         self.resume()
         self.server.memory.give()
         if self.replica is not None:
