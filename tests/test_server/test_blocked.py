@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -198,18 +199,24 @@ def test_a_reply_that_is_not_wanted_does_not_come_later(
 
 
 @pytest.mark.parametrize("then", ["close", "shutdown"])
+@pytest.mark.parametrize("words", [("XREAD", "BLOCK", 0, "STREAMS", "k", "$"), ("WAIT", 2, 0)])
 def test_a_client_that_waits_with_much_behind_it_may_go(
-    running: Running, connect: Connect, then: str
+    running: Running, connect: Connect, words: tuple[str | int, ...], then: str
 ) -> None:
     """Nothing is read from it, so that the loop does not see its end."""
+    connect().send("PSYNC", "?", -1)
+    wait_until(lambda: running.ask(lambda server: server.primary.replicas))
     one = connect()
     one.send("XADD", "k", "1-0", "f", "v")
-    one.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+    one.send(*words)
     one.socket.sendall(encode_command("PING") * 82_000)
     wait_until(lambda: running.ask(lambda server: any(c.paused for c in server.clients.values())))
     if then == "close":
         one.close()
     else:
         one.socket.shutdown(socket.SHUT_WR)
-    wait_until(lambda: not running.ask(lambda server: server.clients))
-    assert running.ask(lambda server: server.blocked.blocked) == 0
+        with suppress(ConnectionError):
+            while one.socket.recv(1 << 20):
+                pass
+    wait_until(lambda: running.ask(lambda server: len(server.clients)) == 1)
+    assert running.ask(lambda server: (server.blocked.blocked, server.primary.waiting)) == (0, [])

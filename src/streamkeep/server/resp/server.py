@@ -385,7 +385,8 @@ class Server:
         def look() -> None:
             nonlocal asked
             count = self.copies_with(commit_number)
-            gone = client.closing or (client.ended and not timeout_ms)
+            ends = client.ended or (client.paused and client.has_gone())
+            gone = client.closing or (ends and not timeout_ms)
             if count < wanted and self.loop.time() < deadline and not gone:
                 asked = asked or (bool(self.primary.replicas) and self.primary.ask(commit_number))
                 return
