@@ -80,7 +80,9 @@ def test_what_is_wrong_is_named(
     assert words in client(method, path, status=status, **options).json()["message"]
 
 
-def test_a_delivery_waits_and_a_caller_that_leaves_takes_nothing(store: Store, app: App) -> None:
+def test_a_delivery_waits_and_one_that_its_caller_or_the_server_ends_takes_nothing(
+    store: Store, app: App
+) -> None:
     store.xgroup_create("k", "g", id="0", mkstream=True)
 
     async def scenario() -> None:
@@ -115,13 +117,20 @@ def test_a_delivery_waits_and_a_caller_that_leaves_takes_nothing(store: Store, a
         async with httpx.AsyncClient(
             transport=transport, base_url="http://localhost", headers=HEADERS
         ) as client:
-            second = asyncio.create_task(
-                client.post("/groups/k/g/deliver", json={"consumer": "here", "block_ms": 300_000})
-            )
-            while len(store.xinfo_consumers("k", "g")) < 2:
-                await asyncio.sleep(0.001)
+
+            async def waiting(consumer: str) -> asyncio.Task[httpx.Response]:
+                body = {"consumer": consumer, "block_ms": 300_000}
+                task = asyncio.create_task(client.post("/groups/k/g/deliver", json=body))
+                while all(one["name"] != consumer.encode() for one in store.xinfo_consumers("k", "g")):
+                    await asyncio.sleep(0.001)
+                return task
+
+            second = await waiting("here")
             await app.state.async_store.xadd("k", {"n": 1}, id="1-0")
             reply = await second
+            third = await waiting("late")
+            app.stop()
+            assert (await third).status_code == 503
         assert [one["id"] for one in reply.json()["entries"]] == ["1-0"]
 
     run(scenario)

@@ -48,8 +48,9 @@ class App:
         await self._guarded(scope, receive, send)
 
     def stop(self) -> None:
-        """Have the event streams end, so that a server need not wait for their clients."""
+        """End event streams and waits for entries: a server need not wait for their clients."""
         self.state.stopping = True
+        self.state.end_deliveries()
 
 
 def create_app(

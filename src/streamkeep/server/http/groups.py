@@ -125,14 +125,17 @@ async def deliver(call: Call) -> Found:
 
 
 async def _waiting(call: Call, delivery: Coroutine[Any, Any, Any]) -> object:
-    """Await a delivery; a caller that goes while it waits gets none, nor does one of a replica."""
+    """Await a delivery; it takes none if its caller goes, or if the server must not, or ends."""
     task, waiting = asyncio.ensure_future(delivery), call.state.deliveries
     waiting.add(task)
     try:
         return await unless_gone(call.request.receive, task)
     except asyncio.CancelledError:
-        if task in waiting:  # the server ends
+        if task in waiting:  # uvicorn's patience has ended
             raise
+        if call.state.stopping:
+            hint = "repeat the request when it runs again; what was delivered is pending"
+            raise Problem(503, "the server ends", hint=hint) from None
         hint = "write to the server of which this one is a replica"
         raise Problem(403, "this server has become a replica", hint=hint) from None
     finally:

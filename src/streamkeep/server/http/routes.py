@@ -85,7 +85,7 @@ class State:
         self.stopping = False
 
     def end_deliveries(self) -> None:
-        """End the requests that wait to take entries: the server becomes a replica."""
+        """End the requests that wait to take entries: the server becomes a replica, or ends."""
         ended = list(self.deliveries)
         self.deliveries.clear()  # which tells them why
         for task in ended:
