@@ -121,7 +121,9 @@ def test_a_delivery_waits_and_one_that_its_caller_or_the_server_ends_takes_nothi
             async def waiting(consumer: str) -> asyncio.Task[httpx.Response]:
                 body = {"consumer": consumer, "block_ms": 300_000}
                 task = asyncio.create_task(client.post("/groups/k/g/deliver", json=body))
-                while all(one["name"] != consumer.encode() for one in store.xinfo_consumers("k", "g")):
+                while all(
+                    one["name"] != consumer.encode() for one in store.xinfo_consumers("k", "g")
+                ):
                     await asyncio.sleep(0.001)
                 return task
 
