@@ -368,3 +368,11 @@ def test_watched_keys_of_clients_that_left_are_forgotten(
         {},
         0,
     )
+
+
+def test_a_key_that_is_watched_again_takes_no_more_memory(running: Running, peer: Peer) -> None:
+    held = set()
+    for _ in range(3):
+        assert peer.call("WATCH", "k", "k") == b"+OK\r\n"
+        held.add(running.ask(lambda server: int(server.turns.held)))
+    assert len(held) == 1

@@ -46,9 +46,9 @@ class Watches:
         self._before: dict[bytes, object] = {}
 
     def add(self, client: Connection, key: bytes, txn: Txn) -> None:
-        if key not in client.watched:
-            client.watched[key] = state_of(txn, key)
-            self.by_key.setdefault(key, set()).add(client)
+        """Let a client watch a key that it does not watch."""
+        client.watched[key] = state_of(txn, key)
+        self.by_key.setdefault(key, set()).add(client)
 
     def remove(self, client: Connection) -> None:
         """Let a client watch nothing, and forget what has changed."""
@@ -187,8 +187,9 @@ def _watch(client: Connection, words: list[bytes], turn: Turn) -> object:
         raise CommandError("WATCH inside MULTI is not allowed")
     blocked = client.server.blocked
     for key in words[1:]:
-        blocked.watches.add(client, key, turn.read_txn())
-        client.kept += len(key) + _WATCHED
+        if key not in client.watched:
+            blocked.watches.add(client, key, turn.read_txn())
+            client.kept += len(key) + _WATCHED
     blocked.recount()
     turn.watcher = blocked
     return OK
