@@ -136,7 +136,7 @@ def test_chunks_and_false_lengths(store: Store[bytes]) -> None:
     assert store.xlen("k") == 1
 
 
-def test_a_client_that_goes_before_its_body_is_no_error(
+def test_a_client_that_goes_before_its_body_or_ends_it_with_junk_is_no_error(
     store: Store[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(served: Served) -> None:
@@ -150,10 +150,18 @@ def test_a_client_that_goes_before_its_body_is_no_error(
             writer.close()
             while served.server.server_state.tasks:
                 await asyncio.sleep(0.001)
+        reader, writer = await served.peer()
+        chunked = "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+        writer.write(f"POST /nothing HTTP/1.1\r\n{HEAD}{chunked}".encode())
+        assert b" 404 " in await reader.readuntil(b"}\n")
+        writer.write(b"junk\r\n")
+        assert await asyncio.wait_for(_until_closed(reader), PATIENCE_S) == b""
+        writer.close()
         assert b'{"status":"ok"}' in await served.ask(get("/health"))
 
     serve(store, scenario)
-    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
+    told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert told == ["Invalid HTTP request received."]
 
 
 def test_others_are_served_while_many_connections_idle(store: Store[bytes]) -> None:

@@ -57,7 +57,11 @@ class Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take data; after the first byte of a request, its head must come in time."""
-        super().data_received(data)
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # junk in a body whose request was answered before its end
+            self.transport.abort()
+            return
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._await_head()
         else:
