@@ -113,16 +113,6 @@ def test_a_wait_after_one_that_was_served_here_ends_in_time(
         assert reader.call("XREAD", "BLOCK", block_ms, "STREAMS", "k", "$") == NIL
 
 
-def test_a_client_that_waits_runs_its_next_commands_afterwards(
-    running: Running, connect: Connect, peer: Peer
-) -> None:
-    reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$")
-    reader.send("PING")
-    peer.call("XADD", "k", "1-0", "f", "v")
-    assert read(reader) == entry("k", "1-0")
-    assert reader.read() == b"+PONG\r\n"
-
-
 def test_client_unblock_ends_a_wait(running: Running, connect: Connect, peer: Peer) -> None:
     for how, reply in {
         (): NIL,

@@ -1,9 +1,8 @@
-"""Servers as processes: several on one store, and one that is killed."""
+"""Servers as processes: several on one store, and one whose store is deleted."""
 
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -78,26 +77,3 @@ def waiting_at(path: Path) -> bytes:
     with Peer(path) as peer:
         found: bytes = peer.ask("INFO", "clients")
         return found
-
-
-def test_a_killed_server_loses_nothing_that_it_has_replied_to(tmp_path: Path) -> None:
-    store, path = tmp_path / "s", tmp_path / "sock"
-    replied = 0
-    for turn in range(3):
-        with start("serve", str(store), "--socket", str(path)) as child:
-            assert child.stderr is not None
-            assert b"serving" in line_of(child, child.stderr)
-            with Peer(path) as peer:
-                assert peer.ask("XLEN", "k") >= replied
-                for number in range(200):
-                    if number == 100:
-                        child.send_signal(signal.SIGKILL)
-                    try:
-                        reply = peer.call("XADD", "k", "*", "turn", turn)
-                    except ConnectionError:
-                        break
-                    replied += reply.startswith(b"$")
-            child.wait(PATIENCE_S)
-    assert replied >= 300
-    with streamkeep.open(store) as here:
-        assert here.xlen("k") >= replied

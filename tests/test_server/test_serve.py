@@ -151,14 +151,6 @@ def test_tls_or_its_refusal_makes_an_address_safe() -> None:
     serve.check(serve.Options(bind=["10.0.0.1:1"], access=Access("x"), plain=True))
 
 
-def test_tls_is_spoken_where_there_is_a_certificate(tmp_path: Path) -> None:
-    certificate, key = make_certificate(tmp_path)
-    context = ssl.create_default_context(cafile=str(certificate))
-    tls = (certificate, key, None)
-    with served(tmp_path / "s", bind=["127.0.0.1:0"], tls=tls) as shown:
-        assert ask_tcp("localhost", int(shown["port"]), context) == b"+PONG\r\n"
-
-
 def test_a_client_with_tls_is_shown_until_it_has_gone(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
@@ -209,15 +201,6 @@ def test_connections_without_a_handshake_count_and_end(
             f"https://localhost:{ports[1]}/health", context=context, timeout=PATIENCE_S
         ) as answer:
             assert answer.status == 200
-
-
-def test_http_is_served_beside_redis_clients(tmp_path: Path) -> None:
-    pytest.importorskip("starlette")
-    path = tmp_path / "sock"
-    with served(tmp_path / "s", unix=path, http="127.0.0.1:0") as shown, Peer(path) as peer:
-        peer.call("XADD", "k", "1-0", "f", "v")
-        with urllib.request.urlopen(f"http://{shown['http']}/streams/k") as answer:
-            assert b"1-0" in answer.read()
 
 
 # --- the process --------------------------------------------------------------------------------

@@ -468,13 +468,3 @@ def test_junk_harms_nobody_else(running: Running, connect: Connect, seed: int) -
     assert other.call("PING") == b"+PONG\r\n"
     other.close()
     wait_until(lambda: not running.ask(lambda server: server.clients))
-
-
-@pytest.mark.slow
-def test_ten_thousand_connections_in_a_row_leave_nothing(
-    running: Running, connect: Connect
-) -> None:
-    for _ in range(10_000):
-        with Peer(running.path) as one:
-            assert one.call("PING") == b"+PONG\r\n"
-    wait_until(lambda: not running.ask(lambda server: server.clients))

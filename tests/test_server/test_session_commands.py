@@ -355,21 +355,6 @@ def test_a_change_of_another_process_is_seen_at_exec(running: Running, peer: Pee
         assert peer.call("EXEC") == reply
 
 
-def test_watched_keys_of_clients_that_left_are_forgotten(
-    running: Running, connect: Connect, peer: Peer
-) -> None:
-    leaving = connect()
-    for client in (leaving, peer):
-        client.call("WATCH", "k", "l")
-    leaving.close()
-    assert peer.call("SET", "k", "v") == b"+OK\r\n"
-    peer.call("RESET")
-    assert running.ask(lambda server: (server.blocked.watches.by_key, server.blocked.count)) == (
-        {},
-        0,
-    )
-
-
 def test_a_key_that_is_watched_again_takes_no_more_memory(running: Running, peer: Peer) -> None:
     held = set()
     for _ in range(3):

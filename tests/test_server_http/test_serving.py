@@ -210,18 +210,6 @@ def test_a_client_that_reads_nothing_is_sent_little(store: Store[bytes]) -> None
     serve(store, scenario)
 
 
-def test_a_stop_ends_event_streams(store: Store[bytes]) -> None:
-    async def scenario(served: Served) -> None:
-        reader, writer = await served.peer()
-        writer.write(get("/streams/k", "Accept: text/event-stream\r\n"))
-        await reader.readuntil(b"id: 0-0")
-        await served.server.stop()
-        assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).endswith(b"0\r\n\r\n")
-        writer.close()
-
-    serve(store, scenario)
-
-
 def test_a_name_is_bound_on_all_its_addresses() -> None:
     sockets = bind("localhost", 0)
     try:
