@@ -25,6 +25,7 @@ from cli_runner import run, start
 from patience import PATIENCE_S, line_of, wait_until
 from resp_peer import Peer
 from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.format.redis.resp import encode_command
 from streamkeep.server import serve
 from streamkeep.server.access import Access
 from streamkeep.server.handshakes import SecureListener
@@ -176,6 +177,25 @@ def test_a_client_with_tls_is_shown_until_it_has_gone(tmp_path: Path) -> None:
         ending = asyncio.run_coroutine_threadsafe(drop(), found[0].loop)
         assert "cmd=ping" in ending.result(PATIENCE_S)
         wait_until(lambda: not found[0].clients)
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_what_a_client_with_tls_sent_before_its_end_runs(tmp_path: Path, says_so: bool) -> None:
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    options: dict[str, Any] = {"bind": ["127.0.0.1:0"], "tls": (certificate, key, None)}
+    with (
+        served(tmp_path / "s", unix=tmp_path / "sock", **options) as shown,
+        Peer(tmp_path / "sock") as peer,
+    ):
+        plain = socket.create_connection(("127.0.0.1", int(shown["port"])))
+        with context.wrap_socket(plain, server_hostname="localhost") as one:
+            one.sendall(encode_command("CLIENT", "REPLY", "OFF"))
+            one.sendall(encode_command("XADD", "k", "*", "f", "v") * 3000)
+            if says_so:
+                one.unwrap()
+        wait_until(lambda: peer.ask("XLEN", "k") == 3000)
+        wait_until(lambda: b"connected_clients:1\r\n" in peer.ask("INFO", "clients"))
 
 
 def test_connections_without_a_handshake_count_and_end(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from streamkeep.server.resp.server import Server
 
 _MOST_PENDING: Final = 1 << 20  # unread bytes of a client that cannot run commands now
+_LOOK_S: Final = 0.02  # at a client whose connection has ended
 _GONE: Final = getattr(select, "POLLRDHUP", 0)  # of Linux; with 0, an error of the connection
 _OF_HTTP: Final = (b"POST", b"HOST:")  # first words of lines that a browser sends, never a client
 NO_AUTH: Final = "NOAUTH Authentication required."
@@ -100,10 +101,14 @@ class Connection(ClientState, asyncio.Protocol):
             self.paused = False
             if not self.transport.is_closing():
                 self.transport.resume_reading()
-        if self.again is not None or self.parser.pending():
+        if self._has_more():
             self.turns.ready(self)
         elif self.ended:
             self.flush()
+
+    def _has_more(self) -> bool:
+        """Return whether something that it has sent has not run."""
+        return self.again is not None or self.parser.pending() > 0
 
     def eof_received(self) -> bool:
         """Close the connection when all that came has run; one that waits for entries has gone."""
@@ -113,8 +118,7 @@ class Connection(ClientState, asyncio.Protocol):
             self.server.end_wait(self)
             self.close()
             return bool(self.out)
-        left = self.again is not None or self.parser.pending() > 0
-        self.ended = self.in_ready or bool(self.out) or (self.stopped and left)
+        self.ended = self.in_ready or bool(self.out) or (self.stopped and self._has_more())
         return self.ended
 
     def has_gone(self) -> bool:
@@ -124,6 +128,15 @@ class Connection(ClientState, asyncio.Protocol):
         return bool(poll.poll(0))
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Forget the client; of one with TLS that has ended in order, when all it sent has run."""
+        left = self.in_ready or (self.stopped and self._has_more())
+        if error is None and left and not self.closing and self.blocked is None:
+            self.ended = True
+            self.transport.abort()  # so that nothing is written to it
+            if self.full:
+                self.resume_writing()
+            self.server.loop.call_later(_LOOK_S, self.connection_lost, None)
+            return
         self.closing = True
         self.stopped = True
         self.server.disconnected(self)
