@@ -268,7 +268,7 @@ class Client:
             with suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
         elif how != "later":
-            if how == "reset" and self.kind != "unix":
+            if how == "reset" and self.kind != "unix" and not self.gone:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close()
 
