@@ -40,7 +40,7 @@ from streamkeep.server.access import Access
 from streamkeep.server.resp.server import Server
 from tiers import daily_or_all
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 KEYS: Final = ("a", "b", "c")  # each with the group g
 COUNTER: Final = "counter"  # each entry has the value of the one before, plus one
@@ -452,8 +452,11 @@ class World:
             finally:
                 self.calm = False
                 os.kill(pid, signal.SIGKILL if end == "kill" else signal.SIGTERM)
+                until = time.monotonic() + PATIENCE_S
                 while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
                     self.pump()
+                    if time.monotonic() > until:
+                        os.kill(pid, signal.SIGABRT)  # it says where it hangs
         status, told = os.waitstatus_to_exitcode(ended[1]), errors.read_text()
         assert status == (-signal.SIGKILL if end == "kill" else 0), told[-5000:]
         assert "Traceback" not in told, told[-5000:]
