@@ -28,7 +28,7 @@ from streamkeep.engine.commands.arguments import check_node_limits
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.store import opening
-from streamkeep.engine.store.command import Command, Write, attempt, write_relaxed
+from streamkeep.engine.store.command import Command, Write, attempt, read_once, write_relaxed
 from streamkeep.engine.store.old_readers import OldReaders
 from streamkeep.engine.store.registry import Opening
 from streamkeep.engine.system.clock import Clock, current_clock
@@ -377,7 +377,7 @@ class Store(
         elif self._read_durable:
             reply = environment.read_durable(command.run, *command.args)
         else:
-            reply = environment.read(command.run, *command.args)
+            reply = read_once(environment, command)
         return command.result(reply)
 
     def _wait_for(

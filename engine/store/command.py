@@ -13,7 +13,7 @@ import lmdb
 
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.reply_budget import Found
-from streamkeep.engine.txn.begin import CheckpointNeeded, run_write
+from streamkeep.engine.txn.begin import CheckpointNeeded, run_read, run_write
 from streamkeep.format.core.errors import StoreFullError
 
 if TYPE_CHECKING:  # an interpreted module, which imports this one
@@ -134,3 +134,15 @@ def write_relaxed(environment: Environment, command: Command[object]) -> object:
     if not context.keeps_up() or context.retired_bytes:
         environment.settle()
     return reply
+
+
+def read_once(environment: Environment, command: Command[object]) -> object:
+    """Run a command on a snapshot; return its reply.
+
+    What must be repaired first is left to `Environment.read`. Its two interpreted calls are a tenth
+    of an `xlen`.
+    """
+    try:
+        return run_read(environment.context, command.run, command.args)
+    except (CheckpointNeeded, lmdb.Error):
+        return environment.read(command.run, *command.args)
