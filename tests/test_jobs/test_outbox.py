@@ -46,6 +46,19 @@ class Connection:
 Connection.__module__ = "sqlite3"
 
 
+class Unsynced:
+    """A store whose transactions wait for no disk, as if their process died there."""
+
+    def __init__(self, real: Store) -> None:
+        self.real = real
+
+    def transaction(self, sync: str) -> Any:
+        return self.real.transaction(sync="none")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
 @pytest.fixture
 def database() -> Iterator[Connection]:
     real = sqlite3.connect(":memory:")
@@ -87,14 +100,20 @@ def test_rows_that_a_dead_forwarder_appended_hide_none_after_them(
     assert forwarded(store) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("dead", [False, True])  # another one, while it waited for the disk
 def test_rows_are_on_disk_in_the_store_before_they_are_deleted(
-    tmp_path: Path, database: Connection
+    tmp_path: Path, database: Connection, dead: bool
 ) -> None:
     insert(database, "a")
     path = tmp_path / "unsynced"
     with watched(path) as disk, streamkeep.open(path, sync="none") as store:
         store.sync()
-        assert Outbox(database, "outbox", store, stream="mails").forward() == 1
+        if dead:
+            database.dies_at = "commit"
+            unsynced: Any = Unsynced(store)
+            with pytest.raises(Cut):
+                Outbox(database, "outbox", unsynced, stream="mails").forward()
+        assert Outbox(database, "outbox", store, stream="mails").forward() == (not dead)
         for seed in range(4):
             disk.lose_power(tmp_path / f"lost-{seed}", random.Random(seed))
     for seed in range(4):

@@ -239,6 +239,8 @@ class Outbox:
                             txn.row_put(self._space, key, b"")
                             fresh += 1
                         done += 1
+                if not fresh:  # it has waited for nothing, and who appended them may have died so
+                    self._store.sync()
                 return fresh
             except Exception:
                 if done in (0, len(rows)):  # all: what the commit raises is no row's
