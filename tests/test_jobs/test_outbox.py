@@ -100,6 +100,18 @@ def test_rows_that_a_dead_forwarder_appended_hide_none_after_them(
     assert forwarded(store) == [b"a", b"b", b"c"]
 
 
+def test_who_has_rows_to_move_looks_at_no_others(store: Store, database: Connection) -> None:
+    """Another forwarder is between two steps at most times, and the table may be long."""
+    insert(database, "a", "b", "c")
+    outbox = Outbox(database, "outbox", store, stream="mails", batch=2)
+    store.row_put("outbox:outbox", "id:int:7", b"")
+    asked: list[str] = []
+    database.real.set_trace_callback(asked.append)
+    assert (outbox.forward(), outbox.forward()) == (2, 1)
+    assert "SELECT id FROM outbox" not in asked
+    assert (outbox.forward(), store.row_range("outbox:outbox")) == (0, [])
+
+
 @pytest.mark.parametrize("dead", [False, True])  # another one, while it waited for the disk
 def test_rows_are_on_disk_in_the_store_before_they_are_deleted(
     tmp_path: Path, database: Connection, dead: bool

@@ -157,7 +157,6 @@ class Outbox:
         """
         if self._is_sqlite and self._connection.in_transaction:
             raise ArgumentError("the connection has a transaction open; give the outbox its own")
-        self._forget_left()
         cursor = self._connection.cursor()
         try:
             rows = self._select(cursor)
@@ -174,6 +173,8 @@ class Outbox:
             cursor.close()
         if rows:
             self._forget([_key(row[self._id]) for row in rows])
+        else:  # only now, since it looks at all rows, which may be many
+            self._forget_left()
         return len(rows), fresh
 
     def run(
