@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import IdTooSmallError, UntrustedFileError
 from streamkeep.pipeline.options import OptionError, parse_write
 from streamkeep.pipeline.sink import executor as stage
+from streamkeep.pipeline.sink import writer as sink
 from streamkeep.pipeline.sink.apply import apply_staged
 from streamkeep.pipeline.sink.executor import (
     RowError,
@@ -284,6 +286,18 @@ def test_a_batch_that_is_repeated_counts_once(
     write(store, [batch(n=["other"])], txnAppId="another", txnVersion=1)
     assert [pairs[1] for _, pairs in entries(store)] == [b"1", b"2", b"other"]
     assert leftovers() == []
+
+
+def test_a_batch_that_was_applied_before_is_on_disk_when_it_is_done(
+    store: Store[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first driver died before the sync."""
+    job = {"txnAppId": "job", "txnVersion": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "Store", partial(Store, sync="none"))
+        write(store, [batch(n=["1"])], **job)
+    write(store, [batch(n=["1"])], **job)
+    assert store.durability().durable_commit == store.durability().last_commit
 
 
 @pytest.mark.parametrize("place", ["sink:staged", "sink:applied", "sink:committed"])

@@ -132,6 +132,8 @@ class _Writer:
                             key, options.maxlen, options.approximate, minid=minid, limit=limit
                         )
                 failpoints.hit("sink:applied")
+            if not new:  # nothing was waited for, and who applied it may have died before the sync
+                store.sync()
             failpoints.hit("sink:committed")
         self.clean(messages)
         sweep(self.staging)
