@@ -21,7 +21,12 @@ from taskiq.depends.progress_tracker import TaskProgress, TaskState
 
 import streamkeep
 from patience import PATIENCE_S
-from streamkeep.format.core.errors import ArgumentError, CorruptionError, StoreFullError
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CorruptionError,
+    RecoveryNeededError,
+    StoreFullError,
+)
 from streamkeep.integrations.taskiq import (
     ResultIsMissingError,
     StreamkeepBroker,
@@ -184,6 +189,9 @@ def test_a_listener_goes_on_after_an_error_of_the_store(
         async with started(tmp_path / "s") as broker:
             await broker.kick(message(1))
             assert await numbers(broker, 1) == [1]
+            errors.append(RecoveryNeededError("a sync failed"))  # all must close the store
+            with pytest.raises(RecoveryNeededError):
+                await asyncio.wait_for(numbers(broker, 1), PATIENCE_S)
 
     run(work())
     assert caplog.text.count("cannot take messages") == 2

@@ -21,7 +21,7 @@ from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessag
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Sync
-from streamkeep.format.core.errors import ArgumentError, StoreClosedError
+from streamkeep.format.core.errors import ArgumentError, RecoveryNeededError, StoreClosedError
 from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue
@@ -187,8 +187,8 @@ class StreamkeepBroker(AsyncBroker):
                 if not held:
                     try:
                         held.extend(await self._take(store, queues, pace.wanted()))
-                    except StoreClosedError:
-                        raise
+                    except (RecoveryNeededError, StoreClosedError):
+                        raise  # it is recovered once each process has ended, this one too
                     except STORE_FAILS as error:  # taskiq would cancel the tasks that run
                         log.error("cannot take messages: %s; trying again", error)
                         await asyncio.sleep(_AGAIN_S)
