@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -292,11 +291,10 @@ def test_a_batch_that_was_applied_before_is_on_disk_when_it_is_done(
     store: Store[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first driver died before the sync."""
-    job = {"txnAppId": "job", "txnVersion": 1}
     with monkeypatch.context() as patch:
-        patch.setattr(sink, "Store", partial(Store, sync="none"))
-        write(store, [batch(n=["1"])], **job)
-    write(store, [batch(n=["1"])], **job)
+        patch.setattr(sink, "Store", lambda path: Store(path, sync="none"))
+        write(store, [batch(n=["1"])], txnAppId="job", txnVersion=1)
+    write(store, [batch(n=["1"])], txnAppId="job", txnVersion=1)
     assert store.durability().durable_commit == store.durability().last_commit
 
 

@@ -104,7 +104,7 @@ def test_who_has_rows_to_move_looks_at_no_others(store: Store, database: Connect
     """Another forwarder is between two steps at most times, and the table may be long."""
     insert(database, "a", "b", "c")
     outbox = Outbox(database, "outbox", store, stream="mails", batch=2)
-    store.row_put("outbox:outbox", "id:int:7", b"")
+    store.row_put("outbox:outbox", b"id:int:7", b"")
     asked: list[str] = []
     database.real.set_trace_callback(asked.append)
     assert (outbox.forward(), outbox.forward()) == (2, 1)
