@@ -480,7 +480,7 @@ class Run:
                     if self.fleet is not None:
                         after.problems += oracle.unpublished(store, self.fleet, after)
                     if (after.streams, after.problems) != (found.streams, found.problems):
-                        return "the archiver has changed what the store shows"
+                        return f"the archiver has changed what the store shows {after.problems}"
                 wrong = oracle.work_off(store) if works_off else []
                 if wrong:
                     return f"not all jobs can be done: {wrong[:3]}"
