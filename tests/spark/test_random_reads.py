@@ -300,22 +300,6 @@ def test_queries_on_a_store_that_changes(
 # --- on Spark -------------------------------------------------------------------------------------
 
 
-def dying(batches: Iterator[Any]) -> Iterator[Any]:
-    """Pass rows on, in a worker that may be killed before, between or after them."""
-    import os
-    import random
-    import signal
-
-    def perhaps() -> None:
-        if random.random() < 0.08:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    perhaps()
-    for batch in batches:
-        yield batch
-        perhaps()
-
-
 @pytest.mark.spark
 @pytest.mark.crash
 @pytest.mark.slow
@@ -324,8 +308,22 @@ def test_queries_that_are_stopped_and_whose_workers_die_write_each_row_once(
     spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path, seed: int
 ) -> None:
     life, copy = Life(open_store(), random.Random(seed), deletes=True), open_store("copy")
-
     why: list[str] = []
+
+    def dying(batches: Iterator[Any]) -> Iterator[Any]:
+        """Pass rows on, in a worker that may be killed; nested, so that workers get it by value."""
+        import os
+        import random
+        import signal
+
+        def perhaps() -> None:
+            if random.random() < 0.08:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        perhaps()
+        for batch in batches:
+            yield batch
+            perhaps()
 
     def run(whole: bool) -> None:
         most = life.rng.randrange(5, 100)

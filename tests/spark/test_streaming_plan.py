@@ -315,6 +315,30 @@ def test_a_stream_met_later_that_is_trimmed_before_its_batch(
         query().partitions(start, end)
 
 
+@pytest.mark.parametrize("limit", [{}, {"maxEntriesPerTrigger": 10}], ids=["whole", "limited"])
+def test_what_was_trimmed_after_the_archive_was_turned_off_is_missed(
+    store: Store[bytes], query: Query, limit: dict[str, int]
+) -> None:
+    """Older entries that are archived, and not read, hide it from who looks at the first one."""
+    store.set_retention("s", archive=True)
+    add(store, 1, 100)
+    strict, lenient = query(**limit), query(failOnDataLoss=False, **limit)
+    start = strict.initialOffset()
+    store.xtrim("s", maxlen=70, approximate=False)
+    store.archive()
+    store.set_retention("s", archive=False)
+    store.xtrim("s", maxlen=40, approximate=False)
+    with pytest.raises(DataLossError, match="30 entries after 1-0 were trimmed"):
+        for _ in range(9):
+            start = batch(strict, start)[1]
+    found: list[str] = []
+    start = lenient.initialOffset()
+    for _ in range(9):
+        ids, start = batch(lenient, start)
+        found += ids
+    assert found == [f"{n}-0" for n in (*range(1, 31), *range(61, 101))]
+
+
 def test_the_progress_has_the_number_of_lost_entries(store: Store[bytes], query: Query) -> None:
     add(store, 1, 1000)
     store.xtrim("s", minid="101-0", approximate=False)  # before the query, so no loss of it

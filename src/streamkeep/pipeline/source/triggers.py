@@ -341,9 +341,16 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
     current = TriggerStream(txn, stream, options.source)
     first = current.first_after(after)
     deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
-    if position.next is not None:
-        if first is not None and first <= position.next:
+    if position.next is not None and first is not None and first <= position.next:
+        # Only where the archive was turned off can there be a hole behind an entry that remains.
+        archived = not record.length or first < StreamId(*record.first_id())
+        if not archived or stream.archiving() or deleted > after or position.read is None:
             return
+        lost = current.missing_after(after, position.read, first)
+        if options.source == ARCHIVE or lost <= 0:
+            return
+        what = f"{lost} entries after {first}"
+    elif position.next is not None:
         if deleted >= position.next and (
             deleted == position.next or node_remains(current.source_nodes, position.next)
         ):
