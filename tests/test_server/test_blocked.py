@@ -188,25 +188,35 @@ def test_a_reply_that_is_not_wanted_does_not_come_later(
     assert peer.ask("XPENDING", "grouped", "g")[0] == 1
 
 
-@pytest.mark.parametrize("then", ["close", "shutdown"])
+@pytest.mark.parametrize("then", ["close", "shutdown", "kill"])
 @pytest.mark.parametrize("words", [("XREAD", "BLOCK", 0, "STREAMS", "k", "$"), ("WAIT", 2, 0)])
 def test_a_client_that_waits_with_much_behind_it_may_go(
-    running: Running, connect: Connect, words: tuple[str | int, ...], then: str
+    running: Running,
+    connect: Connect,
+    words: tuple[str | int, ...],
+    then: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Nothing is read from it, so that the loop does not see its end."""
     connect().send("PSYNC", "?", -1)
     wait_until(lambda: running.ask(lambda server: server.primary.replicas))
     one = connect()
+    number = one.ask("CLIENT", "ID")
     one.send("XADD", "k", "1-0", "f", "v")
     one.send(*words)
     one.socket.sendall(encode_command("PING") * 82_000)
     wait_until(lambda: running.ask(lambda server: any(c.paused for c in server.clients.values())))
     if then == "close":
         one.close()
+    elif then == "kill":
+        with Peer(running.path) as other:
+            assert other.call("CLIENT", "KILL", "ID", number) == b":1\r\n"
     else:
         one.socket.shutdown(socket.SHUT_WR)
         with suppress(ConnectionError):
             while one.socket.recv(1 << 20):
                 pass
     wait_until(lambda: running.ask(lambda server: len(server.clients)) == 1)
-    assert running.ask(lambda server: (server.blocked.blocked, server.primary.waiting)) == (0, [])
+    wait_until(lambda: caplog.text or not running.ask(lambda server: server.primary.waiting))
+    assert running.ask(lambda server: server.blocked.blocked) == 0
+    assert caplog.text == ""

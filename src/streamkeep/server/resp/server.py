@@ -385,8 +385,9 @@ class Server:
         def look() -> None:
             nonlocal asked
             count = self.copies_with(commit_number)
-            ends = client.ended or (client.paused and client.has_gone())
-            gone = client.closing or (ends and not timeout_ms)
+            gone = client.closing
+            if not gone and not timeout_ms:
+                gone = client.ended or (client.paused and client.has_gone())
             if count < wanted and self.loop.time() < deadline and not gone:
                 asked = asked or (bool(self.primary.replicas) and self.primary.ask(commit_number))
                 return
