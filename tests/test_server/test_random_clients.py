@@ -40,7 +40,7 @@ from streamkeep.server.access import Access
 from streamkeep.server.resp.server import Server
 from tiers import daily_or_all
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow]
+pytestmark = pytest.mark.crash
 
 KEYS: Final = ("a", "b", "c")  # each with the group g
 COUNTER: Final = "counter"  # each entry has the value of the one before, plus one

@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -448,6 +449,15 @@ def test_a_client_that_is_idle_and_reads_slowly_gets_its_reply(
         found += len(part)
         time.sleep(0.03)
     assert found == len(b"$10000000\r\n\r\n") + 10_000_000
+
+
+def test_the_end_of_a_server_closes_clients_that_read_nothing(tmp_path: Path) -> None:
+    with open_at(tmp_path / "s") as store, ExitStack() as stack:
+        with serving(store, tmp_path / "k") as running:
+            one = stack.enter_context(Peer(running.path))
+            one.send("ECHO", b"x" * 10_000_000)
+            wait_until(lambda: running.ask(lambda server: server.clients[1].full))
+        assert running.server.clients == {}
 
 
 @pytest.mark.parametrize("seed", range(20))

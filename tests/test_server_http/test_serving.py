@@ -16,6 +16,7 @@ from http_client import HEADERS, TOKEN, run
 from patience import PATIENCE_S
 from streamkeep import Store
 from streamkeep.server.access import Access
+from streamkeep.server.http import serving
 from streamkeep.server.http.app import create_app
 from streamkeep.server.http.guard import MAX_HEAD
 from streamkeep.server.http.serving import HttpServer, Protocol, bind
@@ -205,6 +206,28 @@ def test_a_client_that_reads_nothing_is_sent_little(store: Store[bytes]) -> None
             await asyncio.sleep(0.001)
         held = connection.transport.get_write_buffer_size()
         assert held < 3_000_000
+        silent.close()
+
+    serve(store, scenario)
+
+
+def test_the_end_closes_a_connection_whose_client_reads_nothing(
+    store: Store[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.xadd_many("k", [{"v": b"x" * 100_000}] * 200)
+    monkeypatch.setattr(serving, "STOP_S", 0)
+
+    async def scenario(served: Served) -> None:
+        silent = socket.create_connection(("127.0.0.1", served.port))
+        silent.sendall(get("/streams/k?after=0", "Accept: text/event-stream\r\n"))
+        while not (found := served.server.server_state.connections) or not any(
+            one.flow and one.flow.write_paused
+            for one in found  # type: ignore[union-attr]
+        ):
+            await asyncio.sleep(0.001)
+        await served.server.stop()
+        await asyncio.sleep(0)  # in which a connection that was aborted ends
+        assert not found
         silent.close()
 
     serve(store, scenario)

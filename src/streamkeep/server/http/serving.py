@@ -183,6 +183,8 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
         if self._task is not None:
             await self._task
+        for one in list(self.server_state.connections):  # whose clients do not read
+            one.transport.abort()
 
 
 def bind(address: str, port: int) -> list[socket.socket]:

@@ -504,6 +504,8 @@ class Server:
             await asyncio.to_thread(thread.join, grace_s)
             if thread.is_alive():  # it ends with the process
                 self.log(f"a wait for the disk did not end within {grace_s:g} s")
+        for client in list(self.clients.values()):  # which do not read, or do not answer TLS's end
+            client.transport.abort()
 
 
 def _replace(client: Connection, error: Exception) -> None:
