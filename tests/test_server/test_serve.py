@@ -190,6 +190,8 @@ def test_what_a_client_with_tls_sent_before_its_end_runs(tmp_path: Path, says_so
     ):
         plain = socket.create_connection(("127.0.0.1", int(shown["port"])))
         with context.wrap_socket(plain, server_hostname="localhost") as one:
+            one.sendall(b"PING\r\n")
+            assert one.recv(100) == b"+PONG\r\n"  # nothing is unread: a close would be a reset
             one.sendall(encode_command("CLIENT", "REPLY", "OFF"))
             one.sendall(encode_command("XADD", "k", "*", "f", "v") * 3000)
             if says_so:
