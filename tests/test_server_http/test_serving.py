@@ -220,10 +220,8 @@ def test_the_end_closes_a_connection_whose_client_reads_nothing(
     async def scenario(served: Served) -> None:
         silent = socket.create_connection(("127.0.0.1", served.port))
         silent.sendall(get("/streams/k?after=0", "Accept: text/event-stream\r\n"))
-        while not (found := served.server.server_state.connections) or not any(
-            one.flow and one.flow.write_paused
-            for one in found  # type: ignore[union-attr]
-        ):
+        found: Any = served.server.server_state.connections
+        while not any(one.flow.write_paused for one in found):
             await asyncio.sleep(0.001)
         await served.server.stop()
         await asyncio.sleep(0)  # in which a connection that was aborted ends
