@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from resp_peer import Line, Peer, Running, serving
 from stores import open_at
 from streamkeep.engine.journal.control_file import ControlFile
@@ -458,6 +458,22 @@ def test_the_end_of_a_server_closes_clients_that_read_nothing(tmp_path: Path) ->
             one.send("ECHO", b"x" * 10_000_000)
             wait_until(lambda: running.ask(lambda server: server.clients[1].full))
         assert running.server.clients == {}
+
+
+@pytest.mark.slow
+def test_a_client_that_reads_gets_its_reply_at_the_end_of_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_MOMENT_S", 2.0)  # for the busiest machine
+    found: list[bytes] = []
+    with open_at(tmp_path / "s") as store, ExitStack() as stack:
+        with serving(store, tmp_path / "k") as running:
+            one = stack.enter_context(Peer(running.path))
+            one.send("ECHO", b"x" * 10_000_000)
+            wait_until(lambda: running.ask(lambda server: server.clients[1].full))
+            reader = thread_of(lambda: found.append(read_all(one)))
+        reader.join(PATIENCE_S)
+    assert [len(data) for data in found] == [len(b"$10000000\r\n\r\n") + 10_000_000]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -42,6 +42,7 @@ _SYNC_THREADS: Final = 2
 _QUICK_S: Final = 0.0003  # syncs for which the loop waits itself
 _IDLE_CHECK_S: Final = 1.0
 _COPIES_POLL_S: Final = 0.02
+_MOMENT_S: Final = 0.05  # in which a client that reads takes something, at the end
 
 log = logging.getLogger("streamkeep.server")
 
@@ -504,8 +505,16 @@ class Server:
             await asyncio.to_thread(thread.join, grace_s)
             if thread.is_alive():  # it ends with the process
                 self.log(f"a wait for the disk did not end within {grace_s:g} s")
+        unsent = self._unsent()
+        before = unsent + 1
+        while 0 < unsent < before and self.loop.time() < deadline:  # they read
+            await asyncio.sleep(_MOMENT_S)
+            before, unsent = unsent, self._unsent()
         for client in list(self.clients.values()):  # which do not read, or do not answer TLS's end
             client.transport.abort()
+
+    def _unsent(self) -> int:
+        return sum(one.transport.get_write_buffer_size() for one in self.clients.values())
 
 
 def _replace(client: Connection, error: Exception) -> None:
