@@ -32,6 +32,7 @@ class ArchiveLock:
         Raises:
             StoreLockedError: another thread or process holds it, and `wait` is False; or this
                 thread holds it, and was called back by the method that took it.
+            StoreError: this thread has a transaction open, for which its holder may wait.
             StoreClosedError: the store was closed.
         """
         self._environment = environment
@@ -42,6 +43,7 @@ class ArchiveLock:
     def __enter__(self) -> None:
         environment = self._environment
         environment.context.check_open()
+        environment.context.check_not_writing()
         if self._threads.is_mine():
             raise StoreLockedError(
                 f"{environment.path}: this thread is already working on the archive; next: call "

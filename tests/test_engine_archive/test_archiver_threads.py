@@ -20,10 +20,7 @@ from streamkeep.engine.archive import maintenance, publish
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.format.core.errors import (
-    StoreClosedError,
-    StoreLockedError,
-)
+from streamkeep.format.core.errors import StoreClosedError, StoreError, StoreLockedError
 from streamkeep.format.core.keys import RETIRED, SEGMENTS
 
 Open = Callable[..., Store]
@@ -40,6 +37,18 @@ def test_one_archiver_works_at_a_time(archived: tuple[Store, list[bytes]]) -> No
         assert rows(store, SEGMENTS) == 0
     waiting.join(PATIENCE_S)
     assert rows(store, SEGMENTS) == 1
+    assert shown(store) == ids
+
+
+def test_a_thread_in_a_transaction_waits_for_no_archiver(
+    archived: tuple[Store, list[bytes]],
+) -> None:
+    """An archiver may wait for the end of the transaction."""
+    store, ids = archived
+    with store.transaction(), pytest.raises(StoreError, match="transaction open"):
+        store.archive()
+    with store.transaction(), pytest.raises(StoreError, match="transaction open"):
+        store.erase("s", ids[0])
     assert shown(store) == ids
 
 
