@@ -14,13 +14,11 @@ one that is killed after leaves a garbage file.
 from __future__ import annotations
 
 from bisect import bisect_right
-from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple
 
 from streamkeep.engine.archive import archiver
 from streamkeep.engine.archive.garbage import discard
 from streamkeep.engine.archive.iterate import has_slot_of, nodes_without
-from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -32,14 +30,7 @@ from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.id_codec import Id
-from streamkeep.format.core.keys import (
-    RETIRED,
-    SEGMENTS,
-    STREAMS,
-    node_key,
-    pack_number,
-    unpack_node_key,
-)
+from streamkeep.format.core.keys import RETIRED, STREAMS, node_key, pack_number, unpack_node_key
 from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
 from streamkeep.format.node.envelope import decode_envelope, set_trimmed, trimmed_slots
 from streamkeep.format.node.erase import erase_slots
@@ -120,18 +111,6 @@ def _is_alive(txn: Txn, number: int) -> bool:
     return txn.get(STREAMS, pack_number(number)) is not None
 
 
-def archive_lock(environment: Environment) -> AbstractContextManager[None]:
-    """Return the archive's lock for an erasure; nothing where there is no work for an archiver.
-
-    An archiver that was killed in the middle of an erasure would leave a file with entries that no
-    row, retired or archived, names any more.
-    """
-    used = environment.folder.has_folder(ARCHIVE_FOLDER) or environment.read(
-        lambda txn: txn.rows(SEGMENTS) or txn.rows(RETIRED)  # a backup may lack the folder
-    )
-    return ArchiveLock(environment) if used else nullcontext()
-
-
 def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
     """Remove files that a killed archiver or erasure has left, since they may hold erased entries.
 
@@ -139,8 +118,6 @@ def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
     nothing that the segment lacks. The caller has the archive's lock.
     """
     store = environment.folder
-    if not store.has_folder(ARCHIVE_FOLDER):
-        return
     archiver.clean(environment)
     leftovers: list[str] = []
     streams = archiver.segments_by_stream(store.files_below(ARCHIVE_FOLDER))

@@ -20,12 +20,12 @@ from typing import Final
 
 from streamkeep.engine.archive import garbage
 from streamkeep.engine.archive.erase import (
-    archive_lock,
     archived_under,
     erase_archived,
     erase_retired,
     remove_leftovers,
 )
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.publish import publish, sealed_under
 from streamkeep.engine.commands.history import Live, Retired, Source, archived_of, ascending
 from streamkeep.engine.commands.idempotency import Tracker, find_messages
@@ -74,7 +74,9 @@ def erase(
     numbers = environment.read(archived_under, name) if wanted else set()
     if wanted and (copied := sealed_under(environment, name)):
         mark.write(_note_copied, copied, wanted)
-    with archive_lock(environment):
+    # Also where nothing is archived yet: an archiver that was killed meanwhile would leave a file
+    # with entries that no row, retired or archived, names any more.
+    with ArchiveLock(environment):
         remove_leftovers(environment, numbers)
         for start in range(0, len(wanted), _STEP):
             step = wanted[start : start + _STEP]
@@ -105,7 +107,7 @@ def _finish_others(mark: Mark, finished: dict[int, set[Id]]) -> None:
     environment = mark.environment
     for number, ids in environment.read(_erased_in_streams):
         _forget_messages(mark, number, ids)
-    with archive_lock(environment):
+    with ArchiveLock(environment):
         recorded = environment.read(_recorded)
         remove_leftovers(environment, {number for number, _ in recorded})
         for number, ids in recorded:
