@@ -246,7 +246,8 @@ class _Publication:
     def _before(self, head: remote.Head | None) -> remote.Manifest:
         """Return the manifest of a head, or the newest one that this store has noted without it.
 
-        If both are lost, what sealed segments are there.
+        If both are lost, what sealed segments are there. What a first publication has left that was
+        killed before its manifest does not count: entries in it may have been removed since.
         """
         try:
             if head is not None:
@@ -257,6 +258,8 @@ class _Publication:
                 return remote.decode_manifest(self.remote.objects.get(name), name)
         except (FileNotFoundError, CorruptionError) as error:
             log.warning("%s: the manifest is lost, making another: %s", self.remote.uri, error)
+        if self.noted is None and not self.remote.objects.names(self.remote.name(remote.MANIFESTS)):
+            return remote.Manifest({}, ())
         return remote.Manifest({}, remote.in_order(iter(self._find_sealed())))
 
     def _newest_manifest(self) -> str | None:

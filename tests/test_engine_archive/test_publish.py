@@ -359,19 +359,21 @@ def test_sealed_segments_move_with_the_archive(open_store: Open, tmp_path: Path)
     assert store.archive(seal=True).published.sealed_entries == 10
 
 
-def test_a_move_that_is_repeated_brings_back_nothing_that_was_removed_since(
-    open_store: Open, tmp_path: Path
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_publication_that_is_repeated_brings_back_nothing_that_was_removed_since(
+    open_store: Open, tmp_path: Path, moves: bool
 ) -> None:
     store, one, two = open_store(node_max_entries=10), tmp_path / "one", tmp_path / "two"
     ids = fill(store, 100)
-    store.archive(to=one, seal=True)
+    if moves:
+        store.archive(to=one, seal=True)
     failpoints.arm("publish:uploaded", lambda: exec("raise KeyboardInterrupt"))
     with pytest.raises(KeyboardInterrupt):
-        store.archive(to=two)
+        store.archive(to=two, seal=True)
     store.xtrim("s", maxlen=40, approximate=False)
     store.archive()
     store.drop_segments("s")
-    store.archive(to=two)
+    store.archive(to=two, seal=True)
     assert ids_there(store, two) == [one.decode() for one in ids[60:]]
 
 
