@@ -20,7 +20,12 @@ from streamkeep.format.copies import head as head_format
 from streamkeep.format.copies import piece as piece_format
 from streamkeep.format.copies.head import Generation, Head, Verified
 from streamkeep.format.copies.piece import Commit, Piece, PieceName
-from streamkeep.format.core.errors import CorruptionError, NotAStoreError, StoreError
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    FormatVersionError,
+    NotAStoreError,
+    StoreError,
+)
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import Segment
 
@@ -159,9 +164,11 @@ class Target:
 
     def header(self, name: PieceName) -> Piece:
         """Return the header of a piece, of which only a read of the whole proves anything."""
-        return piece_format.decode_header(
-            self.read(str(name), 0, piece_format.HEADER_SIZE), self.where(name)
-        )
+        data = self.read(str(name), 0, piece_format.HEADER_SIZE)
+        try:
+            return piece_format.decode_header(data, self.where(name))
+        except FormatVersionError:
+            return self.piece(name)[0]  # a newer format, or damage
 
     def piece(self, name: PieceName) -> tuple[Piece, bytes, int]:
         """Return a piece, its body and its checksum.

@@ -165,6 +165,18 @@ def test_no_flipped_bit_of_a_header_looks_like_a_newer_format(copy: Copy) -> Non
         decode_piece(bytes(data[:-8]) + xxh3_64_intdigest(data[:-8]).to_bytes(8, "big"), "piece")
 
 
+def test_a_flipped_format_of_records_stops_no_restore_from_rows(copy: Copy, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(copy.target, target)
+    for path in target.glob("*/0/*.skp"):
+        data = bytearray(path.read_bytes())
+        data[3] ^= 16
+        path.write_bytes(data)
+    last = max(int(path.name[21:41]) for path in copy.objects["rows"])
+    assert last in copy.states
+    assert restored(copy, target, tmp_path / "restored", last) == ""
+
+
 # --- renewal ------------------------------------------------------------------------------------
 
 
