@@ -550,7 +550,9 @@ def streams_of(
     """
     records = list(iter_segments(txn))
     names = {number: name for name, number in iter_keys(txn)}
-    keys = {number: stream.key for number, stream in before.streams.items()}
+    # Where the manifest was lost, a stream that is gone may have sealed segments alone.
+    keys = {one.record.stream_number: one.record.key for one in before.segments}
+    keys.update((number, stream.key) for number, stream in before.streams.items())
     keys.update((record.stream_number, record.key) for record in records)
     found = {}
     for number in sorted({*keys, *names}):

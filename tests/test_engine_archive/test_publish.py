@@ -497,6 +497,19 @@ def test_a_restored_backup_does_not_overwrite_the_archive(open_store: Open, tmp_
     assert len(manifest_of(store, tmp_path / "fleet").segments) == 2
 
 
+def test_a_deleted_stream_in_sealed_segments_is_named_again_after_a_lost_manifest(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    fill(store, 10)
+    store.archive(to=fleet, seal=True)
+    store.delete("s")
+    shutil.rmtree(fleet / store.uuid / "manifests")
+    store.archive()
+    (stream,) = manifest_of(store, fleet).streams.values()
+    assert (stream.number, stream.key, stream.exists) == (1, b"s", False)
+
+
 def test_an_erasure_reaches_segments_of_a_backup_that_has_none_on_its_disk(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet"
     with streamkeep.open(tmp_path / "lost") as store:
