@@ -71,6 +71,7 @@ def erase(
     wanted = sorted(set(ids))
     mark = Mark(environment)
     count = 0
+    living = environment.read(lambda txn: txn.stream_number(name))  # first: it may be deleted
     numbers = environment.read(archived_under, name) if wanted else set()
     if wanted and (copied := sealed_under(environment, name)):
         mark.write(_note_copied, copied, wanted)
@@ -80,7 +81,7 @@ def erase(
         remove_leftovers(environment, numbers)
         for start in range(0, len(wanted), _STEP):
             step = wanted[start : start + _STEP]
-            count += mark.write(erase_step, numbers, step)
+            count += mark.write(erase_step, numbers, step, living)
         for number in sorted(numbers):
             count += erase_archived(environment, number, wanted)
     for number in numbers:
@@ -155,12 +156,13 @@ def _numbered(txn: Txn, number: int) -> Stream | None:
     return stream
 
 
-def erase_step(txn: WriteTxn, numbers: set[int], ids: Ids) -> int:
+def erase_step(txn: WriteTxn, numbers: set[int], ids: Ids, living: int) -> int:
     """Remove the contents of entries from live and retired nodes; return the number of entries.
 
     Args:
         numbers: of the streams that have, or had, the name.
         ids: in ascending order.
+        living: the number that had the name at the beginning.
     """
     count = 0
     for number in sorted(numbers):
@@ -171,8 +173,8 @@ def erase_step(txn: WriteTxn, numbers: set[int], ids: Ids) -> int:
             count += _erase_in_nodes(txn, stream, ids)
             for ms, seq in ids[: bisect_right(ids, stream.record.last_id())]:
                 put_erasure(txn, number, ms, seq)
-        elif found:
-            for ms, seq in ids:  # an archiver may be writing them to a segment
+        elif found or number == living:
+            for ms, seq in ids:  # an archiver may be writing them; sealed segments may have them
                 put_erasure(txn, number, ms, seq)
     return count
 

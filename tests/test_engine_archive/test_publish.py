@@ -28,6 +28,7 @@ from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, Rem
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.whole_store import erase
 from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -508,6 +509,19 @@ def test_a_deleted_stream_in_sealed_segments_is_named_again_after_a_lost_manifes
     store.archive()
     (stream,) = manifest_of(store, fleet).streams.values()
     assert (stream.number, stream.key, stream.exists) == (1, b"s", False)
+
+
+def test_an_erasure_reaches_sealed_segments_of_a_stream_that_is_deleted_meanwhile(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 10)
+    store.set_retention("s", archive=False)
+    store.archive(to=fleet, seal=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(erase, "remove_leftovers", lambda *_: store.delete("s"))
+        store.erase("s", ids.pop(3))
+    assert ids_there(store, fleet) == [one.decode() for one in ids]
 
 
 def test_an_erasure_reaches_segments_of_a_backup_that_has_none_on_its_disk(tmp_path: Path) -> None:
