@@ -258,15 +258,17 @@ class _Publication:
                 return remote.decode_manifest(self.remote.objects.get(name), name)
         except (FileNotFoundError, CorruptionError) as error:
             log.warning("%s: the manifest is lost, making another: %s", self.remote.uri, error)
-        if self.noted is None and not self.remote.objects.names(self.remote.name(remote.MANIFESTS)):
+        if self.noted is None and not self._manifests():
             return remote.Manifest({}, ())
         return remote.Manifest({}, remote.in_order(iter(self._find_sealed())))
 
     def _newest_manifest(self) -> str | None:
         """Return the object of the newest manifest whose version this store has noted."""
         last = self.remote.name(remote.manifest_name(self.setting.version + 1, ""))
-        names = self.remote.objects.names(self.remote.name(remote.MANIFESTS))
-        return max((name for name in names if name < last), default=None)
+        return max((name for name in self._manifests() if name < last), default=None)
+
+    def _manifests(self) -> list[str]:
+        return self.remote.objects.names(self.remote.name(remote.MANIFESTS))
 
     def _take_along(self) -> tuple[remote.Manifest, int | None, list[SegmentRecord]]:
         """Copy the sealed segments from where the archive was; each may be an only copy.
@@ -442,6 +444,10 @@ class _Publication:
             sealed_ms,
         )
         self.setting = self.setting._replace(version=head.version)
+        if before is None:  # then the newest manifest counts, and none that was never noted may
+            for name in self._manifests():
+                if name > self.remote.name(remote.manifest_name(head.version, "")):
+                    self.remote.objects.remove(name)
         self._put_checked(head.manifest, data)
         failpoints.hit("publish:manifest")
         # From here on segments may be only there, and objects that the manifest does not name go.
@@ -507,7 +513,7 @@ class _Publication:
         doomed = {one.name for one in before.segments} - named
         prefix = len(self.remote.name(""))
         objects = self.remote.objects
-        old = [name[prefix:] for name in objects.names(self.remote.name(remote.MANIFESTS))]
+        old = [name[prefix:] for name in self._manifests()]
         outdated = {*sorted(old)[:-kept], *(name for name in old if name > head.manifest)}
         outdated.discard(head.manifest)
         looks = outdated or kept > 1

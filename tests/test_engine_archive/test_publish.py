@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -376,6 +377,24 @@ def test_a_publication_that_is_repeated_brings_back_nothing_that_was_removed_sin
     store.drop_segments("s")
     store.archive(to=two, seal=True)
     assert ids_there(store, two) == [one.decode() for one in ids[60:]]
+
+
+def test_what_a_first_publication_has_noted_outlives_another_that_was_killed_before(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids: list[bytes] = []
+    tokens = iter("zyx")
+    monkeypatch.setattr("secrets.token_hex", lambda _: next(tokens))
+    for step in ("publish:manifest", "publish:noted"):
+        ids += fill(store, 50)
+        failpoints.arm(step, Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.archive(to=fleet, seal=True)
+    store.set_retention("s", archive=False)
+    store.xtrim("s", maxlen=0)
+    store.archive()
+    assert ids_there(store, fleet) == [one.decode() for one in ids]
 
 
 @pytest.mark.parametrize("lost", ["head", "head and manifests"])
