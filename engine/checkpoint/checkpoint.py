@@ -298,6 +298,14 @@ class Checkpoints:
             raise
         return pin, meta, position
 
+    def flush(self) -> None:
+        """Put all commits into the image, which is not synced.
+
+        Raises:
+            CheckpointNeeded: this process must make a checkpoint, or clear its memory, first.
+        """
+        run_locked(self.context, lambda: self._flush(strict=True), ())
+
     def _flush(self, *, strict: bool) -> None:
         """Flush if this process may write to LMDB; without room, the image stays as it is.
 

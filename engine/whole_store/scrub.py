@@ -4,7 +4,8 @@ Data that LMDB deletes remains in its file, in free pages and in the free space 
 and the nodes of used pages. LMDB has no way to overwrite it (decision record 9 has a trial). So the
 pages are cleared here, directly in the file:
 
-1. A transaction begins a clean journal file and raises the number of erasures in the control file.
+1. A flush: whoever changes a page reads what is removed from it into LMDB's memory. Then a
+   transaction begins a clean journal file and raises the number of erasures in the control file.
    Every process that sees the new number clears LMDB's memory before its next write
    (`page_memory.clear_memory`), so that old bytes are not written again.
 2. When the readers of the change feed have read that far, a checkpoint is made, and the old journal
@@ -120,6 +121,7 @@ class Mark:
 
         # No other caller recycles an old file of the journal until this is done.
         with checkpoints.exclusive():
+            environment.retrying(checkpoints.flush)
             self.others = not environment.write(begin, frees=True)
             self.newest = newest
             if self.others:

@@ -518,3 +518,20 @@ def test_retired_nodes_of_a_deleted_stream_are_searched_and_erased(open_store: O
     assert store.erase("k", *found) == len(found)
     assert store.find_remains("k", {"user": 1}) == []
     assert len(store.find_remains("k", {"user": 2})) == 6
+
+
+@pytest.mark.parametrize("case", range(4, 8))
+def test_no_later_commit_writes_what_the_flush_of_an_erasure_has_read(
+    open_store: Open, case: int
+) -> None:
+    """LMDB reads a page into its memory to change it, and uses that again for other pages."""
+    store = open_store(node_max_entries=1 + case % 3)
+    ids = [store.xadd("k" * 21, entry(n)) for n in range(7)]
+    if case > 5:
+        store.xtrim("k" * 21, maxlen=3, approximate=False)
+    checkpoint_now(store)
+    store.erase("k" * 21, *ids)
+    for n in range(5):
+        store.xadd(f"other{n}", harmless(n))
+        checkpoint_now(store)
+        assert grep(store.path) == []

@@ -643,5 +643,7 @@ def test_history_is_what_was_added_and_not_removed(tmp_path: Path, seed: int) ->
 def test_history_is_what_was_added_and_not_removed_for_long(tmp_path: Path) -> None:
     start = random.SystemRandom().randrange(1 << 30)
     for seed in range(start, start + 150):
-        Life(tmp_path / str(seed), seed).live(100)
-        shutil.rmtree(tmp_path / str(seed))
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        Life(folder, seed).live(100)
+        shutil.rmtree(folder)
