@@ -535,3 +535,48 @@ def test_no_later_commit_writes_what_the_flush_of_an_erasure_has_read(
         store.xadd(f"other{n}", harmless(n))
         checkpoint_now(store)
         assert grep(store.path) == []
+
+
+OTHER = """
+import sys
+sys.path[:] = path
+import streamkeep
+from inside import checkpoint_now
+with streamkeep.open(sys.argv[1]) as store:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        store.xadd(line, {"a": "b"})
+        checkpoint_now(store)
+        print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_no_later_commit_of_another_process_writes_it_either(
+    open_store: Open, between: bool
+) -> None:
+    """It flushes before the erasure clears the memories, or only afterwards."""
+    store = open_store(node_max_entries=1)
+    ids = [store.xadd("k" * 21, entry(n)) for n in range(7)]
+    checkpoint_now(store)
+    words = [sys.executable, "-c", f"path = {sys.path}\n{OTHER}", str(store.path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as other:
+        told, said = other.stdin, other.stdout
+        assert told is not None
+        assert said is not None
+        assert said.readline() == "ready\n"
+
+        def write(key: str) -> None:
+            print(key, file=told, flush=True)
+            assert said.readline() == "done\n"
+
+        if between:
+            failpoints.arm("erase:stored", lambda: write("between"))
+        store.erase("k" * 21, *ids)
+        for n in range(5):
+            write(f"theirs{n}")
+            store.xadd(f"ours{n}", harmless(n))
+            checkpoint_now(store)
+            assert grep(store.path) == []
+        told.close()
