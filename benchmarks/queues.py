@@ -102,20 +102,14 @@ def _huey(folder: Path) -> Calls:
     from huey.storage import SqliteStorage
 
     storage = SqliteStorage("huey", str(folder / "huey.db"), fsync=True)
-    return {
-        "put": lambda: storage.enqueue(_TEXT.encode()),
-        "get": storage.dequeue,
-    }
+    return {"put": lambda: storage.enqueue(_TEXT.encode()), "get": storage.dequeue}
 
 
 def _persist_queue(folder: Path) -> Calls:
     from persistqueue import SQLiteAckQueue
 
     queue = SQLiteAckQueue(str(folder / "persist"), auto_commit=True)
-    return {
-        "put": lambda: queue.put(_PAYLOAD),
-        "get": lambda: queue.ack(queue.get(block=False)),
-    }
+    return {"put": lambda: queue.put(_PAYLOAD), "get": lambda: queue.ack(queue.get(block=False))}
 
 
 def _litequeue(folder: Path) -> Calls:

@@ -28,15 +28,7 @@ from pathlib import Path
 import lmdb
 
 from patience import PATIENCE_S
-from specimens import (
-    CRASHED,
-    HUNG,
-    PAGE,
-    Specimen,
-    all_entries,
-    in_child,
-    shown,
-)
+from specimens import CRASHED, HUNG, PAGE, Specimen, all_entries, in_child, shown
 from streamkeep import recovery
 from streamkeep.format.core.keys import TABLES
 from streamkeep.recovery.fsck.findings import Severity

@@ -73,10 +73,7 @@ def write_file(
 ) -> SegmentRecord:
     """Write a segment below the archive folder of a store; return the row that it would have."""
     data = write(
-        nodes_of(entries, number=number),
-        stream_number=number,
-        file_number=file_number,
-        **options,
+        nodes_of(entries, number=number), stream_number=number, file_number=file_number, **options
     )
     path = segment_path(number, b"orders", entries[0][:2], entries[-1][:2], 1, file_number)
     (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -112,11 +112,7 @@ def open_new(folder: Folder) -> lmdb.Environment:
     for size in _MAPS:
         try:
             return lmdb.open(
-                str(folder.path),
-                map_size=size,
-                max_dbs=len(TABLES) + 1,
-                lock=False,
-                sync=False,
+                str(folder.path), map_size=size, max_dbs=len(TABLES) + 1, lock=False, sync=False
             )
         except lmdb.MemoryError as error:
             problem = error

@@ -47,10 +47,7 @@ class CheckpointSlot(NamedTuple):
 SLOT: Final = Layout.of(
     "checkpoint slot",
     CheckpointSlot,
-    before=(
-        Field("magic", "3s", '`"SKP"`'),
-        Field("format", "B", "1"),
-    ),
+    before=(Field("magic", "3s", '`"SKP"`'), Field("format", "B", "1")),
     after=(Field("checksum", "Q", "XXH3-64 of the fields above"),),
 )
 _CHECKED: Final = SLOT.size - 8

@@ -17,11 +17,7 @@ IDEMPOTENCE: Final = 1
 RETENTION: Final = 2  # `format/rows/retention.py`
 
 SECTION_HEAD: Final = Layout(
-    "section head",
-    (
-        Field("tag", "B", "kind of section"),
-        Field("size", "H", "bytes that follow"),
-    ),
+    "section head", (Field("tag", "B", "kind of section"), Field("size", "H", "bytes that follow"))
 )
 _HEAD: Final = SECTION_HEAD.struct
 

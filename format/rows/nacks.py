@@ -115,12 +115,7 @@ def order_time(order_key: bytes) -> int:
 
 
 def encode_nack(
-    ms: int,
-    seq: int,
-    consumer: int,
-    delivery_time: int,
-    delivery_count: int,
-    order_key: bytes,
+    ms: int, seq: int, consumer: int, delivery_time: int, delivery_count: int, order_key: bytes
 ) -> bytes:
     writer = BytesWriter()
     write_i64_be(writer, bits(ms))
@@ -135,11 +130,7 @@ def encode_nack(
 
 
 def encode_run(
-    ids: list[tuple[int, int]],
-    consumer: int,
-    delivery_time: int,
-    order_time: int,
-    first_order: int,
+    ids: list[tuple[int, int]], consumer: int, delivery_time: int, order_time: int, first_order: int
 ) -> bytes:
     """Return the NACKs of entries that one call delivers to a consumer for the first time."""
     writer = BytesWriter()

@@ -66,10 +66,7 @@ def _find(read_at: ReadAt, size: int, at: int, wanted: bytes) -> int | None:
 
 
 def _decompress(
-    read_at: ReadAt,
-    size: int,
-    at: int,
-    dictionaries: dict[int, zstandard.ZstdCompressionDict],
+    read_at: ReadAt, size: int, at: int, dictionaries: dict[int, zstandard.ZstdCompressionDict]
 ) -> tuple[bytes, int]:
     """Return the content of a frame up to the damage, and its size; 0 if it is damaged."""
     raw: list[bytes] = []
@@ -97,10 +94,7 @@ def _decompress(
 
 
 def _dictionary(
-    read_at: ReadAt,
-    size: int,
-    identifier: int,
-    known: dict[int, zstandard.ZstdCompressionDict],
+    read_at: ReadAt, size: int, identifier: int, known: dict[int, zstandard.ZstdCompressionDict]
 ) -> zstandard.ZstdCompressionDict | None:
     """Return the dictionary that a frame needs; None if it needs none.
 

@@ -153,9 +153,7 @@ def checksum_of(data: bytes) -> str:
     return digest64(data).hex()
 
 
-def parts_of(
-    segments: Sequence[RemoteSegment],
-) -> list[tuple[StreamId, StreamId, RemoteSegment]]:
+def parts_of(segments: Sequence[RemoteSegment]) -> list[tuple[StreamId, StreamId, RemoteSegment]]:
     """Return where a reader takes the entries of a stream from: ranges of IDs, which ascend.
 
     An archived segment is taken whole; a sealed one only outside of archived ones.

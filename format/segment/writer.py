@@ -113,14 +113,7 @@ class SegmentWriter:
             raise CorruptionError(where, f"the key is not above {parts.text_of(self._last)}")
         if data is not found.listpack or found.record or found.trimmed:
             envelope = encode_envelope(
-                found.number,
-                found.ms,
-                found.seq,
-                found.epoch,
-                found.commit_number,
-                b"",
-                data,
-                b"",
+                found.number, found.ms, found.seq, found.epoch, found.commit_number, b"", data, b""
             )
         out = b""
         if self._held and self._held_size + len(envelope) > self._block_bytes:

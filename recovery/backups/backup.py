@@ -137,10 +137,7 @@ def backup(
 
 
 def restore(
-    backup_path: str | Path,
-    target: str | Path,
-    *,
-    progress: Progress | None = None,
+    backup_path: str | Path, target: str | Path, *, progress: Progress | None = None
 ) -> BackupReport:
     """Put a copy of a backup, checked with fsck, where no store is.
 

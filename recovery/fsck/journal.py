@@ -12,12 +12,7 @@ from streamkeep.engine.journal.reader import Reader
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NODES, STREAMS, TABLES, check_key, node_key
 from streamkeep.format.journal import journal
-from streamkeep.format.node.envelope import (
-    ENVELOPE,
-    HEADER_SIZE,
-    decode_envelope,
-    encode_envelope,
-)
+from streamkeep.format.node.envelope import ENVELOPE, HEADER_SIZE, decode_envelope, encode_envelope
 from streamkeep.format.rows.records import decode_stream_record
 from streamkeep.recovery.fsck.rows import row_place
 from streamkeep.recovery.pages.raw_pages import key_of, record_only

@@ -173,12 +173,7 @@ class _TreeWalk:
         self.last_key: bytes | None = None
 
     def page(
-        self,
-        edge: Edge,
-        number: int,
-        depth: int,
-        low: bytes | None,
-        high: bytes | None,
+        self, edge: Edge, number: int, depth: int, low: bytes | None, high: bytes | None
     ) -> Iterator[Finding]:
         """Check a page and all pages below it; cut the edge to a damaged page.
 

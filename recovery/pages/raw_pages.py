@@ -214,10 +214,7 @@ def _inline_envelope(number: int, db_key: bytes, value: bytes) -> RawEnvelope | 
         envelope = decode_envelope(value, "page")
     except CorruptionError:
         return None
-    own_keys = (
-        pack_number(envelope.number),
-        node_key(envelope.number, envelope.ms, envelope.seq),
-    )
+    own_keys = (pack_number(envelope.number), node_key(envelope.number, envelope.ms, envelope.seq))
     return RawEnvelope(number, envelope, value, True) if db_key in own_keys else None
 
 

@@ -66,11 +66,7 @@ class StreamWriter:
     """
 
     def __init__(
-        self,
-        source: Source,
-        search: Search,
-        out: NewStore,
-        archive: ArchiveWriter,
+        self, source: Source, search: Search, out: NewStore, archive: ArchiveWriter
     ) -> None:
         self.source = source
         self.search = search

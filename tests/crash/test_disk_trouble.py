@@ -214,10 +214,7 @@ def test_a_failed_sync_stops_all_writing_until_recovery(path: Path, name: str) -
     with small_journal():
         store, relaxed = Store(path, sync="commit"), Store(path, sync="none")
         acknowledged = []
-        with (
-            failing(name, errno.EIO, at=4, times=1),
-            pytest.raises(streamkeep.RecoveryNeededError),
-        ):
+        with failing(name, errno.EIO, at=4, times=1), pytest.raises(streamkeep.RecoveryNeededError):
             for _ in range(300):
                 acknowledged.append(store.xadd("s", FIELDS))
         newest = [entry.id for entry in store.xrange("s")]  # reading goes on

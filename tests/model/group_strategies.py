@@ -316,10 +316,7 @@ class GroupSteps(Places):
                 st.builds(group_steps.XClaim, *where, **plain),
                 st.builds(group_steps.XClaim, *where, idle=past, **plain),
                 st.builds(
-                    group_steps.XClaim,
-                    *where,
-                    time=past.map(lambda ms: self.now_ms - ms),
-                    **plain,
+                    group_steps.XClaim, *where, time=past.map(lambda ms: self.now_ms - ms), **plain
                 ),
             )
 

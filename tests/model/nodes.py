@@ -150,13 +150,7 @@ class Stream:
         return gone
 
     def trim(
-        self,
-        *,
-        maxlen: int | None,
-        minid: Id,
-        approximate: bool,
-        limit: int,
-        policy: str,
+        self, *, maxlen: int | None, minid: Id, approximate: bool, limit: int, policy: str
     ) -> int:
         """Remove the oldest entries; return how many went.
 

@@ -127,10 +127,7 @@ class _Application:
     """Moto's S3, with manners to choose."""
 
     def __init__(self) -> None:
-        from moto.moto_server.werkzeug_app import (
-            DomainDispatcherApplication,
-            create_backend_app,
-        )
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 
         self._moto: Any = DomainDispatcherApplication(create_backend_app)
         self._mode = GOOD

@@ -234,12 +234,7 @@ def test_a_packed_environment_and_a_bucket(
         environment = {**os.environ, **server.environment, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment["PYSPARK_PYTHON"] = "./env/bin/python"
         lines = run_driver(
-            _IN_A_BUCKET,
-            cluster,
-            store.path,
-            copy.path,
-            environment=environment,
-            folder=tmp_path,
+            _IN_A_BUCKET, cluster, store.path, copy.path, environment=environment, folder=tmp_path
         )
     assert lines[:6] == [
         f"lake {_ENTRIES}",

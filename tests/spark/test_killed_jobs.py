@@ -304,10 +304,7 @@ def test_of_two_jobs_at_once_one_wins_and_the_other_says_so(
     case: Callable[[str], Case], job: str, other: str
 ) -> None:
     one = case(job)
-    known: dict[str, dict[str, Any]] = {
-        "erase": {"ids": ERASED},
-        "compact": {"retention_hours": 1},
-    }
+    known: dict[str, dict[str, Any]] = {"erase": {"ids": ERASED}, "compact": {"retention_hours": 1}}
     plans = [
         replace(one.plan, result=f"{one.plan.result}.{at}", job=name, options=given)
         for at, (name, given) in enumerate(

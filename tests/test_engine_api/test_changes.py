@@ -20,14 +20,7 @@ import pytest
 import streamkeep
 from conftest import assert_sound
 from crash.losses import small_journal
-from inside import (
-    checkpoint_now,
-    context_of,
-    environment_of,
-    flush_now,
-    journal_of,
-    wait_table_of,
-)
+from inside import checkpoint_now, context_of, environment_of, flush_now, journal_of, wait_table_of
 from patience import thread_of, wait_until
 from replayed import Mutator, Replayed, state_of
 from stores import Open

@@ -197,10 +197,7 @@ def test_a_segment_goes_between_nodes_and_not_into_one(store: Store, tmp_path: P
     store.xadd("orders", {"a": 1}, "4000-0")
     write_file(tmp_path / "between", some(60, 2000))
     list(store.adopt_segments(tmp_path / "between"))
-    for ms, problem in (
-        (3100, "overlaps with the live entries"),
-        (4001, "newest live"),
-    ):
+    for ms, problem in ((3100, "overlaps with the live entries"), (4001, "newest live")):
         write_file(tmp_path / str(ms), some(60, ms))
         with pytest.raises(errors.CommandError, match=problem):
             list(store.adopt_segments(tmp_path / str(ms)))

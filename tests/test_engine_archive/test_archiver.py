@@ -15,9 +15,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import clean
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.errors import (
-    StoreFullError,
-)
+from streamkeep.format.core.errors import StoreFullError
 from streamkeep.format.core.keys import RETIRED
 from streamkeep.format.segment.segment import SUFFIX
 

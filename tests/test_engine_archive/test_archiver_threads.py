@@ -122,9 +122,7 @@ def test_a_thread_cannot_close_the_store_while_it_archives(
     assert shown(store) == ids
 
 
-def test_a_row_that_changes_meanwhile_is_written_again(
-    archived: tuple[Store, list[bytes]],
-) -> None:
+def test_a_row_that_changes_meanwhile_is_written_again(archived: tuple[Store, list[bytes]]) -> None:
     store, ids = archived
 
     def change() -> None:

@@ -242,10 +242,7 @@ def test_a_restore_that_was_complete_changes_nothing(store: Store, archived: lis
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            "deleted",
-            r"entry 1003-0 is missing there; next: delete the stream, or restore",
-        ),
+        ("deleted", r"entry 1003-0 is missing there; next: delete the stream, or restore"),
         ("other", r"entry 1003-0 has other fields there"),
         ("between", r"there is an entry 1003-5, which is not one of them"),
         ("after", r"there is an entry 1003-5, which is not one of them"),

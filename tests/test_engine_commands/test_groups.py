@@ -282,9 +282,7 @@ def test_no_consumer_comes_to_be_where_the_size_was_used_up_before(
     assert consumers(filled, "b") == 1
 
 
-def test_a_stream_whose_head_uses_up_the_size_is_there_without_entries(
-    filled: Store[Any],
-) -> None:
+def test_a_stream_whose_head_uses_up_the_size_is_there_without_entries(filled: Store[Any]) -> None:
     assert read(filled, {"a": ">", "b": ">"}, 78, 2) == {"a": 2, "b": 0}
     filled.xgroup_setid("a", "g", 0)
     assert read(filled, {"a": ">", "b": ">"}, 89, 2) == {"a": 2, "b": 1}

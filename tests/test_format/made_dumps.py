@@ -6,10 +6,7 @@ import io
 from collections.abc import Callable
 
 from streamkeep.format.redis.rdb_values import crc64, put_string
-from streamkeep.format.redis.stream_parts import (
-    Messages,
-    Part,
-)
+from streamkeep.format.redis.stream_parts import Messages, Part
 
 # DUMP of Redis 8.6.3: two live entries and a tombstone, a group with one pending entry.
 REDIS_8_6 = bytes.fromhex(

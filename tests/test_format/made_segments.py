@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from segments import TOP, UUID, opened
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
-from streamkeep.format.segment.index import (
-    Block,
-    Index,
-    Trailer,
-    number_of,
-    seek_table,
-)
+from streamkeep.format.segment.index import Block, Index, Trailer, number_of, seek_table
 
 NUMBER = 7
 

@@ -100,10 +100,7 @@ def test_strings_around_each_length_boundary(size: int) -> None:
     assert listpack_check.decode(data) == elements
 
 
-BOTH_GENERATIONS = [
-    (16378, "00ffff", "7fff"),
-    (2097146, "00ffffff", "7fffff"),
-]
+BOTH_GENERATIONS = [(16378, "00ffff", "7fff"), (2097146, "00ffffff", "7fffff")]
 
 
 @pytest.mark.parametrize(("size", "older", "newer"), BOTH_GENERATIONS)

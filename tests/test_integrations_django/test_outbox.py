@@ -120,8 +120,7 @@ def test_a_task_that_cannot_be_put_is_refused_where_it_is_enqueued(
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"queue": "mail:high"}, {"run_after": "soon"}, {"headers": {"a": 1}}, {"task": None}],
+    "change", [{"queue": "mail:high"}, {"run_after": "soon"}, {"headers": {"a": 1}}, {"task": None}]
 )
 def test_a_row_that_cannot_be_put_ends_the_forwarder_and_is_named(
     outbox_backend: Any, change: dict[str, Any]

@@ -191,10 +191,7 @@ def test_a_death_that_was_counted_is_forgotten_though_no_job_was_found(
 
 def test_only_the_poison_of_a_batch_becomes_a_dead_letter(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with (
-        Queue(path, sync="none", max_deaths=3) as queue,
-        forking(job_workers.__name__) as server,
-    ):
+    with Queue(path, sync="none", max_deaths=3) as queue, forking(job_workers.__name__) as server:
         queue.put_many(["first", "poison", "last"])
         for _ in range(3):
             worker = server.fork(Worker(str(path), str(tmp_path / "note"), "batch"))

@@ -22,10 +22,7 @@ PRINTS = {
     "fan_out": ["mail about 7", "reserved for 7"],
     "exactly_once": ["the 3", "and 2"],
     "mail_retries": ["ann: attempt 2", "bob: attempt 2", "builtins.ValueError is not retried"],
-    "thumbnails": [
-        "[[4, 3], [4, 3], [4, 3]]",
-        "['small-0.pgm', 'small-1.pgm', 'small-2.pgm']",
-    ],
+    "thumbnails": ["[[4, 3], [4, 3], [4, 3]]", "['small-0.pgm', 'small-1.pgm', 'small-2.pgm']"],
     "nightly": ["report 0 3 * * * Europe/Berlin", "made"],
     "web_outbox": ["2 forwarded", "2 shipped"],
 }

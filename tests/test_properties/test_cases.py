@@ -11,10 +11,7 @@ from model import ModelStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import (
-    CommandError,
-    InvalidIdError,
-)
+from streamkeep.format.core.errors import CommandError, InvalidIdError
 from test_properties.test_stream import stored_nodes
 
 pytestmark = pytest.mark.both_modes

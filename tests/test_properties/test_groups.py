@@ -18,14 +18,7 @@ from hypothesis.stateful import initialize, invariant, rule, run_state_machine_a
 from hypothesis.strategies import SearchStrategy
 
 from model import ZERO, ModelStore
-from model.group_steps import (
-    XAck,
-    XGroupCreate,
-    XInfoConsumers,
-    XInfoGroups,
-    XPending,
-    XReadGroup,
-)
+from model.group_steps import XAck, XGroupCreate, XInfoConsumers, XInfoGroups, XPending, XReadGroup
 from model.group_strategies import CONSUMERS, GroupSteps
 from model.profile import configured
 from model.steps import Step, XAdd, XInfoFull

@@ -24,17 +24,7 @@ from hypothesis.strategies import SearchStrategy
 from inside import begin_read
 from model import ModelError, ModelStore, NewId, Pairs, id_text
 from model.profile import configured
-from model.steps import (
-    Failed,
-    Step,
-    Trim,
-    XAdd,
-    XDel,
-    XInfoStream,
-    XRange,
-    XTrim,
-    attempt,
-)
+from model.steps import Failed, Step, Trim, XAdd, XDel, XInfoStream, XRange, XTrim, attempt
 from model.strategies import KEYS, PAIRS, SMALL, Steps, bounds, mostly, new_ids, some_ids
 from model.values import ZERO
 from stores import SYNC_MODES

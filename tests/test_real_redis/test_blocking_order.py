@@ -149,9 +149,7 @@ SCENARIOS = {
         ["XADD t 1-1", "XADD s 1-1"],
     ),
     "a group that is set ahead": Scenario(
-        ["CREATE s g $"],
-        [G("a", NEW), G("b", NEW)],
-        ["SETID s g 5-0", "XADD s 4-0", "XADD s 6-0"],
+        ["CREATE s g $"], [G("a", NEW), G("b", NEW)], ["SETID s g 5-0", "XADD s 4-0", "XADD s 6-0"]
     ),
     "SETID back does not wake": Scenario(
         ["XADD s 1-1", "CREATE s g $"], [G("a", NEW)], ["SETID s g 0"]
@@ -173,9 +171,7 @@ SCENARIOS = {
         ["XADD s 5-0"], [Read({"s": "$"})], ["DEL s", "XADD s 3-0", "XADD s 6-0"]
     ),
     "a stream is renamed to the key": Scenario(
-        ["XADD t 7-0", "CREATE t g 0"],
-        [Read({"s": "0"}), Read({"s": "9"})],
-        ["RENAME t s"],
+        ["XADD t 7-0", "CREATE t g 0"], [Read({"s": "0"}), Read({"s": "9"})], ["RENAME t s"]
     ),
     "a stream is renamed to the key and brings the group": Scenario(
         ["CREATE s g $", "XADD t 7-0", "CREATE t g 0"], [G("a", NEW)], ["RENAME t s"]

@@ -127,10 +127,7 @@ CALLS: dict[str, tuple[Sequence[Any], Call]] = {
     "xreadgroup streams": (({}, None, "s", 5), lambda r, v: r.xreadgroup(*READER, v)),
     "xreadgroup group": (NAMES, lambda r, v: r.xreadgroup(v, "c", {"s": ">"})),
     "xgroup_create id": (IDS, lambda r, v: r.xgroup_create("s", "h", v)),
-    "xgroup_create entries_read": (
-        NUMBERS,
-        lambda r, v: r.xgroup_create("s", "h", entries_read=v),
-    ),
+    "xgroup_create entries_read": (NUMBERS, lambda r, v: r.xgroup_create("s", "h", entries_read=v)),
     "xgroup_create mkstream": (FLAGS, lambda r, v: r.xgroup_create("new", "h", mkstream=v)),
     "xgroup_setid id": (IDS, lambda r, v: r.xgroup_setid(*GROUP, v)),
     "xgroup_setid entries_read": (
@@ -166,10 +163,7 @@ CALLS: dict[str, tuple[Sequence[Any], Call]] = {
     "xclaim justid": (FLAGS, lambda r, v: r.xclaim(*GROUP, "d", 0, ["5-0"], justid=v)),
     "xautoclaim idle": (NUMBERS, lambda r, v: done(r.xautoclaim(*GROUP, "d", v))),
     "xautoclaim start": (IDS, lambda r, v: r.xautoclaim(*GROUP, "d", 0, v)),
-    "xautoclaim count": (
-        NOT_DROPPED,
-        lambda r, v: r.xautoclaim(*GROUP, "d", 0, count=v),
-    ),
+    "xautoclaim count": (NOT_DROPPED, lambda r, v: r.xautoclaim(*GROUP, "d", 0, count=v)),
     "xautoclaim justid": (FLAGS, lambda r, v: r.xautoclaim(*GROUP, "d", 0, justid=v)),
     "xinfo_stream": (NAMES, lambda r, v: r.xinfo_stream(v)["length"]),
     "xinfo_groups": (NAMES, lambda r, v: r.xinfo_groups(v)),

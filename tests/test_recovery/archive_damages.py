@@ -203,7 +203,7 @@ CASES: Final[dict[str, Recipe]] = {
     "SK308-sequence": rows(same_sequence),
     "SK309-same-file": rows(same_file),
     "SK309-never-was": rows(
-        lambda raw: raw.put(keys.ERASURES, keys.node_key(9, 1, 1), encode_erasure(5)),
+        lambda raw: raw.put(keys.ERASURES, keys.node_key(9, 1, 1), encode_erasure(5))
     ),
     "SK310-erased": rows(erased),
     "SK311-no-row": file(0, lambda path: shutil.copy(path, path.with_name("copy.seg"))),

@@ -239,10 +239,7 @@ def test_calls_that_survive_the_machine(
     store, target = open_store(sync="none"), tmp_path / "target"
     with pytest.raises(StoreError, match="nothing ships"):
         store.using("shipped").xadd("s", {"n": "0"})
-    with (
-        pytest.raises(StoreError, match="nothing ships"),
-        store.transaction(sync="shipped") as txn,
-    ):
+    with pytest.raises(StoreError, match="nothing ships"), store.transaction(sync="shipped") as txn:
         txn.xadd("s", {"n": "0"})
     assert not store.exists("s")
     running = Shipper(store, target, every="50ms")

@@ -17,14 +17,7 @@ from cli_runner import start
 from patience import PATIENCE_S
 from real_redis.server import RealRedis, running_redis
 from streamkeep.format.redis.resp import encode_command
-from test_replication.test_follow import (
-    AT_ONCE,
-    check_same,
-    command,
-    following_of,
-    history,
-    source,
-)
+from test_replication.test_follow import AT_ONCE, check_same, command, following_of, history, source
 from tiers import daily_or_all
 
 pytestmark = pytest.mark.redis

@@ -23,14 +23,7 @@ from streamkeep.engine.api.views import Sync
 from streamkeep.format.redis.rdb import RdbWriter
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.format.redis.stream_dump import TARGETS
-from streamkeep.replication import (
-    Follower,
-    FollowError,
-    LinkLost,
-    RefusedError,
-    following,
-    link,
-)
+from streamkeep.replication import Follower, FollowError, LinkLost, RefusedError, following, link
 from streamkeep.replication import spool as spooling
 from streamkeep.replication.commands import Following
 from streamkeep.replication.link import Link

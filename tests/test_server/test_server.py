@@ -88,10 +88,7 @@ def test_a_client_that_waits_at_its_end_has_gone(running: Running, connect: Conn
     assert not running.ask(lambda server: server.blocked.blocked)
 
 
-@pytest.mark.skipif(
-    not str(turn.__file__).endswith(".py"),
-    reason="the modules are compiled",
-)
+@pytest.mark.skipif(not str(turn.__file__).endswith(".py"), reason="the modules are compiled")
 def test_commands_run_apart_if_their_transaction_fails(
     running: Running, connect: Connect, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -275,9 +275,7 @@ def test_the_rights_of_each_user_are_the_same(
     assert asyncio.run(walk()) == []
 
 
-def test_a_user_who_may_do_nothing_gets_nothing(
-    both: tuple[App, Callable[[int], Peer]],
-) -> None:
+def test_a_user_who_may_do_nothing_gets_nothing(both: tuple[App, Callable[[int], Peer]]) -> None:
     """So each route asks for a right."""
     app, _ = both
     number = USERS.index(" +@all")

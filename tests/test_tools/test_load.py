@@ -196,12 +196,7 @@ TIMED = "n,at\n1,{}\n"
         ("a.csv", "a,b,b\n1,2,3\n", "--time at", "line 1: no column 'at'; there are a, b, b"),
         ("a.csv", "a,b,b\n1,2,3\n", "--id b", "2 columns are called 'b'"),
         ("a.csv", "n\n1\n", "--sort", "line 2: sorting needs a time or an ID"),
-        (
-            "a.jsonl",
-            '{"a":"b"}\n' + entry('"5-5"'),
-            "",
-            "line 2: ERR",
-        ),
+        ("a.jsonl", '{"a":"b"}\n' + entry('"5-5"'), "", "line 2: ERR"),
     ],
 )
 def test_what_cannot_be_taken_is_named_and_nothing_is_stored(

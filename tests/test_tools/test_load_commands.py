@@ -266,11 +266,7 @@ def test_commands_rebuild_what_commands_can() -> None:
     assert "dropped: time of a consumer (2 times)" in result.stderr
     result = run("load", "copy", "out.resp")
     assert "commands, " in result.stderr
-    assert differences("s", "copy") == [
-        "consumer \\xfe",
-        "consumer c1",
-        "pending 4-0",
-    ]
+    assert differences("s", "copy") == ["consumer \\xfe", "consumer c1", "pending 4-0"]
     run("dump", "s", "--format", "resp", "--output", "old.resp", "--redis", "7.0")
     run("load", "old", "old.resp")
     with streamkeep.open("old", readonly=True) as store:

@@ -376,10 +376,7 @@ def adopt(
         output.progress("adopting", "bytes") as advance,
     ):
         for one in store.adopt_segments(
-            *paths,
-            key=key,
-            progress=advance,
-            max_block_bytes=max_block_bytes,
+            *paths, key=key, progress=advance, max_block_bytes=max_block_bytes
         ):
             record = one.record
             if record is None:
@@ -531,11 +528,7 @@ def restore(
         advance = stack.enter_context(output.progress("restoring", "entries"))
         try:
             report = target.restore_archive(
-                key,
-                source,
-                from_store=origin,
-                progress=advance,
-                **vars(chosen),
+                key, source, from_store=origin, progress=advance, **vars(chosen)
             )
         except IdTooSmallError as error:
             there = shlex.quote(str(into or store_path))

@@ -169,13 +169,7 @@ def add(
     pairs = list(zip(fields[0::2], fields[1::2], strict=True))
     with open_store(store_path, create=not nomkstream) as store:
         new_id = store.xadd(
-            key,
-            pairs,
-            id=entry_id,
-            nomkstream=nomkstream,
-            idmp=idmp,
-            idmpauto=idmpauto,
-            **options,
+            key, pairs, id=entry_id, nomkstream=nomkstream, idmp=idmp, idmpauto=idmpauto, **options
         )
         if common.as_json():
             added = None if new_id is None else new_id.decode()

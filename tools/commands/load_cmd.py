@@ -137,10 +137,7 @@ def load(
     name = "standard input" if file == STDIN else file
     source = sys.stdin.buffer if file == STDIN else file
     try:
-        with (
-            output.progress(os.path.basename(name), "bytes") as advance,
-            arguments.as_of_library(),
-        ):
+        with output.progress(os.path.basename(name), "bytes") as advance, arguments.as_of_library():
             report = load_file(
                 store_path,
                 source,

@@ -6,14 +6,7 @@ from typing import Any
 
 from streamkeep.commands.entries import counted_ids
 from streamkeep.commands.replies import NIL_ARRAY, OK, Status
-from streamkeep.commands.words import (
-    integer,
-    option,
-    options,
-    syntax,
-    text_of,
-    wrong_subcommand,
-)
+from streamkeep.commands.words import integer, option, options, syntax, text_of, wrong_subcommand
 from streamkeep.engine.commands import xack, xclaim, xgroup, xinfo, xpending
 from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.engine.commands.xgroup import HELP

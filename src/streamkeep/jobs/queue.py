@@ -434,10 +434,7 @@ class Queue(Declaring):
         return bool(ended)
 
     def set_limits(
-        self,
-        *,
-        max_length: int | None = None,
-        concurrency: int | None = None,
+        self, *, max_length: int | None = None, concurrency: int | None = None
     ) -> Settings:
         """Set limits of the queue, in the store, for all its programs; return all settings.
 

@@ -229,10 +229,7 @@ async def serve(store: Store[bytes], options: Options) -> None:
 
 
 async def start_http(
-    store: Store[bytes],
-    options: Options,
-    tls: ssl.SSLContext | None,
-    server: Server | None = None,
+    store: Store[bytes], options: Options, tls: ssl.SSLContext | None, server: Server | None = None
 ) -> tuple[HttpServer, str]:
     """Serve HTTP and the page at `options.http`; return the server, and where it is."""
     assert options.http is not None

@@ -191,17 +191,11 @@ CONTROLS: Final = {
     ),
     # The job stays with a worker that cannot end it any more.
     "an end of a job that is not undone with the transaction around it": Control(
-        "jobs/job.py",
-        "            if not txn.committed:",
-        "            if False:",
-        ("kills",),
+        "jobs/job.py", "            if not txn.committed:", "            if False:", ("kills",)
     ),
     # A job is a dead letter though no attempt of it has failed.
     "a death of a worker that is a failed attempt": Control(
-        "jobs/taking.py",
-        "past._replace(lost=past.lost + 1)",
-        "past",
-        ("kills",),
+        "jobs/taking.py", "past._replace(lost=past.lost + 1)", "past", ("kills",)
     ),
     # Recovery goes back to the checkpoint and replays what it can read, whatever it loses.
     "a recovery that throws data away": Control(

@@ -323,11 +323,7 @@ def _head_application(store: str) -> str:
 
 
 def _copy(
-    spark: SparkSession,
-    table: Lake,
-    stores: list[Work],
-    report: Report,
-    progress: Progress | None,
+    spark: SparkSession, table: Lake, stores: list[Work], report: Report, progress: Progress | None
 ) -> list[Work]:
     """Copy and commit what is new; return the stores that another job committed first."""
     groups = [group for store in stores for group in store.groups]

@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from streamkeep.engine.remote.object_store import (
-    ObjectStore,
-    folder_of,
-    normal_uri,
-    open_objects,
-)
+from streamkeep.engine.remote.object_store import ObjectStore, folder_of, normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.pipeline.source.stores import DATA_FILE, reading

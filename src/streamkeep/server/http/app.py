@@ -83,11 +83,7 @@ def create_app(
     state = State(store, write=write, heartbeat_s=heartbeat_s, stall_s=stall_s)
     state.checker = health.Checker(state.store)
     router = Router(
-        [
-            Route("/", _to_page),
-            Mount("/page", _STATIC),
-            Route("/openapi.json", _description),
-        ],
+        [Route("/", _to_page), Mount("/page", _STATIC), Route("/openapi.json", _description)],
         redirect_slashes=False,
         default=partial(serve, state),
     )

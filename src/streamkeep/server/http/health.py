@@ -20,13 +20,7 @@ from streamkeep.metrics.prometheus import CONTENT_TYPE, Metric, metrics_of, text
 from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.recovery.fsck.findings import CATALOGUE, Progress, Severity
 from streamkeep.recovery.fsck.store import check
-from streamkeep.server.http.overview import (
-    keys_of,
-    now_ms,
-    sees_queue,
-    stuck_in_queue,
-    troubles,
-)
+from streamkeep.server.http.overview import keys_of, now_ms, sees_queue, stuck_in_queue, troubles
 from streamkeep.server.http.routes import Call, Found, route
 
 _SHOWN: Final = (

@@ -11,14 +11,7 @@ from streamkeep.commands import command_table
 from streamkeep.commands.help_lines import SUMMARIES
 from streamkeep.commands.replies import OK, Status
 from streamkeep.commands.strings import is_known, load_script
-from streamkeep.commands.words import (
-    integer,
-    option,
-    options,
-    syntax,
-    text_of,
-    wrong_subcommand,
-)
+from streamkeep.commands.words import integer, option, options, syntax, text_of, wrong_subcommand
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError

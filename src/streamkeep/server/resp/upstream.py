@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.commands.words import integer
 from streamkeep.format.core.errors import ArgumentError, CommandError, StreamkeepError
 from streamkeep.format.quoting import shown
-from streamkeep.replication import (
-    Follower,
-    FollowingRow,
-    RefusedError,
-    attach,
-    detach,
-    following,
-)
+from streamkeep.replication import Follower, FollowingRow, RefusedError, attach, detach, following
 from streamkeep.replication.address import parse_address
 from streamkeep.server.resp.encoder import error_text
 

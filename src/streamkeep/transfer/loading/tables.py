@@ -196,10 +196,7 @@ def parse_full_id(text: str) -> tuple[int, int]:
 
 
 def read_csv(
-    stream: io.BufferedReader[Any],
-    kind: LoadFormat,
-    max_line: int,
-    columns: Columns | None = None,
+    stream: io.BufferedReader[Any], kind: LoadFormat, max_line: int, columns: Columns | None = None
 ) -> Iterator[Row]:
     """Yield the rows of a file of text.
 
