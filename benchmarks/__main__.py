@@ -1,4 +1,7 @@
-"""Run the benchmarks: `python -m benchmarks [--quick] [NAME ...]`."""
+"""Run the benchmarks: `python -m benchmarks [--quick] [NAME ...]`.
+
+Each figure is appended to build/figures.jsonl, so that several runs can be compared.
+"""
 
 from __future__ import annotations
 
