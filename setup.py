@@ -116,7 +116,6 @@ HOT = [
     "src/streamkeep/engine/journal/journal.py",
     "src/streamkeep/engine/journal/syncs.py",
     "src/streamkeep/engine/journal/write_lock.py",
-    "src/streamkeep/engine/system/shared_word.py",
     "src/streamkeep/engine/notify/wait_table.py",
     "src/streamkeep/engine/store/group_commit.py",
     "src/streamkeep/engine/txn/begin.py",

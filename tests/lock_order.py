@@ -78,11 +78,8 @@ ORDER: Final = (
         "the memtable, the log position, and which image they belong to",
     ),
     Lock(
-        "sync",
-        "engine/journal/syncs.py: Syncs._lock",
-        "one thread of a process syncs the journal or waits for the sync leader",
+        "sync", "engine/journal/syncs.py: Syncs._lock", "one thread of a process syncs the journal"
     ),
-    Lock("sync file", "journal/sync", "one sync leader among processes", file=True),
     Lock(
         "registry",
         "engine/store/registry.py: Registry.lock",

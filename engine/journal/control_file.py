@@ -2,9 +2,8 @@
 
     0     number of the journal file to which the last record was written; 0: none is in use
     8     the newest commit: its record is published
-    16    when a sync ended last, in ns of CLOCK_MONOTONIC; who waits for one sleeps on it
     24    commit number up to which the journal is on disk
-    32    number of the file that holds this commit
+    32    where this commit ends: number of the file << 32 | offset
     40    1 after a failed sync: no process may write until the store has been recovered
     48    number of erasures; a process that sees a new number clears its memory (`scrub`)
     56    number of journal files that were begun: a name may belong to another file since
@@ -46,7 +45,6 @@ from streamkeep.engine.system import boot_id, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
-from streamkeep.engine.system.shared_word import SharedWord
 from streamkeep.format.core.errors import StoreError, StoreLockedError
 from streamkeep.format.journal.checkpoint import NO_BOOT
 from streamkeep.format.journal.position import LogPosition
@@ -62,9 +60,8 @@ _MOST_INODE: Final = (1 << 63) - 1
 # Offsets in words of 8 bytes:
 _FILE: Final = 0
 _NEWEST: Final = 1
-_SYNC_ENDED: Final = 2
 _DURABLE: Final = 3
-_DURABLE_FILE: Final = 4
+_DURABLE_PLACE: Final = 4
 _POISON: Final = 5
 _ERASURES: Final = 6
 _BEGUN: Final = 7
@@ -77,6 +74,12 @@ _NAMED: Final = 13
 JOURNAL_SYNC: Final = 16
 CHECKPOINT_SYNC: Final = 18
 _WAITING: Final = 20
+_OFFSET_BITS: Final = 32  # of a place in the journal
+_MOST_OFFSET: Final = (1 << _OFFSET_BITS) - 1
+
+
+def _place(file_number: int, offset: int) -> int:
+    return file_number << _OFFSET_BITS | min(offset, _MOST_OFFSET)
 
 
 class ControlFile:
@@ -94,7 +97,6 @@ class ControlFile:
         """
         self._path = str(folder.path / name)
         self._poisoned = False  # by this process
-        self._sleepers: SharedWord | None = None  # of all processes, that wait for a sync
         self.handle = folder.open(name, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.handle, fcntl.LOCK_EX)
         try:
@@ -150,8 +152,6 @@ class ControlFile:
         """
         handle, self.handle = self.handle, -1
         if handle >= 0:
-            if self._sleepers is not None:
-                self._sleepers.close()
             mapped, self._words = self._words, memoryview(bytes(self._map)).cast("q")
             mapped.release()
             self._file.close()
@@ -169,7 +169,7 @@ class ControlFile:
         if position.file_number:
             self.count_begun()  # by a process that may have died before its name was on disk
             self.set_file(position.file_number)
-            self._try_word(_DURABLE_FILE, position.file_number)
+            self._try_word(_DURABLE_PLACE, _place(position.file_number, position.offset))
 
     def file_number(self) -> int:
         return self._words[_FILE]
@@ -229,18 +229,6 @@ class ControlFile:
         except OSError:
             pass
 
-    def to_sync(self, commit_number: int) -> tuple[int, int] | None:
-        """Return (file number, commit number) of the newest commit that is known to be made.
-
-        The caller does not hold the write lock, so writers may change the file at the same time.
-
-        Args:
-            commit_number: a commit that was made; the result is this one or a later one.
-        """
-        made = max(commit_number, self.newest())
-        number = self._words[_FILE]  # after the commits: no file of theirs is higher
-        return (number, made) if number else None
-
     def slice_end(self) -> int:
         """Return when the slice of the process that has the write lock ends; see `WriteLock`."""
         return self._words[_SLICE_END]
@@ -268,18 +256,22 @@ class ControlFile:
     def durable(self) -> int:
         return self._words[_DURABLE]
 
-    def durable_file(self) -> int:
-        return self._words[_DURABLE_FILE]
+    def durable_place(self) -> tuple[int, int]:
+        """Return file and offset up to which the journal is on disk."""
+        place = self._words[_DURABLE_PLACE]
+        return place >> _OFFSET_BITS, place & _MOST_OFFSET
 
-    def set_durable(self, file_number: int, commit_number: int) -> None:
+    def set_durable(self, file_number: int, offset: int, commit_number: int) -> None:
         """Publish the durable commit, after a sync or a checkpoint; do nothing if a later one is.
 
-        Each of the two numbers is true by itself, so two processes may do so at the same time.
+        Each of the two words is true by itself, so two processes may do so at the same time.
+
+        Args:
+            offset: where the commit ends in its file; a lower one if that is not known.
         """
         if self._words[_DURABLE] > commit_number:
             return
-        if self._words[_DURABLE_FILE] != file_number:
-            self._try_word(_DURABLE_FILE, file_number)
+        self._try_word(_DURABLE_PLACE, _place(file_number, offset))
         self._try_word(_DURABLE, commit_number)  # without room, a sync covers these commits again
 
     def begin_sync(self, kind: int) -> int:
@@ -296,32 +288,9 @@ class ControlFile:
         """Note that a sync has ended well."""
         self._try_word(kind + 1, mark)
 
-    def newest_sync(self, kind: int) -> int:
-        """Return the mark of the sync that was begun last."""
-        return self._words[kind]
-
     def is_syncing(self, kind: int) -> bool:
         """Return whether a process is syncing, or was stopped or ended before it was done."""
         return self._words[kind] != self._words[kind + 1]
-
-    def sync_ended(self) -> int:
-        """Return what changes whenever a sync has ended, and its leader has gone."""
-        return self._words[_SYNC_ENDED]
-
-    def end_sync(self) -> None:
-        """Wake the first that waits for the end of a sync; its leader has gone."""
-        self._try_word(_SYNC_ENDED, time.monotonic_ns())  # without room, they wake by themselves
-        if self.is_shared():
-            self._futex().wake()
-
-    def await_sync(self, ended: int, limit_s: float) -> None:
-        """Sleep until a sync ends, or the limit, unless `sync_ended` returns a new number."""
-        self._futex().sleep(ended, limit_s)
-
-    def _futex(self) -> SharedWord:
-        if self._sleepers is None:
-            self._sleepers = SharedWord(self.handle, _SYNC_ENDED)
-        return self._sleepers
 
     def openings(self) -> int:
         """Return how often the file is open; it may be too high after a process was killed."""

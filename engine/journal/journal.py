@@ -24,9 +24,8 @@ from typing import Final
 from streamkeep.engine.journal import reader
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
 from streamkeep.engine.journal.slots import is_slot_name, read_slots
-from streamkeep.engine.journal.syncs import LOCK_FILE, Syncs, sync_failed
-from streamkeep.engine.journal.write_lock import LOCK_FILE as WRITE_FILE
-from streamkeep.engine.journal.write_lock import TURN_FILE
+from streamkeep.engine.journal.syncs import Syncs, sync_failed
+from streamkeep.engine.journal.write_lock import LOCK_FILE, TURN_FILE
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
@@ -50,7 +49,7 @@ log = logging.getLogger("streamkeep")
 
 def is_journal_name(name: str) -> bool:
     return (
-        name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE, WRITE_FILE, TURN_FILE)
+        name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE, TURN_FILE)
         or name.startswith(f"{NEW_RECYCLED}.")
         or reader.is_file_name(name)
         or is_slot_name(name)
@@ -65,10 +64,10 @@ class Journal:
         self.store_uuid = store_uuid
         self.epoch = epoch
         self.control = control
-        self.syncs = Syncs(folder, control)
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
         self.log = reader.Reader(folder, self)  # where the next record goes
+        self.syncs = Syncs(folder, control, self.log)
         self._file: SharedFile | None = None  # the file that is written
         self._handle = -1  # of that file
         self._opened = -1  # its number
@@ -241,7 +240,7 @@ class Journal:
                     start = log.start_of(name)
                     if start is None or start.commit_number != log.commit_number:
                         number = max(number, reader.named_number(name) + 1)
-                control.set_durable(number, control.durable())
+                control.set_durable(number, 0, control.durable())
             salt = int.from_bytes(os.urandom(8), "big")
             header = layout.FileHeader(
                 self.epoch, number, log.commit_number + 1, salt, self.store_uuid
@@ -332,7 +331,9 @@ class Journal:
         Args:
             wipe: overwrite and remove these files, recycle none of them, and hold none for a copy.
         """
-        self.syncs.note_checkpoint(position.file_number, position.commit_number)
+        self.control.set_durable(
+            position.file_number, position.offset, position.commit_number
+        )  # it is in the data file
         held = _NONE if wipe else self._held()
         # By name: a file that is just being begun may still have the header of its former use.
         for name in reader.journal_names(self.folder):

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from streamkeep.engine.journal.syncs import LOCK_FILE
+from streamkeep.engine.journal.write_lock import TURN_FILE
 from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
@@ -135,12 +135,12 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 def hold_slot(folder: Folder, target: str) -> SlotLock | None:
     """Lock what ships the store to a target, or follows that.
 
-    It is a byte of the file of the journal's syncs: the file of the slot is replaced all the time.
+    It is a byte of a file that stays: the file of the slot is replaced all the time.
 
     Returns:
         None if another process or thread has it.
     """
-    held = SlotLock(handle := folder.open(LOCK_FILE, os.O_RDWR))
+    held = SlotLock(handle := folder.open(TURN_FILE, os.O_RDWR))
     try:
         lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _place(target), 1, 0)
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
@@ -154,7 +154,7 @@ def hold_slot(folder: Folder, target: str) -> SlotLock | None:
 
 def is_held(folder: Folder, target: str) -> bool:
     """Return whether a process has what `hold_slot` locks."""
-    handle = folder.open(LOCK_FILE)
+    handle = folder.open(TURN_FILE)
     try:
         lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _place(target), 1, 0)
         return bool(

@@ -1,10 +1,9 @@
 """The syncs of one process: its callers wait here until their commits are on disk.
 
-Callers that wait at the same time share a sync. Among the threads of a process one takes the lock,
-and among processes one is the leader.
-
-While no other process has the store open there is no leader to agree on. If one opens it at that
-moment, both may sync, which is needless and harmless: what either publishes is true.
+Threads of a process that wait at the same time share a sync. Processes do not agree on who syncs:
+the disk takes the syncs of all at once. With a leader among four, whom the others waited for, they
+made half of the commits, since each was woken after the sync of another one. What each process
+publishes is true, and who finds its commit on disk does not sync.
 
 Compiled by mypyc.
 """
@@ -12,13 +11,10 @@ Compiled by mypyc.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import time
-from typing import Final
 
 from streamkeep.engine.journal.control_file import JOURNAL_SYNC, ControlFile
-from streamkeep.engine.journal.reader import file_name
+from streamkeep.engine.journal.reader import Reader, file_name
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
 from streamkeep.engine.system.long_wait import IN_HANDLER, OwnedLock
@@ -30,75 +26,6 @@ from streamkeep.format.core.errors import (
     StreamkeepError,
 )
 
-LOCK_FILE: Final = "sync"
-_LOOK_S: Final = 0.02  # how soon it is seen that a leader was killed
-_PATIENCE_S: Final = 0.5  # of who waits for a leader; most syncs take a hundredth of that
-_ANY: Final = (1 << 62) - 1  # above every commit number
-_flock: Final = fcntl.flock
-_TRY: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
-_UNLOCK: Final = fcntl.LOCK_UN
-
-
-class SyncLeader:
-    """The lock of a store's syncs; one thread of a process may use it at a time.
-
-    While a process syncs, others commit, and sleep. At its end it wakes the first of them. That one
-    takes the lock, syncs everything that is committed by then, and publishes that in the control
-    file. The others get the lock after it, find their commits on disk, and leave at once.
-
-    The system releases the lock when a process dies, and sleepers look for that. A process that is
-    stopped keeps it. So nobody waits for long: two syncs at once do no harm.
-
-    Attributes:
-        patience_s: how long a caller waits for a leader.
-    """
-
-    def __init__(self, folder: Folder, control: ControlFile) -> None:
-        """Open or create the lock file, which is never written."""
-        self.control = control
-        self.patience_s = _PATIENCE_S
-        self._beside = False  # the lock was taken for longer than that
-        self._handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
-
-    def close(self) -> None:
-        handle, self._handle = self._handle, -1
-        if handle >= 0:
-            os.close(handle)
-
-    def lead(self, commit_number: int = _ANY) -> bool:
-        """Wait until a commit is on disk or the caller leads.
-
-        Returns:
-            Whether the caller leads, until `end`; False if the commit is on disk.
-        """
-        control = self.control
-        until = time.monotonic() + self.patience_s
-        while True:
-            ended = control.sync_ended()  # before the try: a leader that goes after it changes this
-            if self.try_lead():
-                break
-            if self._beside or time.monotonic() > until:
-                self._beside = True
-                break
-            control.await_sync(ended, _LOOK_S)
-        leads = control.durable() < commit_number
-        if not leads:
-            self.end()
-        return leads
-
-    def try_lead(self) -> bool:
-        """Lead if no process does; return whether the caller leads, until `end`."""
-        try:
-            _flock(self._handle, _TRY)
-        except BlockingIOError:
-            return False
-        self._beside = False
-        return True
-
-    def end(self) -> None:
-        _flock(self._handle, _UNLOCK)
-        self.control.end_sync()
-
 
 class Syncs:
     """The syncs of an open journal; they need no write lock.
@@ -107,11 +34,11 @@ class Syncs:
         used: callers have waited for the disk since a file was prepared for them.
     """
 
-    def __init__(self, folder: Folder, control: ControlFile) -> None:
-        self.leader = SyncLeader(folder, control)
+    def __init__(self, folder: Folder, control: ControlFile, log: Reader) -> None:
         self.used = False
         self._folder = folder
         self._control = control
+        self._log = log  # where the newest commit ends that this process knows
         self._lock = OwnedLock("sync", "")
         self._awaited = -1  # the newest commit for which a caller has waited
         self._closed = False  # set under the lock
@@ -147,7 +74,6 @@ class Syncs:
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
-        self.leader.close()
 
     def wait_for(self, commit_number: int) -> bool:
         """Return after the journal up to a commit is on disk; return False if it lacks the commit.
@@ -162,33 +88,18 @@ class Syncs:
             return True
         self.check_not_syncing()
         with self._lock:
-            return self._sync(commit_number, True)
+            return self._is_durable(commit_number) or self._sync_files(commit_number)
 
     def try_to(self, commit_number: int) -> bool:
-        """As `wait_for`, unless another thread or process is syncing; return whether it is done."""
+        """As `wait_for`, unless another thread is syncing; return whether it is done."""
         if self._is_durable(commit_number):
             return True
         if not self._lock.acquire(wait=False):
             return False
         try:
-            return self._sync(commit_number, False)
+            return self._is_durable(commit_number) or self._sync_files(commit_number)
         finally:
             self._lock.release()
-
-    def note_checkpoint(self, file_number: int, commit_number: int) -> None:
-        """Publish that everything up to a commit is on disk, in the data file.
-
-        Args:
-            file_number: the first journal file that may not be on disk.
-        """
-        control = self._control
-        with self._lock:
-            try:  # an interrupt may come before `lead` has returned
-                self.leader.lead()
-                if control.durable() < commit_number:
-                    control.set_durable(file_number, commit_number)
-            finally:
-                self.leader.end()
 
     def _is_durable(self, commit_number: int) -> bool:
         """Note that a caller waits for a commit; return whether it is on disk already."""
@@ -196,21 +107,6 @@ class Syncs:
         if self._awaited < commit_number:
             self._awaited = commit_number
         return self._control.durable() >= commit_number
-
-    def _sync(self, commit_number: int, wait: bool) -> bool:
-        """Return whether a commit is on disk, after a sync if this process leads; hold the lock."""
-        control, leader = self._control, self.leader
-        shared = not self._closed and control.is_shared()
-        leads = True
-        try:  # an interrupt may come before `lead` has returned
-            if shared:
-                leads = leader.lead(commit_number) if wait else leader.try_lead()
-                if not leads:
-                    return wait
-            return control.durable() >= commit_number or self._sync_files(commit_number)
-        finally:
-            if shared and leads:
-                leader.end()
 
     def _sync_files(self, commit_number: int) -> bool:
         """Sync every file that was written since the last sync, at least up to a commit."""
@@ -222,17 +118,18 @@ class Syncs:
                 "committed, and a power cut may still undo it; next: open the store again"
             )
         control.check_not_moved()
-        newest = control.to_sync(commit_number)
-        if newest is None:
+        number, offset, made = self._newest(commit_number)
+        if not number:
             return False
-        last, made = newest
-        first = control.durable_file()
+        first, start = control.durable_place()
         doubtful = control.is_syncing(JOURNAL_SYNC)
         mark = control.begin_sync(JOURNAL_SYNC)
         try:
             failpoints.hit("journal:sync")
-            for number in range(first, last + 1):
-                self._sync_file(number, mark, doubtful)
+            for one in range(first, number + 1):
+                self._sync_file(
+                    one, start if one == first else 0, offset if one == number else 0, doubtful
+                )
             if control.named() != control.begun():
                 self.sync_names()
             failpoints.hit("journal:synced")
@@ -244,9 +141,26 @@ class Syncs:
                 ) from error
             raise self.fail(error) from error
         self.check()  # the system tells each error once: another process may have got this one
-        control.finish_sync(JOURNAL_SYNC, mark)
-        control.set_durable(last, made)
+        if not control.is_shared():  # otherwise another process may be syncing, or have died in it
+            control.finish_sync(JOURNAL_SYNC, mark)
+        control.set_durable(number, offset, made)
         return True
+
+    def _newest(self, commit_number: int) -> tuple[int, int, int]:
+        """Return what to sync: file and offset where a commit ends, and the number of that commit.
+
+        It is the newest commit that this process knows, or one that its caller waits for: then the
+        offset is 0, since it is not known. The file is 0 if none is in use.
+        """
+        log = self._log
+        while True:  # another thread may commit
+            number, offset, made = log.number, log.offset, log.commit_number
+            if (number, offset, made) == (log.number, log.offset, log.commit_number):
+                break
+        if made >= commit_number:
+            return number, offset, made
+        made = max(commit_number, self._control.newest())
+        return self._control.file_number(), 0, made  # after the commits: none is in a higher file
 
     def sync_names(self) -> None:
         """Return after the names of the journal's files are on disk, for all processes."""
@@ -254,12 +168,13 @@ class Syncs:
         self._folder.sync()
         self._control.set_named(begun)
 
-    def _sync_file(self, number: int, mark: int, doubtful: bool) -> None:
+    def _sync_file(self, number: int, start: int, end: int, doubtful: bool) -> None:
         """Sync a file.
 
         Args:
-            mark: that of this sync.
-            doubtful: one before it has not ended.
+            start: where what may not be on disk begins.
+            end: where it ends; 0 if that is not known.
+            doubtful: a sync before this one has not ended.
         """
         # A process may have begun the file again, after a commit that failed. To ask the system
         # whether the name is gone would cost 60 us: once its times were asked for, Linux has the
@@ -281,8 +196,8 @@ class Syncs:
             # The system tells an error once for each time that the file is open, and to no one who
             # opens it afterwards: so perhaps only to a process that was killed, or stopped, before
             # it could say so.
-            if doubtful or self._control.newest_sync(JOURNAL_SYNC) != mark:
-                self._folder.check_on_disk(file_name(number), self._handle)
+            if doubtful or self._control.is_shared():
+                self._folder.check_on_disk(file_name(number), self._handle, start, end)
             self._number = number  # not before: an interrupt may end the check
 
     def fail(self, error: OSError) -> StreamkeepError:

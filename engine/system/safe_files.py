@@ -331,14 +331,16 @@ class Folder:
                 found += (os.path.normpath(os.path.join(root, one)) for one in names)
         return sorted(found)
 
-    def check_on_disk(self, name: str, handle: int) -> None:
+    def check_on_disk(self, name: str, handle: int, first: int = 0, end: int = 0) -> None:
         """Raise OSError if the disk has other bytes of a file than the system keeps in memory.
 
         After an error the system counts a page as written, and keeps it in memory. This reads the
-        whole file past that memory, where the file system can; others may write to it meanwhile.
+        file past that memory, where the file system can; others may write to it meanwhile.
 
         Args:
             handle: of the file, open and synced.
+            first: offset from which on it is checked.
+            end: offset up to which it is; 0 for all of the file.
         """
         try:
             direct = self.open(name, os.O_RDONLY | os.O_DIRECT)
@@ -349,9 +351,11 @@ class Folder:
         try:
             if not os.path.samestat(os.fstat(direct), os.fstat(handle)):
                 return  # another process has begun the file again: no commit was in it
-            for start in range(0, os.fstat(handle).st_size, _PIECE):
-                if _differs(direct, handle, start, _PIECE):
-                    for page in range(start, start + _PIECE, _PAGE):
+            end = -(-(end or os.fstat(handle).st_size) // _PAGE) * _PAGE
+            for start in range(first // _PAGE * _PAGE, end, _PIECE):
+                size = min(_PIECE, end - start)
+                if _differs(direct, handle, start, size):
+                    for page in range(start, start + size, _PAGE):
                         tries = 0
                         while _differs(direct, handle, page, _PAGE):
                             tries += 1

@@ -31,21 +31,20 @@ def control(tmp_path: Path) -> Iterator[ControlFile]:
     one.close()
 
 
-def test_a_sync_covers_what_was_made_and_no_commit_that_is_being_made(
+def test_the_place_that_is_on_disk_is_that_of_the_newest_sync(
     control: ControlFile, tmp_path: Path
 ) -> None:
     control.reset(LogPosition(3, 400, 81, 4), 4)
-    assert control.to_sync(4) == (3, 4)
-    control.set_file(4)  # the record of commit 5 is in the next file; it may be cut again
-    assert control.to_sync(4) == (4, 4)
-    assert control.to_sync(5) == (4, 5)  # the caller knows that it was made
-    control.publish(5)
-    assert control.to_sync(4) == (4, 5)
+    assert control.durable_place() == (3, 400)
+    control.set_durable(4, 100, 5)
+    control.set_durable(3, 500, 4)  # an older sync, which ends later
+    assert control.durable_place() == (4, 100)
+    control.set_durable(1 << 30, 1 << 40, 6)  # an offset that does not fit is a lower one
+    assert control.durable_place() == (1 << 30, (1 << 32) - 1)
     control.publish(9)
-    assert control.to_sync(5) == (4, 9)
     state = read_control_file(Folder(tmp_path))
     assert state is not None
-    assert state.made == 9
+    assert (state.made, state.durable) == (9, 6)
 
 
 def test_a_process_that_was_killed_does_not_slow_the_others_down_for_ever(tmp_path: Path) -> None:
@@ -132,7 +131,7 @@ def test_a_first_file_that_a_killed_process_has_begun_is_begun_again(path: Path)
         assert not in_child(work)
         store.xadd("s", {"f": "v"})
         journal = journal_of(store)
-        assert journal.log.number == journal.control.durable_file() == 10
+        assert journal.log.number == journal.control.durable_place()[0] == 10
         assert store.xlen("s") == 1
 
 

@@ -142,7 +142,7 @@ def test_the_shared_head_of_another_boot_counts_for_nothing(tmp_path: Path) -> N
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 0}, id="1-1")
     control = ControlFile(Folder(path / "journal"))
-    control.set_durable(1, 1 << 40)  # what is on disk, in a life before
+    control.set_durable(1, 0, 1 << 40)  # what is on disk, in a life before
     control.close()
     with (
         another_boot(7),

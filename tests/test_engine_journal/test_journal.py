@@ -82,7 +82,7 @@ def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
     failpoints.disarm()
     path = store.path / JOURNAL_FOLDER / file_name(2)
     former = path.stat().st_ino
-    journal.control.set_durable(1, 0)  # as if a sync for the first commit were still to come
+    journal.control.set_durable(1, 0, 0)  # as if a sync for the first commit were still to come
     journal.syncs.wait_for(1)
     synced: list[int] = []
     sync_data = files.sync_data

@@ -22,12 +22,11 @@ import pytest
 
 import streamkeep
 from inside import environment_of, journal_of
-from patience import PATIENCE_S, thread_of, wait_until
+from patience import PATIENCE_S, wait_until
 from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
-from streamkeep.engine.journal.syncs import SyncLeader
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.failures import Failures
 from streamkeep.format.core.checksum import with_checksum
@@ -86,41 +85,11 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
     journal = journal_of(store)
     commit_number = store.durability().last_commit
     assert journal.control.durable() < commit_number
-    journal.syncs.leader.patience_s = PATIENCE_S
     other = ControlFile(journal.folder)  # as another process has it
-    leader = SyncLeader(journal.folder, other)
-    assert leader.lead()
-    covered: list[bool] = []
-    waiter = threading.Thread(target=lambda: covered.append(journal.syncs.wait_for(commit_number)))
+    other.set_durable(*other.durable_place(), commit_number)
     with failpoints_disarmed():
         failpoints.arm("journal:sync", _no_sync)
-        waiter.start()
-        waiter.join(0.1)
-        assert waiter.is_alive()
-        other.set_durable(other.durable_file(), commit_number)
-        leader.end()
-        waiter.join(PATIENCE_S)
-    assert covered == [True]
-    leader.close()
-    other.close()
-
-
-def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
-    store = open_store(sync="none")
-    store.xadd("s", {"f": "v"})
-    journal = journal_of(store)
-    journal.syncs.leader.patience_s = PATIENCE_S
-    commit_number = store.durability().last_commit
-    other = ControlFile(journal.folder)
-    leader = SyncLeader(journal.folder, other)
-    assert leader.lead()
-    waiter = thread_of(journal.syncs.wait_for, commit_number)
-    waiter.join(0.1)
-    assert waiter.is_alive()
-    leader.end()
-    waiter.join(PATIENCE_S)
-    assert journal.control.durable() >= commit_number
-    leader.close()
+        assert journal.syncs.wait_for(commit_number)
     other.close()
 
 

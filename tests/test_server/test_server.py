@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import random
 import socket
 import threading
@@ -17,9 +16,6 @@ import pytest
 from patience import PATIENCE_S, thread_of, wait_until
 from resp_peer import Line, Peer, Running, serving
 from stores import open_at
-from streamkeep.engine.journal.control_file import ControlFile
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.journal.syncs import LOCK_FILE
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn import txn as txn_module
 from streamkeep.engine.txn.begin import begin_write
@@ -162,25 +158,29 @@ def test_the_loop_waits_for_the_disk_only_while_that_is_quick(
     assert durable.durable_commit == durable.last_commit
 
 
-def test_a_process_that_is_stopped_while_it_syncs_delays_only_clients_that_write(
+def test_a_sync_that_takes_long_delays_only_clients_that_write(
     running: Running, peer: Peer, connect: Connect
 ) -> None:
     other = connect()
     assert peer.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
-    running.server._sync_s = 0.0
-    journal = running.server.environment.context.journal_or_raise()
-    journal.syncs.leader.patience_s = PATIENCE_S
-    process = ControlFile(journal.folder)  # as another process has it
-    with open(running.server.store.path / JOURNAL_FOLDER / LOCK_FILE) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    running.server._sync_s = 1.0
+    go_on = threading.Event()
+
+    def wait() -> None:
+        go_on.wait(PATIENCE_S)
+
+    failpoints.arm("journal:sync", wait)
+    try:
         peer.send("XADD", "k", "2-0", "f", "v")
         wait_until(lambda: running.ask(lambda server: server.turns.changes) == 2)
         assert other.call("XLEN", "k") == b":2\r\n"
         assert other.call("PING") == b"+PONG\r\n"
         durable = running.server.environment.durability()
         assert (durable.durable_commit or 0) < durable.last_commit
+    finally:
+        go_on.set()
+        failpoints.disarm()
     assert peer.read() == b"$3\r\n2-0\r\n"
-    process.close()
 
 
 @QUICK_OR_SLOW

@@ -184,7 +184,7 @@ CONTROLS: Final = {
         "engine/journal/syncs.py",
         """\
         with self._lock:
-            return self._sync(commit_number, True)
+            return self._is_durable(commit_number) or self._sync_files(commit_number)
 """,
         "        return True\n",
         ("losses",),
