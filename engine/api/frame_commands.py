@@ -138,7 +138,7 @@ class FrameCommands(CommandBase[Text]):
         Raises:
             MissingPackageError: pandas or pyarrow is not installed.
         """
-        package = _package("pandas", "to_pandas")
+        package = needed_package("pandas", "to_pandas")
         frame = self._frame(key, start, end, columns, types, history, errors, repeated)
         table = frame.reader().read_all()
         types_of = _arrow("frames").pandas_types(package)
@@ -161,7 +161,7 @@ class FrameCommands(CommandBase[Text]):
         Raises:
             MissingPackageError: polars or pyarrow is not installed.
         """
-        package = _package("polars", "to_polars")
+        package = needed_package("polars", "to_polars")
         frame = self._frame(key, start, end, columns, types, history, errors, repeated)
         return cast("polars.DataFrame", package.from_arrow(frame.reader().read_all()))
 
@@ -190,7 +190,7 @@ class FrameCommands(CommandBase[Text]):
         Raises:
             MissingPackageError: duckdb or pyarrow is not installed.
         """
-        package = _package("duckdb", "to_duckdb")
+        package = needed_package("duckdb", "to_duckdb")
         if tuple(map(int, package.__version__.split(".")[:2])) < _DUCKDB:
             raise MissingPackageError(
                 f"to_duckdb needs duckdb 1.5 or newer, and {package.__version__} is installed: it "
@@ -331,11 +331,11 @@ def _column_text(column: object) -> str:
 
 
 def _arrow(module: str) -> ModuleType:
-    _package("pyarrow", "a frame", "arrow")
+    needed_package("pyarrow", "a frame", "arrow")
     return import_module(f"streamkeep.arrow.{module}")
 
 
-def _package(name: str, what: str, extra: str = "") -> ModuleType:
+def needed_package(name: str, what: str, extra: str = "") -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

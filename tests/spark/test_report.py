@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install '.[plot]'")
 
 from streamkeep.engine.api.store import Store
-from streamkeep.pipeline.jobs.report import MeasureError, Page, bars, quoted, report
+from streamkeep.pipeline.jobs.report import Page, bars, quoted, report
+from streamkeep.pipeline.options import OptionError
 
 FORMER = (
     "at,stream,group,lag,time lag ms,pending,consumers,latency p50 ms,latency p99 ms,"
@@ -79,7 +80,7 @@ def test_measures_by_a_field_and_one_that_no_entry_has(
         "0": ("200", "199.0"),
         "1": ("200", "200.0"),
     }
-    with pytest.raises(MeasureError, match="no entry has a number in the field weight"):
+    with pytest.raises(OptionError, match="no entry has a number in the field weight"):
         report(spark, str(filled.path), str(folder), measures=["weight"], **options)
     assert list(export.glob("*")) == []
 
@@ -88,6 +89,6 @@ def test_names_in_a_report_are_no_formulas_and_no_markup() -> None:
     page = Page("<b>", "")
     cells = ["-name", "=1+1", "@x", "a=b", "+1", "\tx", -5]
     assert [*map(quoted, cells)] == ["'-name", "'=1+1", "'@x", "a=b", "'+1", "'\tx", -5]
-    page.add("t", "<i>", "", bars(["$x"], {"n": [1]}, "bytes"))
+    page.add("t", "<i>", "", bars([("$x", 1)], {"n": 1}, "bytes"))
     assert "<i>" not in page.text()
     assert "<h1>&lt;b&gt;</h1>" in page.text()

@@ -15,25 +15,25 @@ import io
 import json
 import re
 from bisect import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.arrow.keys import key_text
+from streamkeep.engine.api.frame_commands import needed_package
 from streamkeep.engine.archive.segments import list_streams
 from streamkeep.engine.commands.dump import pending_of
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.lag import lag
-from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.humanize import MAX_CALENDAR_MS, calendar, size_text, time_text
 from streamkeep.format.time_buckets import plan_buckets
 from streamkeep.pipeline.distribution.units import Report, timed
-from streamkeep.pipeline.options import read_options
+from streamkeep.pipeline.options import OptionError, read_options
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage import places
-from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,14 +71,6 @@ img {{ width: 100%; background: white; border-radius: 6px }}
 Rows = list[tuple[Any, ...]]
 
 
-class MeasureError(StreamkeepError):
-    """A measure that no entry has, or that is not a number."""
-
-
-class PlotMissingError(StreamkeepError):
-    """matplotlib is not installed."""
-
-
 def report(
     spark: SparkSession,
     store: str,
@@ -104,23 +96,16 @@ def report(
             the archive: where it is published, otherwise `STORE/archive`.
 
     Raises:
-        MeasureError: no entry has the measure.
-        PlotMissingError: matplotlib is not installed; nothing was read.
+        OptionError: no entry has the measure, or it is not a number.
+        MissingPackageError: matplotlib is not installed; nothing was read.
     """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        problem = "a report needs matplotlib, which is not installed"
-        raise PlotMissingError(f"{problem}; next: {install_hint('plot')}") from None
+    needed_package("matplotlib", "a report", "plot")
     places.check(places.plain(output))
     options = read_options(store, streams, pattern, tail_export=tail_export)
     with timed("report") as done:
         with reading(store) as source, source.snapshot() as snapshot:
-            now = time_text(snapshot.txn.now_ms())
-            page = Page(f"Streams of {store}", f"as of {now}")
-            pins = pin_streams(snapshot.txn, options)
-            sizes = _sizes(snapshot.txn, pins)
-            groups = [(now, *row) for pin in pins for row in _groups(snapshot.txn, pin)]
+            page = Page(f"Streams of {store}", f"as of {time_text(snapshot.txn.now_ms())}")
+            sizes, groups = _stored(snapshot.txn, pin_streams(snapshot.txn, options))
         reader = spark.read.format("streamkeep").option("path", options.path)
         missing = set(measures)
         with ExitStack() as stack:
@@ -132,12 +117,18 @@ def report(
                 chosen = reader.option("subscribe", json.dumps(list(sizes)))
                 done.entries = _streams(page, chosen, sizes)
             if groups:
-                _show_groups(page, groups, output)
+                former = _table([_GROUPS])
+                with suppress(FileNotFoundError):
+                    former = places.read_bytes(output, "groups.csv").decode()
+                top = sorted(groups, key=lambda row: (row[3] or 0) + row[5])[-_TOP:]
+                axes = bars(top, {"pending": 5, "not delivered": 3}, "entries", name=slice(1, 3))
+                title = "Groups: entries pending and not delivered"
+                page.add("groups", title, former + _table(groups), axes)
             for key in sizes:
                 one = reader.option("subscribe", json.dumps([key]))
                 missing -= {name for name in measures if _measure(page, one, key, name, by)}
         if missing:
-            raise MeasureError(
+            raise OptionError(
                 f"no entry has a number in the field {', '.join(sorted(missing))}; next: "
                 "`streamkeep range --count 1` shows the fields of an entry"
             )
@@ -149,37 +140,45 @@ def report(
     return done
 
 
-def _sizes(txn: Txn, pins: Sequence[Pin]) -> dict[str, tuple[int, ...]]:
-    """Return the entries of each stream, live and archived, and the bytes of each."""
-    archived = {one.stream_number: one for one in list_streams(txn)}
-    found: dict[str, tuple[int, ...]] = {}
+def _stored(txn: Txn, pins: Sequence[Pin]) -> tuple[dict[str, tuple[int, ...]], Rows]:
+    """Return for each stream its entries, live and archived, and their bytes; a row per group."""
+    now_ms, archived = txn.now_ms(), {one.stream_number: one for one in list_streams(txn)}
+    sizes: dict[str, tuple[int, ...]] = {}
+    rows: Rows = []
     for pin in pins:
-        stream, old = txn.find_stream(pin.key), archived.get(pin.number)
-        live, size = (stream.record.length, stream.node_bytes()) if stream else (0, 0)
-        history, past = (0, 0)
-        if old:
-            history = old.entries + old.retired_entries
-            past = old.size_bytes + old.retired_bytes
-        found[key_text(pin.key)] = live, history, size, past
-    return found
+        key, stream = key_text(pin.key), existing_stream(txn, pin.key)
+        old = archived.get(pin.number)
+        past = old.entries + old.retired_entries if old else 0
+        past_size = old.size_bytes + old.retired_bytes if old else 0
+        sizes[key] = stream.record.length, past, stream.node_bytes(), past_size
+        for group in groups_of(txn, stream):
+            record, end_ms = group.record, pin.end.ms
+            dated = record.last_ms and end_ms <= MAX_CALENDAR_MS
+            delay = max(0, end_ms - record.last_ms) if dated else None
+            idle = (one.idle_ms(now_ms) for one in pending_of(group) if one.consumer)
+            once = (one for one in pending_of(group) if one.consumer and one.delivery_count == 1)
+            times = (one.delivery_time - one.ms for one in once)  # from ID to delivery
+            waits = sorted(time for time in times if time >= 0)
+            ranks = [waits[len(waits) * part // 100] if waits else None for part in (50, 99)]
+            names = time_text(now_ms), key, record.name.decode(errors="backslashreplace")
+            counts = lag(stream.record, record), delay, record.pending, record.consumers
+            rows.append((*names, *counts, *ranks, max(idle, default=None)))
+    return sizes, rows
 
 
 def _streams(page: Page, reader: DataFrameReader, sizes: Mapping[str, tuple[int, ...]]) -> int:
     """Show sizes, entries over time and the gaps between them; return how many entries."""
-    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     frame = reader.schema("stream string, ms bigint").load().cache()
     ends = frame.groupBy("stream").agg(f.count("*"), f.min("ms"), f.max("ms")).collect()
     entries = {key: (count, first, last) for key, count, first, last in ends}
-    keys = sorted(sizes, key=lambda key: -sizes[key][2] - sizes[key][3])
     rows: Rows = []
-    for key in keys:
+    for key in sorted(sizes, key=lambda key: -sizes[key][2] - sizes[key][3]):
         count, *span = entries.get(key, (0, None, None))
         rows.append((key, count, *sizes[key], *(one and time_text(one) for one in span)))
-    top = keys[:_TOP][::-1]
-    parts = {name: [sizes[key][at] for key in top] for name, at in (("live", 2), ("archived", 3))}
-    page.add("streams", "Streams", _table([("stream", *_SIZES), *rows]), bars(top, parts, "bytes"))
+    axes = bars(rows[:_TOP][::-1], {"live": 4, "archived": 5}, "bytes")
+    page.add("streams", "Streams", _table([("stream", *_SIZES), *rows]), axes)
     if not entries:
         return 0
     begin, end = min(one[1] for one in entries.values()), max(one[2] for one in entries.values())
@@ -196,84 +195,43 @@ def _streams(page: Page, reader: DataFrameReader, sizes: Mapping[str, tuple[int,
     title = f"Throughput: entries per {plan.unit}"
     rows = [(plan.label(at), *each) for at, each in enumerate(zip(*counts.values(), strict=True))]
     page.add("throughput", title, _table([("begin", *entries), *rows]), axes)
-    before = f.lag("ms").over(Window.partitionBy("stream").orderBy("ms"))
-    steps = frame.select("stream", (f.col("ms") - before).alias("gap")).where("gap is not null")
+    steps = frame.selectExpr("stream", "ms - lag(ms) over (partition by stream order by ms) as gap")
     shares = [f.percentile_approx("gap", share / 100) for share in _SHARES]
-    gaps = steps.groupBy("stream").agg(*shares, f.max("gap")).collect()
+    gaps = steps.where("gap is not null").groupBy("stream").agg(*shares, f.max("gap")).collect()
     frame.unpersist()
     rows = sorted(map(tuple, gaps), key=lambda row: row[1])
     if rows:
-        top, medians = [row[0] for row in rows[-_TOP:]], [row[1] for row in rows[-_TOP:]]
         columns = ("stream", *(f"p{share:g} ms" for share in _SHARES), "longest ms")
-        axes = bars(top, {"median": medians}, "ms")
+        axes = bars(rows[-_TOP:], {"median": 1}, "ms")
         page.add("gaps", "Time between entries: medians", _table([columns, *rows[::-1]]), axes)
     return sum(count for count, _, _ in entries.values())
-
-
-def _groups(txn: Txn, pin: Pin) -> Iterator[tuple[Any, ...]]:
-    """Yield a row for each group; latency is from ID to delivery, of what was delivered once."""
-    now_ms, stream = txn.now_ms(), txn.find_stream(pin.key)
-    if stream is None:
-        return
-    for group in groups_of(txn, stream):
-        record, end_ms = group.record, pin.end.ms
-        dated = record.last_ms and end_ms <= MAX_CALENDAR_MS
-        delay = max(0, end_ms - record.last_ms) if dated else None
-        latencies: list[int] = []
-        oldest = None
-        for one in pending_of(group):
-            if one.consumer:
-                oldest = max(oldest or 0, now_ms - one.delivery_time)
-                if one.delivery_count == 1 and one.delivery_time >= one.ms:
-                    latencies.append(one.delivery_time - one.ms)
-        latencies.sort()
-        count = len(latencies)
-        ranks = [latencies[count * part // 100] if count else None for part in (50, 99)]
-        names = key_text(pin.key), record.name.decode(errors="backslashreplace")
-        behind = lag(stream.record, record), delay
-        yield *names, *behind, record.pending, record.consumers, *ranks, oldest
-
-
-def _show_groups(page: Page, groups: Rows, output: str) -> None:
-    """Show groups, and add them to those of former reports."""
-    former = _table([_GROUPS])
-    with suppress(FileNotFoundError):
-        former = places.read_bytes(output, "groups.csv").decode()
-    top = sorted(groups, key=lambda row: (row[3] or 0) + row[5])[-_TOP:]
-    parts = {"pending": [row[5] for row in top], "not delivered": [row[3] or 0 for row in top]}
-    axes = bars([f"{row[1]} / {row[2]}" for row in top], parts, "entries")
-    title = "Groups: entries pending and not delivered"
-    page.add("groups", title, former + _table(groups), axes)
 
 
 def _measure(page: Page, reader: DataFrameReader, key: str, name: str, by: Sequence[str]) -> bool:
     """Show a measure of one stream; return False if its entries do not have it."""
     from pyspark.sql import functions as f
-    from pyspark.sql.types import DoubleType, StringType, StructType, TimestampType
+    from pyspark.sql.types import StructType
 
-    schema = StructType().add("ts", TimestampType()).add(name, DoubleType())
+    schema = StructType().add("ts", "timestamp").add(name, "double")
     for field in by:
-        schema = schema.add(field, StringType())
-    rows = reader.schema(schema).load().where(_column(name) + " is not null").cache()
-    parts = [f.percentile_approx(_column(name), part) for part in (0.5, 0.9)]
-    numbers = [f.count("*"), f.avg(_column(name)), *parts]
-    groupings = {_HOUR: f.hour("ts"), **{field: f.expr(_column(field)) for field in by}}
+        schema.add(field, "string")
+    # Names of fields may hold any characters, so the columns get others.
+    frame = reader.schema(schema).load().toDF("ts", "measure", *map(str, range(len(by))))
+    rows = frame.where("measure is not null").cache()
+    parts = [f.percentile_approx("measure", part) for part in (0.5, 0.9)]
+    numbers = [f.count("*"), f.avg("measure"), *parts]
+    groupings = {_HOUR: f.hour("ts")} | {field: f.col(str(at)) for at, field in enumerate(by)}
     for field, value in groupings.items():
         groups = rows.groupBy(value.alias("by")).agg(*numbers)
         chosen = groups.orderBy(groups[1].desc(), groups[0]).limit(_TOP).collect()
         found = sorted(map(tuple, chosen), key=lambda row: -row[0] if field == _HOUR else row[2])
         if found:
-            axes = bars([str(row[0]) for row in found], {"mean": [row[2] for row in found]}, name)
             title = f"{name} in {key}, by {field}: means"
             file = _UNSAFE.sub("_", f"{key}-{name}-by-{field}")
-            headings = (field, "entries", "mean", "median", "p90")
-            page.add(file, title, _table([headings, *found[::-1]]), axes)
+            table = _table([(field, "entries", "mean", "median", "p90"), *found[::-1]])
+            page.add(file, title, table, bars(found, {"mean": 2}, name))
     rows.unpersist()
     return bool(found)
-
-
-def _column(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 class Page:
@@ -318,13 +276,14 @@ def empty_plot(bars: int = 9) -> Axes:
     return axes
 
 
-def bars(names: Sequence[str], parts: Mapping[str, Sequence[float]], unit: str) -> Axes:
-    """Draw a bar for each name, of parts one behind the other."""
-    axes, begins = empty_plot(len(names)), [0.0] * len(names)
-    for part, values in parts.items():
-        axes.barh(range(len(names)), values, left=begins, label=part)
+def bars(rows: Rows, parts: Mapping[str, int], unit: str, name: slice = slice(1)) -> Axes:
+    """Draw a bar for each row, of parts one behind the other; `name` says where its name is."""
+    axes, begins = empty_plot(len(rows)), [0.0] * len(rows)
+    for part, column in parts.items():
+        values = [row[column] or 0 for row in rows]
+        axes.barh(range(len(rows)), values, left=begins, label=part)
         begins = [a + b for a, b in zip(begins, values, strict=True)]
-    axes.set_yticks(range(len(names)), [label(name) for name in names])
+    axes.set_yticks(range(len(rows)), [label(" / ".join(map(str, row[name]))) for row in rows])
     axes.set_xlabel(unit)
     shown = size_text if unit == "bytes" else "{:,.0f}".format
     axes.xaxis.set_major_formatter(lambda value, _: shown(int(value)))
