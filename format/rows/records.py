@@ -213,22 +213,24 @@ GROUP_ROWS: Final = 2  # consumers and pending entries of a destroyed group
 IDEMPOTENCE_ROWS: Final = 3  # producers and messages of a deleted stream or of an old setting
 ARCHIVE_FILE: Final = 4  # a file below archive/ that no row names any more; its path follows
 
-_GARBAGE: Final = struct.Struct(">BQ")
+GARBAGE_ROW: Final = Layout(
+    "garbage row",
+    (
+        Field("kind", "B", "what is to be removed"),
+        Field("number", "Q", "of its stream, group or section; 0 for a file, whose path follows"),
+    ),
+)
 
 
 def encode_garbage(kind: int, number: int) -> bytes:
     """Return the body of a `garbage` row: kind, and number of what is to be removed."""
-    return _GARBAGE.pack(kind, number)
+    return GARBAGE_ROW.struct.pack(kind, number)
 
 
 def decode_garbage(body: bytes, where: str) -> tuple[int, int]:
     """Return kind and number of a `garbage` row; see `decode_file_garbage` for a file's path."""
-    if len(body) < _GARBAGE.size:
-        problem = f"a row of {len(body)} bytes, expected at least {_GARBAGE.size}"
-        raise CorruptionError(where, problem)
-    kind, number = _GARBAGE.unpack_from(body)
-    if kind != ARCHIVE_FILE and len(body) != _GARBAGE.size:
-        raise CorruptionError(where, f"a row of {len(body)} bytes, expected {_GARBAGE.size}")
+    more = body.startswith(bytes((ARCHIVE_FILE,)))
+    kind, number = GARBAGE_ROW.unpack(body, where, more=more)
     check_number(number, LAST_NUMBER, where)
     return kind, number
 
@@ -243,7 +245,7 @@ def encode_file_garbage(path: str) -> bytes:
 
 def decode_file_garbage(body: bytes, where: str) -> str:
     """Return the path of a garbage file, relative to archive/."""
-    path = body[_GARBAGE.size :].decode(errors="surrogateescape")
+    path = body[GARBAGE_ROW.size :].decode(errors="surrogateescape")
     if not is_safe_path(path):
         raise CorruptionError(where, f"the path {path!r} leads out of the archive")
     return path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,10 @@ from model.profile import configured
 from raw_store import raw_store
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.format.core.checksum import ROW_CHECKSUM_SIZE
+from streamkeep.format.core.checksum import ROW_CHECKSUM_SIZE, with_checksum
 from streamkeep.format.core.keys import (
     CONSUMERS,
+    GARBAGE,
     GROUPS,
     IDEMPOTENCY,
     KEYS,
@@ -29,19 +29,24 @@ from streamkeep.format.core.keys import (
     PRODUCERS,
     STREAMS,
     TABLES,
+    pack_number,
 )
 from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.format.node.envelope import encode_envelope
+from streamkeep.format.rows.backup import META_BACKUP, BackupRow
 from streamkeep.format.rows.group_records import GROUP_RECORD
 from streamkeep.format.rows.nacks import NACK
+from streamkeep.format.rows.records import StreamRecord, encode_file_garbage
+from streamkeep.format.rows.retention import Retention, with_retention
 from streamkeep.format.segment.segment import Segment
-from streamkeep.transfer.inspection import (
+from streamkeep.transfer.describe import (
     Piece,
-    describe_checkpoint,
-    describe_envelope,
-    describe_journal,
+    checkpoint_file,
     describe_row,
-    describe_segment_end,
+    envelope,
+    journal_file,
+    pieces_of,
+    segment_end,
 )
 from tiers import daily_or_all
 
@@ -77,7 +82,7 @@ def value_of(pieces: list[Piece], name: str) -> str:
 
 def test_a_node_is_told_field_by_field() -> None:
     data = node_envelope()
-    pieces = list(describe_envelope(data))
+    pieces = list(pieces_of(envelope, data))
     assert covered(pieces) == data
     assert value_of(pieces, "magic").startswith("'SKN'")
     assert value_of(pieces, "stream_number").split()[0] == "5"
@@ -141,6 +146,26 @@ def test_a_row_tells_what_its_codec_reads(rows: list[tuple[int, bytes, bytes]]) 
     assert value_of(pieces, "NACK 2 delivery_count").split()[0] == "1"
 
 
+def test_rows_that_stores_seldom_have_are_told_by_their_schemas() -> None:
+    key = pack_number(1)
+    backup_row = BackupRow(1, 2, 3, 4).encode()
+    retention = with_retention(b"", Retention(maxlen=5))
+    record = StreamRecord(4096, 100)
+    record.extension = retention + b"\x09\x00\x02ab"
+    stream = encode_envelope(1, 0, 0, 1, 1, record.encode(), b"", b"")
+    for table, db_key, value, name, told in (
+        (GARBAGE, key, encode_file_garbage("a/b.seg"), "path", "'a/b.seg'"),
+        (META, META_BACKUP, backup_row, "own_commit", "4  commit that wrote this row"),
+        (STREAMS, key, stream, "maxlen", "5  most live entries"),
+        (STREAMS, key, stream, "section", "not annotated"),
+    ):
+        row = value if table == STREAMS else with_checksum(table, db_key, value)
+        pieces = describe_row(table, db_key, row)
+        assert covered(pieces) == row
+        assert not is_wrong(pieces), pieces
+        assert value_of(pieces, name).startswith(told)
+
+
 def test_damage_is_told_where_it_is(rows: list[tuple[int, bytes, bytes]]) -> None:
     for table, db_key, value in rows[::7]:
         for at in range(0, len(value), max(1, len(value) // 40)):
@@ -154,7 +179,7 @@ def test_damage_is_told_where_it_is(rows: list[tuple[int, bytes, bytes]]) -> Non
 
 def test_any_bytes_are_told_once_each(rows: list[tuple[int, bytes, bytes]]) -> None:
     """The bytes of a row, damaged, under any table and key, and as a file: each has one piece."""
-    others = (describe_journal, describe_checkpoint, partial(describe_segment_end, base=7))
+    others = ((journal_file, 0), (checkpoint_file, 0), (segment_end, 7))
     for seed in range(daily_or_all(50, 400)):
         rng = random.Random(seed)
         _, db_key, value = rng.choice(rows)
@@ -163,10 +188,10 @@ def test_any_bytes_are_told_once_each(rows: list[tuple[int, bytes, bytes]]) -> N
         table = rng.choice(list(TABLES))
         db_key = rng.choice([db_key, b"", b"\0", db_key[:5]])
         assert covered(list(describe_row(table, db_key, data))) == data, seed
-        for describe in others:
-            pieces = list(describe(data))
+        for walk, base in others:
+            pieces = list(pieces_of(walk, data, base))
             assert covered(pieces) == data, seed
-            assert is_wrong(pieces) or not data, (seed, describe, "it is a row, and no such file")
+            assert is_wrong(pieces) or not data, (seed, walk, "it is a row, and no such file")
 
 
 def test_a_group_whose_entries_are_cut_off_is_told_to_its_end() -> None:
@@ -185,7 +210,7 @@ def test_a_node_with_any_damage_is_told_to_the_last_byte(draw: st.DataObject) ->
     data = bytearray(node_envelope())
     for _ in range(draw.draw(st.integers(1, 5))):
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
-    pieces = list(describe_envelope(bytes(data)))
+    pieces = list(pieces_of(envelope, bytes(data)))
     assert covered(pieces) == bytes(data)
     assert is_wrong(pieces) == (bytes(data) != node_envelope())
 
@@ -199,19 +224,19 @@ def test_a_journal_file_and_the_steady_points(open_store: Callable[..., Store]) 
     store.xgroup_destroy("k", "g")
     (path,) = (store.path / "journal").glob("*.skj")
     data = path.read_bytes()
-    pieces = list(describe_journal(data))
+    pieces = list(pieces_of(journal_file, data))
     assert covered(pieces) == data
     kinds = {piece.name.split()[-1] for piece in pieces if piece.name.startswith("record")}
     assert {"PUT", "DELETE", "EXTEND", "checksum", "length", "number"} <= kinds
     assert pieces[-1].name == "rest"
     bad = bytearray(data)
     bad[1000] ^= 1
-    damaged = list(describe_journal(bytes(bad)))
+    damaged = list(pieces_of(journal_file, bytes(bad)))
     assert covered(damaged) == bytes(bad)
     assert damaged[-1].value.startswith("no valid record")
-    checkpoint_file = (store.path / "steady").read_bytes()
-    pieces = list(describe_checkpoint(checkpoint_file))
-    assert covered(pieces) == checkpoint_file
+    data = (store.path / "steady").read_bytes()
+    pieces = list(pieces_of(checkpoint_file, data))
+    assert covered(pieces) == data
     assert value_of(pieces, "slot 0 store_uuid")
 
 
@@ -224,10 +249,10 @@ def test_the_end_of_a_segment() -> None:
 
         segment = Segment.open(read_at, len(data), name)
         at = segment.trailer.blocks_size + segment.trailer.dictionary_size
-        pieces = list(describe_segment_end(data[at:], at))
+        pieces = list(pieces_of(segment_end, data[at:], at))
         assert covered(pieces) == data[at:]
         assert not [piece for piece in pieces if piece.name == "damage"]
         assert value_of(pieces, "checksum") == "right"
         assert value_of(pieces, "entries").split()[0] == str(segment.trailer.entries)
         bad = data[at:-40] + b"\x00" * 40
-        assert covered(list(describe_segment_end(bad, at))) == bad
+        assert covered(list(pieces_of(segment_end, bad, at))) == bad

@@ -1,8 +1,8 @@
 """Dumps and loads: streams of a store in files of every format and back; diffs, bytes inspected.
 
 Rooms: `dumping` writes files, `loading` reads them, `aof` applies the commands of Redis's
-append-only files. Callers use the names below, which `dump_file`, `load_file` and `inspection`
-define. May import `commands`, `arrow`, `engine` and `format`; not click, nor `tools`.
+append-only files. Callers use the names below, which `dump_file`, `load_file`, `inspection` and
+`describe` define. May import `commands`, `arrow`, `engine` and `format`; not click, nor `tools`.
 
     >>> from streamkeep import transfer
     >>> transfer.dump("orders.store", "orders.parquet")
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamkeep.format.core.times import parse_time
+    from streamkeep.transfer.describe import Piece
     from streamkeep.transfer.differences import Difference, diff
     from streamkeep.transfer.dump_file import REDIS_VERSIONS, DumpReport, dump
     from streamkeep.transfer.formats import DUMP_FORMATS, LOAD_FORMATS, DumpFormat, LoadFormat
     from streamkeep.transfer.inspection import (
         TABLE_NAMES,
         Heading,
-        Piece,
         Slot,
         inspect_checkpoints,
         inspect_group,
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "streamkeep.format.core.times": "parse_time",
+    "streamkeep.transfer.describe": "Piece",
     "streamkeep.transfer.differences": "Difference diff",
     "streamkeep.transfer.dump_file": "REDIS_VERSIONS DumpReport dump",
     "streamkeep.transfer.formats": "DUMP_FORMATS LOAD_FORMATS DumpFormat LoadFormat",
     "streamkeep.transfer.inspection": (
-        "TABLE_NAMES Heading Piece Slot inspect_checkpoints inspect_group inspect_journal "
+        "TABLE_NAMES Heading Slot inspect_checkpoints inspect_group inspect_journal "
         "inspect_node inspect_segment inspect_table"
     ),
     "streamkeep.transfer.load_file": "LoadReport load",
