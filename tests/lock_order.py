@@ -39,7 +39,7 @@ ORDER: Final = (
     ),
     Lock(
         "life",
-        "engine/store/registry.py: Opening.life, Environment.life",
+        "engine/store/registry.py: Opening.life, Ending.life",
         "one thread opens or closes a store; those that open it meanwhile wait for it",
     ),
     Lock(
@@ -49,7 +49,7 @@ ORDER: Final = (
     ),
     Lock(
         "archive",
-        "engine/store/environment.py: Environment.archive_work",
+        "engine/store/ending.py: Ending.archive_work",
         "segment files and the manifest; the store closes after its holder has finished",
     ),
     Lock("archive file", "archive/lock", "the same among processes", file=True),

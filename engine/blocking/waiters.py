@@ -66,7 +66,7 @@ class Waiters:
         self._store = store
         self._context = context
         self._read = read  # runs a function on a snapshot
-        # Reentrant, so that it knows its thread: see `Environment.check_may_close`.
+        # Reentrant, so that it knows its thread: see `Ending.check_may_close`.
         self.lock = make_reentrant_lock("waiters")
         self._bells: set[Bell] = set()
         self._open_after = 0.0  # when to try again to open the wait table

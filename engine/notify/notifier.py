@@ -94,7 +94,7 @@ class Notifier:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._handles: dict[int, int] = {}
-        # Reentrant, so that it knows its thread: see `Environment.check_may_close`.
+        # Reentrant, so that it knows its thread: see `Ending.check_may_close`.
         self.lock = make_reentrant_lock("notifier")
         self._closed = False
 

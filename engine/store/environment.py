@@ -1,4 +1,4 @@
-"""One LMDB environment per process and store: transactions, durability, growth, the end.
+"""One LMDB environment per process and store: transactions, durability, growth.
 
 Commands of users run through `read`, `read_durable` and `command.write_once`, work of the engine
 through `read` and `write`. These repair what they can (a map that must grow, a missing pin, a full
@@ -10,11 +10,10 @@ this process has finished.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple, cast
 
@@ -33,12 +32,10 @@ from streamkeep.engine.journal.write_lock import WriteLock
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.store.durability import Durability, read_durability
+from streamkeep.engine.store.ending import Ending
 from streamkeep.engine.store.group_commit import GroupCommit
-from streamkeep.engine.store.registry import Opening, identity_of, registry
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate, translate_os, translated
-from streamkeep.engine.system.locks import is_mine, make_reentrant_lock
-from streamkeep.engine.system.long_wait import IN_HANDLER, OwnedLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import remote_setting
@@ -56,22 +53,13 @@ from streamkeep.engine.txn.flush import no_room, used_bytes
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import (
-    StoreError,
-    StoreFullError,
-    StoreLockedError,
-    StreamkeepError,
-)
+from streamkeep.format.core.errors import StoreError, StoreFullError, StreamkeepError
 
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
-READERS_WAIT_S: Final = 10.0
-_POLL_S: Final = 0.001
-_GATE_S: Final = 0.1
 SHIPPED_POLL_S: Final = 0.01  # a piece needs longer to reach a bucket
 
 Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
-Step = Callable[[], None]
 OpenLmdb = Callable[[], tuple[lmdb.Environment, dict[int, lmdb._Database]]]
 
 
@@ -100,7 +88,7 @@ class _Unopened:
         raise lmdb.PanicError("not opened again yet")
 
 
-class Environment:
+class Environment(Ending):
     """The open LMDB environment of a store, shared by all `Store` objects of this process."""
 
     def __init__(
@@ -115,28 +103,18 @@ class Environment:
         control: ControlFile | None,
         open_lmdb: OpenLmdb,
     ) -> None:
-        self.folder = folder
-        self.path = folder.path
-        self.context = context
+        super().__init__(folder, context, lock)
         self.uuid = uuid.UUID(bytes=uuid_bytes)
         self.readonly = readonly
         self.max_store_bytes = max_store_bytes
         self.follows = ""  # what a standby follows; set while the store is opened
         self._open_lmdb = open_lmdb
-        self.users = 0
-        self._unclosed: list[Step] | None = None  # what `close_files` has left; None before it
         self.failures = Failures()  # of the threads that work for this environment
-        self.identity = identity_of(self.path)
         self.waiters = Waiters(folder, context, self.read)
-        self.checkpoint_file = lock  # None if the store is read-only and has no such file
-        self.checkpoints: Checkpoints | None = None  # None for a read-only store
-        self.checkpointer: Checkpointer | None = None
         self.back_pressure: BackPressure | None = None  # called after commits
         self.transactions: dict[int, object] = {}  # those of `Store.transaction`, by thread
         self.renew_queue()
         self.segments = SegmentFiles(folder, remote=self.remote_archive)
-        self.archive_work = OwnedLock("archive", context.path)
-        self.life = make_reentrant_lock("life", context.path)  # held by a thread that closes it
         context.segment_files = self.segments
         context.control = control
         if not readonly and lock is not None:
@@ -443,11 +421,7 @@ class Environment:
                 as without a descriptor. The next call tries it again.
         """
         context = self.context
-        context.check_not_writing()
-        with (
-            self._checkpoint_lock,
-            without_transactions(context, self.checkpoints, "LMDB must be opened again"),
-        ):
+        with self.without_transactions("LMDB must be opened again"):
             with suppress(lmdb.PanicError):
                 context.raw.begin().abort()
                 return  # another thread has done it
@@ -480,201 +454,5 @@ class Environment:
         Raises:
             StoreError: a snapshot or iterator of this process stays open and pins the map.
         """
-        self.context.check_not_writing()
-        why = "the store's map must be resized"
-        with self._checkpoint_lock, without_transactions(self.context, self.checkpoints, why):
+        with self.without_transactions("the store's map must be resized"):
             self.raw.set_mapsize(size)
-
-    @property
-    def _checkpoint_lock(self) -> AbstractContextManager[object]:
-        """The lock of checkpoints, which is taken before all others."""
-        return nullcontext() if self.checkpoints is None else self.checkpoints.lock
-
-    # --- end --------------------------------------------------------------------------------
-
-    def check_may_close(self) -> None:
-        """Raise StoreError if to close a store would wait for this thread, or take its files."""
-        work = ""
-        if is_mine(self.waiters.lock):
-            work = "beginning or ending a wait"
-        elif self.users > 1:
-            return
-        elif self.context.wait_table.is_waking():
-            work = "waking a reader"
-        elif self.checkpoints is not None and is_mine(self.checkpoints.lock):
-            work = "making a checkpoint"
-        if work:
-            raise StoreLockedError(
-                f"{self.path}: this thread is {work}, which a signal has interrupted; "
-                f"next: {IN_HANDLER}"
-            )
-        self.context.check_not_writing()
-        if self.archive_work.is_mine():
-            raise StoreLockedError(
-                f"{self.path}: this thread is working on the archive; next: close the store when "
-                "that method has returned"
-            )
-
-    def release(self, opening: Opening | None = None) -> None:
-        """End one use; the last one closes the environment, after archiving has ended.
-
-        Args:
-            opening: which began it, and has not ended yet: two threads may end it. Its `undo`
-                does this again, if an interrupt came before.
-        """
-        with self.life:
-            last = False
-            try:
-                with registry.lock:
-                    if opening is not None and not opening.counted:
-                        return
-                    last = self.users == 1 and not self.context.closed
-                    self.users -= 1
-                    if opening is not None:
-                        opening.counted = False  # no interrupt comes between the two
-                if not last:
-                    return
-                if self.checkpointer is not None:
-                    self.checkpointer.stop()
-                self.archive_work.acquire()
-                if self.checkpoints is not None:
-                    if self._needs_last_checkpoint(self.checkpoints):
-                        self.make_checkpoint()
-                    with suppress(StreamkeepError):  # this process may not even have written
-                        self.checkpoints.release_room()
-            finally:
-                if last:
-                    _take(self._last_steps())
-
-    def _needs_last_checkpoint(self, checkpoints: Checkpoints) -> bool:
-        """Return whether to make a checkpoint before the end, so that no recovery is needed.
-
-        A process that has not written makes it for others that were killed.
-        """
-        control = checkpoints.journal.control
-        if self.context.pin is not None or control.poisoned():
-            return True
-        control.forget_killed()
-        if control.is_shared():
-            return False
-        slot = checkpoints.file.newest()
-        return slot is not None and slot.commit_number < control.newest()
-
-    def finish(self) -> None:
-        """Close what the last `release` has left open, because it was interrupted.
-
-        Does nothing while this thread is in there, as in a signal handler: it goes on afterwards.
-        """
-        if self.users <= 0 and not self.context.forked and not is_mine(self.life):
-            self.context.check_not_writing()
-            with self.life:
-                _take(self._last_steps())
-
-    def _last_steps(self) -> list[Step]:
-        """Return what closes the environment at last; to take a step again does no harm."""
-        return [self.close_files, partial(registry.remove, self), self._end_archive_work]
-
-    def _end_archive_work(self) -> None:
-        if self.archive_work.is_mine():
-            self.archive_work.release()
-
-    def close_files(self) -> None:
-        """Close everything, without a checkpoint.
-
-        A store that stayed open could not be opened again by this process. So no failure of a part
-        keeps the others open, and an interrupted part is closed again.
-        """
-        context = self.context
-        with self._checkpoint_lock, context.thread_lock.unlimited(), context.gate:
-            context.closed = "the store is closed; next: open it again"
-            if self._unclosed is None:
-                self._unclosed = self._parts()
-            _take(self._unclosed)
-
-    def _parts(self) -> list[Step]:
-        """Return what closes each part, in this order; a second call does no harm."""
-        context = self.context
-        parts: list[Step] = [context.start_over]
-        if self.checkpoints is not None:
-            parts.append(self.checkpoints.close)
-        parts += [self.leases.close, self.waiters.close, self.segments.close, self.raw.close]
-        if context.write_lock is not None:
-            parts.append(context.write_lock.close)
-        if context.journal is not None:
-            parts.append(context.journal.close)
-        elif context.log is not None:
-            parts.append(context.log.close)
-        if context.control is not None:
-            parts.append(context.control.close)
-        if self.checkpoint_file is not None:
-            parts.append(self.checkpoint_file.close)
-        return [*parts, self.folder.close_all]
-
-
-def _take(steps: list[Step]) -> None:
-    """Take every step, whatever the others raise; raise the first failure at the end.
-
-    An interrupted step is taken again, but only once: it may wait, and another interrupt ends that.
-    Such a step stays in the list.
-    """
-    failures: list[BaseException] = []
-    for step in list(steps):
-        for _ in range(2):
-            try:
-                step()
-                if step in steps:  # an interrupt may come just after it was removed
-                    steps.remove(step)
-                break
-            except Exception as error:
-                failures.append(error)
-                if step in steps:
-                    steps.remove(step)
-                break
-            except BaseException as error:
-                failures.append(error)
-    if failures:
-        raise failures[0]
-
-
-@contextmanager
-def without_transactions(
-    context: EngineContext, checkpoints: Checkpoints | None, why: str
-) -> Iterator[None]:
-    """Run the block while this process has no transaction of LMDB open, not even a pin.
-
-    The caller holds the lock of the checkpoints, and no write transaction.
-
-    Raises:
-        StoreError: a snapshot or iterator of this process stays open.
-    """
-    deadline = time.monotonic() + READERS_WAIT_S
-    closed_s = _GATE_S
-    while True:
-        with context.thread_lock, context.gate:
-            context.writer = threading.get_ident()
-            try:
-                if _is_unread(context, closed_s):
-                    context.forget()
-                    if checkpoints is not None:
-                        checkpoints.unpin()
-                    yield
-                    return
-            finally:
-                context.writer = 0
-        if time.monotonic() > deadline:
-            raise StoreError(
-                f"{why}, which open snapshots and iterators of this process prevent; close them"
-            )
-        time.sleep(_GATE_S)  # others may begin, and write
-        # Longer each time: threads that scan in turns leave no moment without a snapshot.
-        closed_s = min(2 * closed_s, READERS_WAIT_S / 4)
-
-
-def _is_unread(context: EngineContext, wait_s: float) -> bool:
-    """Return whether this process has no snapshot open; wait a moment for those of commands."""
-    end = time.monotonic() + wait_s
-    while context.left < context.entered:
-        if time.monotonic() > end:
-            return False
-        time.sleep(_POLL_S)
-    return True

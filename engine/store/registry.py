@@ -40,6 +40,7 @@ from streamkeep.format.core.errors import StoreError
 
 if TYPE_CHECKING:
     from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
+    from streamkeep.engine.store.ending import Ending
     from streamkeep.engine.store.environment import Environment
 
 _PATIENCE_S: Final = 1.0
@@ -171,7 +172,7 @@ class Registry:
         if environment is not None and close:
             environment.close_files()
 
-    def remove(self, environment: Environment) -> None:
+    def remove(self, environment: Ending) -> None:
         with self.lock:
             if self.environments.get(environment.identity) is environment:
                 del self.environments[environment.identity]

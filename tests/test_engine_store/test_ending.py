@@ -19,7 +19,7 @@ from patience import PATIENCE_S, run_threads, wait_until
 from streamkeep import recovery
 from streamkeep.engine.api import store
 from streamkeep.engine.notify import notifier
-from streamkeep.engine.store import environment, opening, registry
+from streamkeep.engine.store import ending, opening, registry
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
 
@@ -108,9 +108,9 @@ def test_a_program_that_has_removed_its_store_ends_without_a_word(path: Path) ->
 _STEPS: Final = {
     (store.__file__, "__init__"),
     (opening.__file__, "open_environment"),
-    (environment.__file__, "release"),
-    (environment.__file__, "_last_steps"),
-    (environment.__file__, "_take"),
+    (ending.__file__, "release"),
+    (ending.__file__, "_last_steps"),
+    (ending.__file__, "_take"),
 }
 _FILES: Final = {registry.__file__, threading.__file__}
 

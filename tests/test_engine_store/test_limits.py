@@ -21,7 +21,7 @@ from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.checkpoint import checkpointer
-from streamkeep.engine.store import environment, old_readers, opening
+from streamkeep.engine.store import ending, old_readers, opening
 from test_engine_store.test_life import run
 from tiers import daily_or_all, slow_but
 
@@ -78,7 +78,7 @@ def test_the_map_grows_while_threads_scan_in_turns(small_map: None, store: Store
 def test_a_snapshot_that_stays_open_prevents_growth_and_is_named(
     small_map: None, open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "READERS_WAIT_S", 0.05)
+    monkeypatch.setattr(ending, "READERS_WAIT_S", 0.05)
     store = open_store()
     store.xadd("s", {"n": 0})
     with store.snapshot() as snapshot:

@@ -29,7 +29,7 @@ from streamkeep import Store, StoreError, recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
-from streamkeep.engine.store import environment, meta
+from streamkeep.engine.store import ending, meta
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
@@ -326,7 +326,7 @@ def test_other_processes_write_in_the_meantime(path: Path) -> None:
 def test_an_open_snapshot_prevents_it_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "READERS_WAIT_S", 0.01)
+    monkeypatch.setattr(ending, "READERS_WAIT_S", 0.01)
     with Store(tmp_path / "store") as store:
         store.xadd("s", {"n": "1"})
         with store.snapshot() as snapshot:
