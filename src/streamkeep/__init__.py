@@ -70,58 +70,28 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "streamkeep.facade": ("open",),
-    "streamkeep.engine.api.store": ("Store",),
-    "streamkeep.engine.api.views": ("Snapshot", "Transaction"),
-    "streamkeep.engine.api.work": ("When",),
-    "streamkeep.engine.feed.effects": ("Commit", "Effect"),
-    "streamkeep.engine.api.read_commands": ("ScanEntry",),
-    "streamkeep.engine.api.redis_pipeline": ("Pipeline",),
+    "streamkeep.facade": "open",
+    "streamkeep.engine.api.store": "Store",
+    "streamkeep.engine.api.views": "Snapshot Transaction",
+    "streamkeep.engine.api.work": "When",
+    "streamkeep.engine.feed.effects": "Commit Effect",
+    "streamkeep.engine.api.read_commands": "ScanEntry",
+    "streamkeep.engine.api.redis_pipeline": "Pipeline",
     "streamkeep.format.core.entry": (
-        "MAX_ID",
-        "MIN_ID",
-        "ClaimedEntry",
-        "DeliveredEntry",
-        "Entry",
-        "RepeatedFields",
-        "StreamId",
+        "MAX_ID MIN_ID ClaimedEntry DeliveredEntry Entry RepeatedFields StreamId"
     ),
     "streamkeep.format.core.errors": (
-        "ArgumentError",
-        "ChangesGoneError",
-        "ChecksumError",
-        "CommandError",
-        "CorruptionError",
-        "ErasureBlockedError",
-        "FormatVersionError",
-        "GroupExistsError",
-        "IdTooSmallError",
-        "InvalidIdError",
-        "KeyExistsError",
-        "LoadError",
-        "MissingPackageError",
-        "MissingSegmentError",
-        "NoSuchGroupError",
-        "NoSuchKeyError",
-        "NotAStoreError",
-        "NotShippedError",
-        "RecoveryNeededError",
-        "StaleSnapshotError",
-        "StoreClosedError",
-        "StoreError",
-        "StoreFullError",
-        "StoreLockedError",
-        "StreamFullError",
-        "StreamkeepError",
-        "TargetExistsError",
-        "TransferError",
-        "UnreachableError",
-        "UntrustedFileError",
-        "ValueMismatchError",
+        "ArgumentError ChangesGoneError ChecksumError CommandError CorruptionError "
+        "ErasureBlockedError FormatVersionError GroupExistsError IdTooSmallError InvalidIdError "
+        "KeyExistsError LoadError MissingPackageError MissingSegmentError NoSuchGroupError "
+        "NoSuchKeyError NotAStoreError NotShippedError RecoveryNeededError StaleSnapshotError "
+        "StoreClosedError StoreError StoreFullError StoreLockedError StreamFullError "
+        "StreamkeepError TargetExistsError TransferError UnreachableError UntrustedFileError "
+        "ValueMismatchError"
     ),
 }
 _MODULES = ("aio", "transfer")
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [  # noqa: RUF022  # `open` first
     "open",
