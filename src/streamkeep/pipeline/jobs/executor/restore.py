@@ -39,7 +39,10 @@ def make_nodes(task: Task) -> list[Staged]:
         for batch in _rising(task)
         if len(part := without_ids(_within(batch, task.start, task.end), task.erased))
     )
-    rows = map(_with_unsigned_ids, batches)
+    rows = (
+        pa.RecordBatch.from_arrays([ms.view(pa.uint64()), seq.view(pa.uint64()), fields], _COLUMNS)
+        for ms, seq, fields in (batch.columns for batch in batches)
+    )
     return [stage_ascending(rows, task.folder, task.name, task.files[0].key, PAGE_LISTPACK)]
 
 
@@ -66,11 +69,3 @@ def _within(batch: pa.RecordBatch, start: Id, end: Id) -> pa.RecordBatch:
     first = bisect_left(rows, start, key=lambda row: id_at(batch, row))
     stop = bisect_right(rows, end, key=lambda row: id_at(batch, row))
     return batch.slice(first, stop - first)
-
-
-def _with_unsigned_ids(batch: pa.RecordBatch) -> pa.RecordBatch:
-    columns = {
-        name: column.view(pa.uint64()) if name in ("ms", "seq") else column
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
-    return pa.RecordBatch.from_pydict(columns)
