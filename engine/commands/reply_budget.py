@@ -60,13 +60,16 @@ class ReplyBudget:
         return bool(self.max_size) and self._entries > 0 and self._written >= self.max_size
 
     def begin_stream(self, name: bytes) -> None:
+        if not self.max_size:
+            return
         self._written += bulk_size(name)
         if not self.resp3:
             self._written += len(b"*2\r\n")
 
     def end_stream(self, entries: int) -> None:
         """Count the header of a list of entries that is now complete."""
-        self._written += len(b"*%d\r\n" % entries)
+        if self.max_size:
+            self._written += len(b"*%d\r\n" % entries)
 
     def left(self, most: int) -> int:
         """Return how many entries may follow as far as counts go, at most `most`."""

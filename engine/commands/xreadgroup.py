@@ -45,6 +45,8 @@ Position = Id | str | CommandError  # an ID, NEW, or the error in it
 
 def parse_position(text: bytes) -> Position:
     """Parse an ID argument of XREADGROUP; return an error, which is raised if the group exists."""
+    if text == b">":
+        return NEW
     try:
         special = cut_id(text)
         if special == b">":

@@ -97,14 +97,14 @@ def parse_id(text: bytes, default_seq: int) -> tuple[int, int]:
 
 
 def _digits_end(text: bytes, start: i64, size: i64) -> i64:
-    """Return the end of the digits at `start`; -1 unless there are 1 to 18 in canonical form."""
+    """Return the end of the digits at `start`; -1 unless there are 1 to 18."""
     at = start
     while at < size:
         digit: i64 = i64(text[at])
         if digit < 48 or digit > 57:
             break
         at += 1
-    if at == start or at - start > 18 or (at - start > 1 and text[start] == 48):
+    if at == start or at - start > 18:
         return -1
     return at
 
@@ -120,7 +120,7 @@ def _decimal(text: bytes, start: i64, stop: i64) -> int:
 
 
 def _parse_unusual(text: bytes, default_seq: int) -> tuple[int, int]:
-    """Parse text that is not in canonical form, by Redis's rules: split it at the first `-`."""
+    """Parse text that is not only short numbers, by Redis's rules: split it at the first `-`."""
     text = cut_id(text)
     dash = text.find(b"-")
     if dash < 0:
@@ -144,7 +144,7 @@ def until_nul(text: bytes) -> bytes:
 def parse_number(text: bytes, whole: bytes) -> int:
     """Parse one half of the ID `whole`; raise InvalidIdError."""
     size = len(text)
-    if 0 < size <= 18 and text.isdigit() and (text[0] != 48 or size == 1):
+    if 0 < size <= 18 and text.isdigit():
         return int(text)  # the usual case, for which strtoull gives the same
     return _strtoull(text, whole)
 

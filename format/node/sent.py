@@ -20,8 +20,8 @@ from streamkeep.format.core.id_codec import add, below
 from streamkeep.format.node.listpack import element_size, integer_at, put_decimal, put_text, step
 from streamkeep.format.node.node import SAME_FIELDS, SlotCursor
 
-_SHORT: Final[i64] = 64
-_HEADS: Final[list[bytes]] = [b"$%d\r\n" % size for size in range(64)]  # of strings, by length
+_SHORT: Final[i64] = 512
+_HEADS: Final[list[bytes]] = [b"$%d\r\n" % size for size in range(512)]  # of strings, by length
 _CRLF: Final = 0x0A0D  # as two bytes, the lower one first
 _MOST_KNOWN: Final[i64] = 32  # fields of a node whose heads are kept
 
