@@ -53,7 +53,7 @@ def assert_cached_is_stored(txn: Txn, store: Store[Any]) -> None:
         stored = txn.load_stream(name)
         assert stored is not None, name
         envelope = decode_envelope(stored.stored, "stream")
-        now = stream.encode(envelope.epoch, envelope.commit_number)
+        now = stream.encode(stream.record.encode(), envelope.epoch, envelope.commit_number)
         assert (now, stream.differs()) == (stored.stored, False), name
     for cached_rows in context.cached_rows.values():
         assert isinstance(cached_rows, Group)

@@ -20,7 +20,7 @@ from streamkeep.engine.tables.lease_rows import (
 from streamkeep.engine.tables.pel import Pel
 from streamkeep.engine.tables.read_cursor import ReadCursor
 from streamkeep.engine.txn.context import CachedRow
-from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.read_txn import FOUND, ReadTxn, Txn
 from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
@@ -348,9 +348,17 @@ def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
 
 def find_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
     """Return the group `name` of a stream with the changes of this transaction."""
-    if not isinstance(txn, WriteTxn):
-        return load_group(txn, stream, name)
     key = (stream.number, name)
+    if isinstance(txn, ReadTxn):
+        groups = txn.found_groups
+        known = None if groups is None else groups.get(key)
+        if isinstance(known, Group):
+            return known
+        group = load_group(txn, stream, name)
+        if group is not None and groups is not None and len(groups) < FOUND:
+            groups[key] = group
+        return group
+    assert isinstance(txn, WriteTxn)
     cached_rows = txn.find_attached(key)
     if isinstance(cached_rows, Group):
         if cached_rows.txn is not txn:

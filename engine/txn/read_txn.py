@@ -10,7 +10,7 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.system.pages import PAGE
-from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.context import CachedRow, EngineContext
 from streamkeep.engine.txn.overlay import Cursor, Table, encoded
 from streamkeep.engine.txn.stream import Stream, TailRow, decode_stream
 from streamkeep.format.core.checksum import row_body
@@ -18,7 +18,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import KEYS, STREAMS, name_key, pack_number
 from streamkeep.format.rows.records import decode_key_row
 
-_KNOWN: Final = 64  # streams that a caller keeps, with rows of at most this size
+FOUND: Final = 64  # streams that a caller keeps, with rows of at most this size
 _KNOWN_BYTES: Final = 64 << 10
 
 
@@ -153,6 +153,8 @@ class ReadTxn(Txn):
         self.commit_number = commit_number
         self.open = True
         self.known: dict[bytes, Stream] | None = None  # of earlier snapshots of its caller
+        self.found: dict[bytes, Stream] | None = None  # see `keep_found`
+        self.found_groups: dict[tuple[int, bytes], CachedRow] | None = None
 
     def find_stream(self, name: bytes) -> Stream | None:
         """Return the stream `name`; None if it is missing.
@@ -160,6 +162,19 @@ class ReadTxn(Txn):
         A known stream whose rows are the same is not decoded again. Nothing changes a stream that
         was read from a snapshot.
         """
+        found = self.found
+        if found is None:
+            return self._load(name)
+        stream = found.get(name)
+        if stream is None:
+            stream = self._load(name)
+            if stream is not None and stream.tail_size() <= _KNOWN_BYTES:
+                if len(found) >= FOUND:
+                    found.clear()
+                found[name] = stream
+        return stream
+
+    def _load(self, name: bytes) -> Stream | None:
         known = self.known
         key_row = self.get(KEYS, name_key(b"", name))
         if key_row is None:
@@ -179,7 +194,7 @@ class ReadTxn(Txn):
         ):
             return stream
         stream = self.load_numbered(_number_in(key_row, name), name, key_row)
-        if len(known) >= _KNOWN:
+        if len(known) >= FOUND:
             known.clear()
         if len(stream.stored) <= _KNOWN_BYTES:
             known[name] = stream
@@ -189,6 +204,14 @@ class ReadTxn(Txn):
         """End it if an interrupt came before a caller had it: the map could not grow."""
         if self.open:
             self.close()
+
+    def keep_found(self) -> None:
+        """Decode a stream and a group once, for a thread that runs many commands: nothing changes.
+
+        What a turn of the server reads is often the same; an XPENDING took 96,000 instructions.
+        """
+        self.found = {}
+        self.found_groups = {}
 
     def newest_commit(self) -> int:
         return self.commit_number
@@ -203,6 +226,7 @@ class ReadTxn(Txn):
         """End the transaction; its pages may be reused."""
         if self.open:
             self.open = False
+            self.found_groups = None  # they refer to this
             raw, self._raw = self._raw, None  # a reader slot becomes free with the last reference
             if self.context.leave_to_parent(raw):
                 return

@@ -157,16 +157,17 @@ class Stream:
     def tail_size(self) -> int:
         if self._stale and self._builder is not None:
             return int(self._builder.size())
-        return len(self.tail_data())
+        row = self.row
+        return len(self._data) if row is None else row.tail_size()
 
     def differs(self) -> bool:
         return self._nodes_changed or self.record.encode() != self._record
 
-    def written(self, value: bytes) -> None:
-        """Note that the row in `streams` now has this value, and that the journal has it."""
+    def written(self, value: bytes, record: bytes) -> None:
+        """Note that the row in `streams` now has this value and record, as the journal has it."""
         self.stored = value
         self._nodes_changed = False
-        self._record = self.record.encode()
+        self._record = record
         self._note_row()
 
     def _note_row(self) -> None:
@@ -221,10 +222,11 @@ class Stream:
         self, operations: Operations, table: int, epoch: int, commit_number: int, old: bytes
     ) -> bytes:
         """Journal the whole row, or where it differs from `old`; return its value."""
-        value = self.encode(epoch, commit_number)
-        changing = HEADER_SIZE + self.record.size() + _LISTPACK_HEAD  # at most, by an append
+        record = self.record.encode()
+        value = self.encode(record, epoch, commit_number)
+        changing = HEADER_SIZE + len(record) + _LISTPACK_HEAD  # at most, by an append
         operations.splice(table, self.db_key, old, value, changing)
-        self.written(value)
+        self.written(value, record)
         return value
 
     # --- counters of entries ----------------------------------------------------------------
@@ -320,27 +322,25 @@ class Stream:
     def node_bytes(self) -> int:
         return self.record.sealed_bytes + self.tail_size()
 
-    def encode(self, epoch: int, commit_number: int) -> bytes:
+    def encode(self, record: bytes, epoch: int, commit_number: int) -> bytes:
         writer = BytesWriter()
-        record = self.record
-        record_size = record.size()
         tail_size = self.tail_size()
         put_header(
             writer,
-            HEADER_SIZE + record_size + tail_size + len(self.trimmed) + CHECKSUM_SIZE,
+            HEADER_SIZE + len(record) + tail_size + len(self.trimmed) + CHECKSUM_SIZE,
             self.number,
             self.tail_ms,
             self.tail_seq,
             epoch,
             commit_number,
-            record_size,
+            len(record),
             tail_size,
         )
-        record.put(writer)
+        writer.write(record)
         if self._stale and self._builder is not None:
             self._builder.put(writer)
         else:
-            writer.write(self._data)
+            writer.write(self.tail_data())
         writer.write(self.trimmed)
         return close_envelope(writer)
 
@@ -372,6 +372,9 @@ class TailRow(LazyRow):
         stream.row = self
         return stream
 
+    def tail_size(self) -> int:
+        return len(self._head) - HEADER_SIZE - len(self._record) + self._size
+
     def tail(self) -> bytes:
         head = self._head[HEADER_SIZE + len(self._record) :]
         return head + self._builder.part(0, self._size)
@@ -391,5 +394,5 @@ def decode_stream(number: int, name: bytes, value: bytes) -> Stream:
         raise CorruptionError(where, f"the row holds stream {envelope.number}")
     stream = Stream(number, name, decode_stream_record(envelope.record, where))
     stream.replace_tail(envelope.ms, envelope.seq, envelope.listpack, envelope.trimmed)
-    stream.written(value)
+    stream.written(value, envelope.record)
     return stream

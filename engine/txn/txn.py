@@ -60,6 +60,7 @@ class WriteTxn(Txn):
         self.retired = False  # nodes were retired: the archive has work
         self.streams: dict[bytes, Stream] = {}  # that this transaction has returned to callers
         self.cached_rows: dict[CachedRowKey, CachedRow] = {}
+        self._numbers: dict[bytes, int] = {}  # next ones of counters; `save` writes their rows
         self.added: dict[bytes, int] = {}  # number of new entries by key, for blocked readers
         self.events: list[Event] = []  # other events that wake blocked readers
         self._now_ms = -1
@@ -184,10 +185,13 @@ class WriteTxn(Txn):
 
     def take_number(self, counter: bytes) -> int:
         """Return the next number of a counter in `meta`, from 1 on; no number is returned twice."""
-        body = self.get_row(keys.META, counter, "meta")
-        number = 1 if body is None else records.decode_counter(body, "meta")
-        keys.check_number(number, keys.LAST_NUMBER, f"meta {counter.decode()}")
-        self.put_row(keys.META, counter, records.encode_number(number + 1))
+        number = self._numbers.get(counter, 0)
+        if not number:
+            body = self.get_row(keys.META, counter, "meta")
+            number = 1 if body is None else records.decode_counter(body, "meta")
+        if number > keys.LAST_NUMBER:  # only then is the text of the place worth making
+            keys.check_number(number, keys.LAST_NUMBER, f"meta {counter.decode()}")
+        self._numbers[counter] = number + 1
         return number
 
     def find_attached(self, key: CachedRowKey) -> CachedRow | None:
@@ -215,15 +219,18 @@ class WriteTxn(Txn):
         self.streams.pop(stream.name, None)
 
     def save(self) -> None:
-        """Write the rows of changed streams and groups, for code that reads tables."""
+        """Write the rows of counters and changed streams and groups, for code that reads tables."""
+        for counter, number in self._numbers.items():
+            self.put_row(keys.META, counter, records.encode_number(number))
+        self._numbers.clear()
         for cached_rows in self.cached_rows.values():
             cached_rows.save()
         for stream in self.streams.values():
             if stream.differs():
-                epoch, number, changes = self.context.epoch, self.commit_number, self._changes()
-                row: bytes | LazyRow | None = stream.extend(changes, keys.STREAMS, epoch, number)
+                epoch, newest, changes = self.context.epoch, self.commit_number, self._changes()
+                row: bytes | LazyRow | None = stream.extend(changes, keys.STREAMS, epoch, newest)
                 if row is None:
-                    row = stream.rewrite(changes, keys.STREAMS, epoch, number, stream.stored)
+                    row = stream.rewrite(changes, keys.STREAMS, epoch, newest, stream.stored)
                 self._table(keys.STREAMS).put(stream.db_key, row)
 
     def commit(self) -> None:

@@ -85,9 +85,6 @@ class StreamRecord:
         """Return the highest ID ever deleted, 0-0 when there is none."""
         return self.max_deleted_ms, self.max_deleted_seq
 
-    def size(self) -> int:
-        return _RECORD_SIZE + len(self.extension)
-
     def put(self, writer: BytesWriter) -> None:
         """Append the record as `STREAM_RECORD` lays it out.
 

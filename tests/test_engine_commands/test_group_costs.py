@@ -12,14 +12,16 @@ from typing import Any, Final
 import pytest
 
 from conftest import NOW_MS
-from inside import begin_write, environment_of, flush_each_commit, flush_now
+from inside import begin_read, begin_write, environment_of, flush_each_commit, flush_now
 from stopped import killed
 from stores import Open, open_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import GARBAGE_STEP
 from streamkeep.engine.commands.xack import xack
+from streamkeep.engine.commands.xpending import xpending
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.keys import CONSUMER_PEL, CONSUMERS, GARBAGE, GROUPS, PEL, PEL_ORDER
 from test_engine_commands.test_groups import FIELDS, NEW, prepare
 
@@ -180,6 +182,31 @@ def test_many_calls_of_a_transaction_write_the_rows_of_a_group_once(many: Store)
     assert txn.count_changes() < 8
     txn.commit()
     assert not any((txn.changes, txn.streams, txn.cached_rows))  # the group refers to it
+
+
+def test_commands_of_a_snapshot_decode_a_stream_and_a_group_once(many: Store) -> None:
+    with counted(many) as work, begin_read(many) as txn:
+        txn.keep_found()
+        found = xpending(txn, b"s", b"g")
+        before = work.calls["get"]
+        assert xpending(txn, b"s", b"g") == found
+        assert work.calls["get"] == before
+    assert many.xack("s", "g", str(StreamId(*found.lowest or (0, 0)))) == 1
+    with begin_read(many) as txn:
+        txn.keep_found()
+        assert xpending(txn, b"s", b"g").total == found.total - 1
+
+
+def test_streams_of_one_transaction_write_the_counter_of_their_numbers_once(store: Store) -> None:
+    txn = begin_write(store)
+    numbers = [txn.create_stream(b"%d" % each).number for each in range(10)]
+    txn.save()
+    assert txn.count_changes() == 3 * 10 + 1  # names, the way back, and the streams
+    numbers.append(txn.create_stream(b"more").number)
+    txn.commit()
+    txn = begin_write(store)
+    assert [*numbers, txn.create_stream(b"later").number] == list(range(1, 13))
+    txn.abort()
 
 
 def test_groups_are_not_counted_for_each_call(store: Store) -> None:

@@ -111,7 +111,7 @@ def test_the_stream_record_is_what_its_table_says() -> None:
     record.extension = b"later"
     data = record.encode()
     assert records.STREAM_RECORD.struct.unpack_from(data) == tuple(values)
-    assert len(data) == record.size()
+    assert len(data) == records.STREAM_RECORD.size + len(record.extension)
     again = records.decode_stream_record(data, "here")
     assert [getattr(again, name) for name in names] == values
     assert again.extension == b"later"

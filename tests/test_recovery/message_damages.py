@@ -45,7 +45,7 @@ def change_stream(raw: RawStore, db_key: bytes, **values: int) -> None:
         setattr(state, field, value)
     extension = with_section(stream.record.extension, IDEMPOTENCE, state.encode())
     stream.record.extension = extension
-    raw.put_value(tables.STREAMS, db_key, stream.encode(1, 1))
+    raw.put_value(tables.STREAMS, db_key, stream.encode(stream.record.encode(), 1, 1))
 
 
 def set_in_stream(**values: int) -> Damage:
@@ -150,7 +150,7 @@ def nodes_are_garbage(raw: RawStore) -> None:
 def section_cut_off(raw: RawStore) -> None:
     stream = decode_stream(1, b"s", raw.value(tables.STREAMS, STREAM))
     stream.record.extension = stream.record.extension[:-1]
-    raw.put_value(tables.STREAMS, STREAM, stream.encode(1, 1))
+    raw.put_value(tables.STREAMS, STREAM, stream.encode(stream.record.encode(), 1, 1))
 
 
 DAMAGES: Final[list[tuple[str, Damage]]] = [

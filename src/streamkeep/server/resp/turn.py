@@ -159,6 +159,7 @@ class Turn:
             except (CheckpointNeeded, lmdb.Error):
                 reader = self.environment.begin_read()
             reader.known = self.turns.streams_read
+            reader.keep_found()
             self.reader = reader
         return self.reader
 
