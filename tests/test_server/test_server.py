@@ -323,6 +323,21 @@ def test_a_transaction_has_one_guess_of_a_password(
         assert peer.call(*guess, "secret")[:1] != b"-"
 
 
+def test_a_password_in_a_transaction_that_waits_for_the_disk(
+    tmp_path: Path, access: Access
+) -> None:
+    with (
+        open_at(tmp_path / "s") as store,
+        serving(store, tmp_path / "k", access=access) as running,
+        Peer(running.path) as peer,
+    ):
+        peer.call("AUTH", "secret")
+        for words in (["MULTI"], ["WAITAOF", 1, 0, 0], ["AUTH", "secret"]):
+            peer.call(*words)
+        assert peer.call("EXEC") == b"*2\r\n*2\r\n:1\r\n:0\r\n+OK\r\n"
+        assert running.server.statistics.refused_logins == 0
+
+
 def test_users_have_the_rights_of_their_rules(tmp_path: Path, access: Access) -> None:
     command = b"-NOPERM User %b has no permissions to run the '%b' command\r\n"
     key = b"-NOPERM No permissions to access a key\r\n"

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from certificates import make_certificate
 from http_client import HEADERS, TOKEN, run
 from patience import PATIENCE_S
 from streamkeep import Store
@@ -20,6 +23,7 @@ from streamkeep.server.http import serving
 from streamkeep.server.http.app import create_app
 from streamkeep.server.http.guard import MAX_HEAD
 from streamkeep.server.http.serving import HttpServer, Protocol, bind
+from streamkeep.server.serve import tls_context
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +61,7 @@ async def _until_closed(reader: asyncio.StreamReader) -> bytes:
 
 
 def serve(
-    store: Store[bytes], scenario: Callable[[Served], Awaitable[None]], **options: float
+    store: Store[bytes], scenario: Callable[[Served], Awaitable[None]], **options: Any
 ) -> None:
     """Run a scenario beside a server."""
 
@@ -65,7 +69,7 @@ def serve(
         sockets = bind("127.0.0.1", 0)
         port = sockets[0].getsockname()[1]
         app = create_app(store, Access(TOKEN), write=True, body_s=0.1)
-        server = HttpServer(app, sockets, **options)  # type: ignore[arg-type]
+        server = HttpServer(app, sockets, **options)
         await server.start()
         try:
             await scenario(Served(server, port))
@@ -229,6 +233,42 @@ def test_the_end_closes_a_connection_whose_client_reads_nothing(
         silent.close()
 
     serve(store, scenario)
+
+
+def test_the_end_waits_for_no_idle_client_with_tls(
+    store: Store[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(serving, "STOP_S", 10 * PATIENCE_S)
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    size = 8_000_000
+    store.xadd("k", {"v": b"x" * size})
+
+    def connect(port: int, request: bytes) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        one = context.wrap_socket(plain, server_hostname="localhost")
+        one.sendall(request)
+        return one
+
+    def read(one: ssl.SSLSocket) -> int:
+        return sum(len(part) for part in iter(lambda: one.recv(1 << 16), b""))
+
+    async def scenario(served: Served) -> None:
+        idle = await asyncio.to_thread(connect, served.port, get("/health", ""))
+        assert await asyncio.to_thread(idle.recv, 1 << 16)
+        slow = await asyncio.to_thread(connect, served.port, get("/streams/k", ""))
+        found: Any = served.server.server_state.connections
+        while not all(one.cycle and one.cycle.response_complete for one in found):
+            await asyncio.sleep(0.001)
+        ending = asyncio.create_task(served.server.stop())
+        while len(found) > 1:  # the idle one ends
+            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(read, slow) > size  # it lost nothing
+        await asyncio.wait_for(ending, PATIENCE_S)
+        idle.close()
+        slow.close()
+
+    serve(store, scenario, tls=tls_context(certificate, key))
 
 
 def test_a_name_is_bound_on_all_its_addresses() -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import socket
 import ssl
+import termios
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
@@ -33,6 +35,8 @@ MAX_CONNECTIONS: Final = 4096
 _MORE: Final = 64  # connections that are answered with 503; further ones are closed
 MAX_UNSENT: Final = 256 << 20  # bytes that wait for clients which do not read
 STOP_S: Final = 5
+_MOMENT_S: Final = 0.05
+_NONE: Final = bytes(4)  # a number of the kernel
 
 
 class Protocol(H11Protocol):
@@ -166,7 +170,21 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for one in self._secure:
             one.close()
+        ending = asyncio.create_task(self._end_tls())
         await super().shutdown(sockets)
+        ending.cancel()
+
+    async def _end_tls(self) -> None:
+        """End the connections that only wait for their peers to answer the end of TLS."""
+        while True:
+            await asyncio.sleep(_MOMENT_S)
+            for one in list(self.server_state.connections):
+                transport = one.transport
+                if transport.is_closing() and not transport.get_write_buffer_size():
+                    # The transport under that of TLS has bytes only if those of the socket wait.
+                    left = fcntl.ioctl(transport.get_extra_info("socket"), termios.TIOCOUTQ, _NONE)
+                    if left == _NONE:
+                        transport.abort()
 
     async def start(self) -> None:
         """Begin to accept connections; return when they are accepted."""

@@ -61,6 +61,7 @@ class Connection(ClientState, asyncio.Protocol):
         self.library_version = b""
         self.user: User = server.access.default
         self.authenticated = False
+        self.refused = False  # a password was wrong, and its answer has not gone
         self.queued: list[tuple[Spec, list[bytes]]] | None = None
         self.broken = False
         self.executing = False  # a command of EXEC
@@ -97,6 +98,7 @@ class Connection(ClientState, asyncio.Protocol):
         )
         if self.stopped:
             return
+        self.refused = False
         if self.paused:
             self.paused = False
             if not self.transport.is_closing():

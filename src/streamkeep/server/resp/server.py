@@ -141,9 +141,10 @@ class Server:
 
     def log_in(self, client: Connection, name: bytes, password: bytes) -> None:
         """Make a client another user; raise if the password is wrong."""
-        # Stopped: another one in this transaction was wrong. Only the first guess costs time there.
-        user = None if client.stopped else self.access.log_in(name, password)
+        # Another one in this transaction was wrong: only the first guess costs time there.
+        user = None if client.refused else self.access.log_in(name, password)
         if user is None:
+            client.refused = True
             self.statistics.refused_logins += 1
             client.waits_for_disk += 1  # for the time of a pause, without a disk
             client.stopped = True
