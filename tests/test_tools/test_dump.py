@@ -240,6 +240,16 @@ def test_an_output_file_appears_only_when_it_is_whole() -> None:
     assert sorted(one.name for one in Path().iterdir()) == ["a.csv", "s"]
 
 
+def test_a_dump_to_a_link_writes_the_file_that_it_names() -> None:
+    fill()
+    Path("folder").mkdir()
+    Path("link.csv").symlink_to("folder/a.csv")
+    for more in ([], ["--overwrite"]):
+        run("dump", "s", "--output", "link.csv", *more)
+        assert Path("link.csv").is_symlink()
+        assert [one.name for one in Path("folder").iterdir()] == ["a.csv"]
+
+
 def test_wrong_command_lines() -> None:
     fill()
     Path("rows.jsonl").write_text('{"a":1}\n')
