@@ -194,7 +194,7 @@ def check_manifest(tables: Tables) -> Iterator[Finding]:
 def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Finding]:
     """SK301, SK302, SK303, SK307, SK310: each row has its sound file, without erased entries.
 
-    SK314, SK315: the object store of the archive answers, and has what the store wrote there.
+    SK314 to SK316: the object store of the archive answers, and has what the store wrote there.
     """
     remote = Remote(tables)
     for _, row in Rows(tables).under(shapes.SEGMENT_SHAPE):
@@ -253,7 +253,7 @@ class Remote:
         return self._setting is not None
 
     def findings(self, quick: bool) -> Iterator[Finding]:
-        """SK314, SK315: the archive answers, with what was written: the head, sealed segments."""
+        """SK314 to SK316: the archive answers, with what was written: the head, sealed segments."""
         if self._setting is None:
             return
         where = f"archive at {self._setting.uri}"
@@ -262,22 +262,19 @@ class Remote:
             archive = self()
             head = None if archive is None else archive.head()
             version = 0 if head is None else head.version
-            if version > expected:
-                problem = "another copy of this store, or this one later, wrote it"
+            if version > expected:  # as of each backup, once its store has gone on
+                yield finding(
+                    "SK316", where, f"its version is {version}, {expected} here", elsewhere=True
+                )
             elif version + 1 < expected:
-                problem = "a write was lost"
-            else:
-                if archive is not None:
-                    yield from _check_sealed(archive, quick)
-                return
+                problem = f"its version is {version}, expected {expected}: a write was lost"
+                yield finding("SK315", where, problem, elsewhere=True)
+            elif archive is not None:
+                yield from _check_sealed(archive, quick)
         except errors.UnreachableError as error:
             yield finding("SK314", where, str(error), elsewhere=True)
-            return
         except (errors.CorruptionError, errors.FormatVersionError) as error:
             yield finding("SK315", where, _problem_of(error), elsewhere=True)
-            return
-        text = f"its version is {version}, expected {expected}: {problem}"
-        yield finding("SK315", where, text, elsewhere=True)
 
 
 def _check_sealed(archive: RemoteArchive, quick: bool) -> Iterator[Finding]:

@@ -247,6 +247,13 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
         "`streamkeep archive run STORE`, for a sealed segment with `--seal`, writes it again, or "
         "says what to do",
     ),
+    (
+        "SK316",
+        NOTE,
+        "another copy of the store, or this one later, has published to the archive",
+        "nothing to do for a backup; a restored one publishes elsewhere: `streamkeep archive run "
+        "STORE --to URI`",
+    ),
 )
 CATALOGUE: Final[dict[str, Kind]] = {
     code: Kind(severity, meaning, advice) for code, severity, meaning, advice in _KINDS
