@@ -45,7 +45,7 @@ from streamkeep.engine.system import boot_id, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
-from streamkeep.format.core.errors import StoreError, StoreLockedError
+from streamkeep.format.core.errors import NotAStoreError, StoreLockedError
 from streamkeep.format.journal.checkpoint import NO_BOOT
 from streamkeep.format.journal.position import LogPosition
 
@@ -327,7 +327,7 @@ class ControlFile:
         """Raise if the store was deleted or moved; its path may hold another store by now.
 
         Raises:
-            StoreError: the store was deleted or moved.
+            NotAStoreError: the store was deleted or moved.
         """
         try:
             found = os.lstat(self._path)
@@ -335,7 +335,7 @@ class ControlFile:
             found = None
         if found is None or (found.st_ino, found.st_dev) != self._identity:
             store = os.path.dirname(os.path.dirname(self._path))
-            raise StoreError(
+            raise NotAStoreError(
                 f"{store}: the store was deleted or moved while it was open; next: close it"
             )
 

@@ -102,7 +102,7 @@ class StoreError(StreamkeepError):
 
 
 class NotAStoreError(StoreError):
-    """The path does not hold a store; it was left untouched."""
+    """The path holds no store, or no longer the one that was opened; it was left untouched."""
 
 
 class StoreFullError(StoreError):

@@ -6,20 +6,22 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from inside import journal_of
 from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.system import failpoints
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.jobs import waiting, worker_runs
 from streamkeep.jobs import worker as worker_module
 from streamkeep.jobs.async_queue import AsyncQueue
+from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.job import current_job
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.worker import Worker
@@ -419,3 +421,33 @@ def test_a_queue_that_is_closed_leaves_no_end_to_the_next_checkpoint(tmp_path: P
             end_soon(taken, 1)
         state = other.durability()
         assert state.durable_commit == state.last_commit
+
+
+@pytest.mark.parametrize("mode", ["threads", "asyncio"])
+@pytest.mark.parametrize("trouble", ["moved", "needs recovery"])
+def test_a_worker_ends_when_only_another_opening_of_the_store_helps(
+    tmp_path: Path, mode: Any, trouble: str
+) -> None:
+    queue = Queue(tmp_path / "store", sync="none")
+
+    @queue.task
+    def task() -> None:
+        if trouble == "moved":
+            (tmp_path / "store").rename(tmp_path / "elsewhere")
+        else:
+            journal_of(queue.store).control.poison()  # what a failed sync does
+
+    task.delay()
+    ended: list[str] = []
+
+    def run() -> None:
+        try:
+            Worker(queue, mode=mode).run()
+        except QueueError as error:
+            ended.append(str(error))
+
+    thread_of(run).join(PATIENCE_S)
+    told = "streamkeep.NotAStoreError" if trouble == "moved" else "streamkeep.RecoveryNeededError"
+    assert [told in one for one in ended] == [True]
+    with suppress(StoreError):
+        queue.close()

@@ -11,7 +11,14 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, Final
 
-from streamkeep.format.core.errors import CorruptionError, StoreError
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    FormatVersionError,
+    NotAStoreError,
+    RecoveryNeededError,
+    StoreClosedError,
+    StoreError,
+)
 from streamkeep.jobs.errors import JobLostError, PayloadError, Retry, UnknownTaskError
 
 if TYPE_CHECKING:
@@ -25,6 +32,8 @@ GIVEN_UP: Final = "failed"
 LOST: Final = "lost"
 RETURNED: Final = "returned"
 STORE_FAILS: Final = (StoreError, CorruptionError, OSError)  # now, for any job
+# No call succeeds again before the store is opened again: another attempt would go on for ever.
+FOR_GOOD: Final = (StoreClosedError, NotAStoreError, RecoveryNeededError, FormatVersionError)
 
 MOST_TEXT: Final = 20_000  # characters
 

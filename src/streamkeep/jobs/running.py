@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from streamkeep.format.core.errors import StoreClosedError, StreamkeepError
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.jobs.errors import JobLostError, PayloadError, UnknownTaskError
-from streamkeep.jobs.handler_errors import DONE, LOST, STORE_FAILS, end_with_error
+from streamkeep.jobs.handler_errors import DONE, FOR_GOOD, LOST, STORE_FAILS, end_with_error
 from streamkeep.jobs.job import Job, current
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def end_when_possible(end: Callable[[], Result], again: Again | None) -> Result:
         try:
             return end()
         except STORE_FAILS as error:
-            if again is None or isinstance(error, StoreClosedError):
+            if again is None or isinstance(error, FOR_GOOD):
                 raise
             pause_s = again(error)
         time.sleep(pause_s)
@@ -129,7 +129,7 @@ async def aend_when_possible(end: Callable[[], Result], again: Again | None) -> 
         try:
             return end()
         except STORE_FAILS as error:
-            if again is None or isinstance(error, StoreClosedError):
+            if again is None or isinstance(error, FOR_GOOD):
                 raise
             pause_s = again(error)
         await asyncio.sleep(pause_s)

@@ -31,7 +31,7 @@ from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
 from streamkeep.jobs import worker_runs
 from streamkeep.jobs.errors import JobLostError, QueueError
-from streamkeep.jobs.handler_errors import kind_of, text_of
+from streamkeep.jobs.handler_errors import FOR_GOOD, kind_of, text_of
 from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.waiting import known_tasks, take
@@ -329,8 +329,8 @@ class Worker:
                 stop=lambda: self._stopping,
                 begins=False,
             )
-        except StoreClosedError:
-            raise
+        except FOR_GOOD:
+            raise  # a worker that is started again opens the store again
         except StreamkeepError as error:
             log.error("no job can be taken: %s", error)
             time.sleep(_FAILED_PAUSE_S)

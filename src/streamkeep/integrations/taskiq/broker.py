@@ -21,12 +21,12 @@ from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessag
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Sync
-from streamkeep.format.core.errors import ArgumentError, RecoveryNeededError, StoreClosedError
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue
 from streamkeep.jobs.async_queue import atake
-from streamkeep.jobs.handler_errors import STORE_FAILS
+from streamkeep.jobs.handler_errors import FOR_GOOD, STORE_FAILS
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.running import return_job
@@ -187,7 +187,7 @@ class StreamkeepBroker(AsyncBroker):
                 if not held:
                     try:
                         held.extend(await self._take(store, queues, pace.wanted()))
-                    except (RecoveryNeededError, StoreClosedError):
+                    except FOR_GOOD:
                         raise  # it is recovered once each process has ended, this one too
                     except STORE_FAILS as error:  # taskiq would cancel the tasks that run
                         log.error("cannot take messages: %s; trying again", error)
@@ -252,7 +252,7 @@ class StreamkeepBroker(AsyncBroker):
                 except JobLostError as error:
                     log.warning("%s", error)
                     return
-                except StoreClosedError:
+                except FOR_GOOD:
                     raise
                 except STORE_FAILS as error:  # such as a full disk: its task must not run again
                     if not told:
