@@ -107,6 +107,23 @@ def test_a_returned_message_is_redelivered_and_a_rejected_one_a_dead_letter(
     assert jobs_of(url).stats().running == 0
 
 
+def test_a_connection_to_a_store_that_is_gone_ends_and_the_next_has_the_one_in_its_place(
+    url: str,
+) -> None:
+    path = parse_address(url).path
+    connection = Connection(url)
+    publish(connection, 1)
+    inbox = Inbox(connection)
+    inbox.wait(1)
+    path.rename(path.with_name("elsewhere"))
+    with pytest.raises(connection.recoverable_connection_errors, match="deleted or moved"):
+        inbox.wait(2)
+    connection.collect()  # as Celery does
+    publish(connection, 2)
+    assert Inbox(connection).wait(1) == [2]
+    connection.release()
+
+
 def test_one_message_is_taken_without_a_consumer(connection: Connection, url: str) -> None:
     publish(connection, 1, 2)
     bound = tasks()(connection.channel())

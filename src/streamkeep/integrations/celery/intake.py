@@ -23,6 +23,7 @@ from streamkeep.integrations.celery.topology import REFRESH_S, Topology, message
 from streamkeep.integrations.celery.workers import known_tasks
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.jobs import Job, Queue, take
+from streamkeep.jobs.handler_errors import FOR_GOOD
 from streamkeep.jobs.worker_runs import Alarm
 
 log = logging.getLogger("streamkeep.celery")
@@ -59,11 +60,15 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class Bell(Alarm):
-    """Messages that have arrived, and a descriptor that is readable while there may be some."""
+    """Messages that have arrived, and a descriptor that is readable while there may be some.
+
+    Or an error, which the loop raises.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.arrived: deque[Arrived] = deque()
+        self.failure: Exception | None = None  # of a store that must be opened again
         _inherited.add(self)
 
     def leave_to_parent(self) -> None:
@@ -127,6 +132,8 @@ class JobIntake:
                 self._take(queues, room)
             except StoreClosedError:
                 pass  # by `close_all`; the next use opens it again
+            except FOR_GOOD as error:
+                self._bell.failure = error  # for the loop, which connects again
             except Exception as error:
                 log.error("cannot take messages: %s; trying again", error)
                 threading.Event().wait(_AGAIN_S)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
+from streamkeep.format.core.errors import NotAStoreError, StoreError
 from streamkeep.integrations.address import Address
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.jobs import Queue
@@ -27,11 +29,23 @@ class Shared:
             found = self.queues.setdefault((name, max_deaths), made)
         return found
 
+    def connect(self) -> None:
+        """Open the store; open it again if it was moved or deleted, or a sync has failed."""
+        control = self.opened.store._environment.context.control
+        assert control is not None  # it was opened for writing
+        with suppress(NotAStoreError):
+            control.check_not_moved()
+            if not control.poisoned():
+                return
+        with suppress(StoreError):  # it cannot have a last checkpoint
+            self.close()
+        self.opened.store  # noqa: B018
+
     def close(self) -> None:
         """Close the store; a later use opens it again."""
-        for queue in self.queues.values():
-            queue.close()
-        self.opened.close()
+        with ExitStack() as stack:
+            for one in (self.opened, *self.queues.values()):
+                stack.callback(one.close)
 
 
 _shared: dict[Address, Shared] = {}

@@ -366,7 +366,7 @@ class Transport(virtual.Transport):
         return uri
 
     def establish_connection(self) -> Transport:
-        self.shared.opened.store  # noqa: B018
+        self.shared.connect()
         super().establish_connection()
         return self
 
@@ -396,6 +396,8 @@ class Transport(virtual.Transport):
             one = self.bell.arrived.popleft()
             if one.channel.deliver(one):
                 return True
+        if self.bell.failure is not None:
+            raise self.bell.failure
         return False
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
