@@ -228,7 +228,7 @@ class Database:
         wait_until(is_empty)
 
     def remembered(self) -> list[Any]:
-        return self.world.store.row_range(self.space)
+        return self.world.store.row_range(self.space, b"id:")
 
     def end_late(self) -> None:
         if self.late is not None:

@@ -247,9 +247,15 @@ def test_a_name_may_have_quotes(store: Store, database: Connection) -> None:
     assert forwarded(store) == [b"x"]
 
 
+@pytest.mark.parametrize("others", [0, 2])
 def test_other_databases_lock_the_rows_that_they_select(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
+    """A server that does not answer stops no writer, since it is not asked with the write lock.
+
+    Args:
+        others: how many other forwarders forget rows while this one waits for the store.
+    """
     said: list[tuple[str, tuple[Any, ...]]] = []
 
     class Cursor:
@@ -257,7 +263,10 @@ def test_other_databases_lock_the_rows_that_they_select(
         rowcount = 2
 
         def execute(self, query: str, values: tuple[Any, ...] = ()) -> None:
+            assert store.open_transaction() is None
             said.append((query, values))
+            if len(said) <= others:
+                Outbox(Other(), "shop.outbox", store, stream="s")._forget([b"id:another"])
 
         def fetchall(self) -> list[tuple[Any, ...]]:
             return [("a-1", "x"), ("a-2", None)]
@@ -278,7 +287,7 @@ def test_other_databases_lock_the_rows_that_they_select(
     assert Outbox(Other(), "shop.outbox", store, stream="s", batch=7).forward() == 2
     assert said == [
         ("SELECT * FROM shop.outbox ORDER BY id LIMIT 7 FOR UPDATE SKIP LOCKED", ()),
-        ("SELECT 1", ()),  # they are still locked
+        *[("SELECT 1", ())] * others,  # they are still locked
         ("DELETE FROM shop.outbox WHERE id IN (%s, %s)", ("a-1", "a-2")),
         ("commit", ()),
     ]

@@ -14,6 +14,9 @@ store remembers that: the next forwarder only deletes them. A crash before step 
 never come again; the next forwarder forgets them. Nothing expires, so a forwarder that did not run
 for a month doubles nothing. Several forwarders may run: the database locks the rows for one.
 
+A server may end a session, and its locks, at any time. So step 2 asks it once more if IDs were
+forgotten since step 1, before which the rows may have been another forwarder's.
+
 IDs must never be used again. SQLite uses them again in a table without AUTOINCREMENT, so such a
 table is refused.
 """
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import threading
@@ -41,6 +45,7 @@ Row = dict[str, Any]
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 _QUOTES: Final = re.compile(r"""(["`])([A-Za-z0-9_]+)\1""")
 _SEEN: Final = b"id:"
+_CHANGED: Final = b"forgotten"
 _MARKS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 _SQLITE: Final = "sqlite3"
 
@@ -158,12 +163,13 @@ class Outbox:
         if self._is_sqlite and self._connection.in_transaction:
             raise ArgumentError("the connection has a transaction open; give the outbox its own")
         cursor = self._connection.cursor()
+        forgotten = self._forgotten()
         try:
             rows = self._select(cursor)
             fresh = 0
             if rows:
                 self._check_ids(rows)
-                fresh = self._append(cursor, rows)
+                fresh = self._append(cursor, rows, forgotten)
                 self._delete(cursor, rows)
             self._connection.commit()
         except BaseException:
@@ -219,27 +225,33 @@ class Outbox:
                 "of its own; next: correct or delete it"
             )
 
-    def _append(self, cursor: Any, rows: list[Row]) -> int:
+    def _append(self, cursor: Any, rows: list[Row], forgotten: bytes | None) -> int:
         """Append rows; return how many were not there. If one cannot be, it leaves `rows` with all
         after it, unless it is the first: a queue with a limit may never have room for all of them.
+
+        Args:
+            forgotten: what `_forgotten` returned before the rows were locked.
         """
         while True:
             done = fresh = 0
             try:
                 # On disk, since the rows are deleted next.
                 with self._store.transaction(sync="commit") as outer:
-                    if not self._is_sqlite:
-                        # The server may have ended this session, with its locks, while the store
-                        # was another's. Who then got the rows has forwarded and forgotten them.
-                        cursor.execute("SELECT 1")
                     txn = outer.as_bytes()
-                    for row in rows:
+                    # The server may have ended this session, with its locks, while the store was
+                    # another's. Who then got the rows may have forwarded and forgotten them.
+                    unsure = not self._is_sqlite and forgotten != txn.row_get(self._space, _CHANGED)
+                    for row in () if unsure else rows:
                         key = _key(row[self._id])
                         if txn.row_get(self._space, key) is None:
                             self._append_row(txn, row)
                             txn.row_put(self._space, key, b"")
                             fresh += 1
                         done += 1
+                if unsure:  # not asked with the write lock: the server may not answer for long
+                    forgotten = self._forgotten()
+                    cursor.execute("SELECT 1")  # the rows were locked until now
+                    continue
                 if not fresh:  # it has waited for nothing, and who appended them may have died so
                     self._store.sync()
                 return fresh
@@ -286,8 +298,14 @@ class Outbox:
             self._connection.rollback()
         self._forget([key for key, _ in left if key not in present])
 
+    def _forgotten(self) -> bytes | None:
+        """Return what changes whenever a forwarder forgets IDs."""
+        return self._store.row_get(self._space, _CHANGED)
+
     def _forget(self, keys: list[bytes]) -> None:
         def forget(txn: Transaction[Any]) -> None:
+            if not self._is_sqlite:
+                txn.row_put(self._space, _CHANGED, os.urandom(8))
             for key in keys:
                 txn.row_delete(self._space, key)
 
