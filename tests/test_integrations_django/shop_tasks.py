@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from typing import Any
 
@@ -82,3 +84,18 @@ def append_with_result(name: str) -> str:
     """Append to a stream in the transaction that ends the job."""
     current_job().transaction.xadd("names", {"name": name})
     return name
+
+
+note: Any = None
+deadly = False
+
+
+@task
+def live(number: int, how: str) -> int:
+    """Note that it begins, and end as it was told."""
+    note(number, "began")
+    if how == "dies" and deadly:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "fails" or (how == "fails_first" and current_job().attempt == 1):
+        raise ValueError(number)
+    return number * 2

@@ -44,8 +44,9 @@ class Shared:
     def close(self) -> None:
         """Close the store; a later use opens it again."""
         with ExitStack() as stack:
-            for one in (self.opened, *self.queues.values()):
-                stack.callback(one.close)
+            stack.callback(self.opened.close)
+            for queue in self.queues.values():
+                stack.callback(queue.close)
 
 
 _shared: dict[Address, Shared] = {}
