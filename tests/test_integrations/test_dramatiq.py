@@ -15,7 +15,7 @@ from typing import Any
 import dramatiq
 import pytest
 from dramatiq import Message, QueueJoinTimeout, Worker
-from dramatiq.errors import QueueNotFound
+from dramatiq.errors import ConnectionClosed, QueueNotFound
 from dramatiq.results import ResultMissing, Results, ResultTimeout
 
 from patience import PATIENCE_S, wait_until
@@ -99,6 +99,22 @@ def test_a_delayed_message_stays_in_the_store_until_its_time(
     assert broker.queue().stats().delayed == 1
     broker.flush_all()
     broker.join("default", timeout=PATIENCE_MS)
+
+
+def test_a_consumer_ends_when_its_store_is_gone_and_the_next_has_the_one_in_its_place(
+    broker: StreamkeepBroker, tmp_path: Path
+) -> None:
+    actor = actor_of(broker, print)
+    actor_of(broker, print, name="other", queue_name="other").send(0)
+    actor.send(1)
+    consumer = broker.consume("default", prefetch=5, timeout=10)
+    assert next(consumer).args == (1,)
+    (tmp_path / "s").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConnectionClosed, match="deleted or moved"):
+        next(consumer)
+    consumer.close()
+    actor.send(2)
+    assert next(broker.consume("default", timeout=PATIENCE_MS)).args == (2,)
 
 
 def test_priorities_of_the_store(broker: StreamkeepBroker) -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from dramatiq.broker import Broker, Consumer, MessageProxy
@@ -26,7 +27,7 @@ from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.dead_letters import purge_retries
-from streamkeep.jobs.handler_errors import text_of
+from streamkeep.jobs.handler_errors import FOR_GOOD, text_of
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all
@@ -131,8 +132,9 @@ class StreamkeepBroker(Broker):
 
     def close(self) -> None:
         """Close the store; a later use opens it again."""
-        for queue in self._declared.values():
-            queue.close()
+        with ExitStack() as stack:
+            for queue in self._declared.values():
+                stack.callback(queue.close)
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -224,6 +226,9 @@ class StreamkeepConsumer(Consumer):
                 begins=False,
             )
         except StoreError as error:
+            if isinstance(error, FOR_GOOD):
+                with suppress(StoreError):  # it cannot have a last checkpoint
+                    self._broker.close()
             raise ConnectionClosed(error) from error
         for job in jobs:
             self._open(job)
