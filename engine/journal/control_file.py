@@ -335,9 +335,11 @@ class ControlFile:
             found = None
         if found is None or (found.st_ino, found.st_dev) != self._identity:
             store = os.path.dirname(os.path.dirname(self._path))
-            raise NotAStoreError(
+            error = NotAStoreError(
                 f"{store}: the store was deleted or moved while it was open; next: close it"
             )
+            error.was_open = True
+            raise error
 
     def poisoned(self) -> bool:
         return self._poisoned or self._words[_POISON] != 0

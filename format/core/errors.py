@@ -102,7 +102,13 @@ class StoreError(StreamkeepError):
 
 
 class NotAStoreError(StoreError):
-    """The path holds no store, or no longer the one that was opened; it was left untouched."""
+    """The path holds no store, or no longer the one that was opened; it was left untouched.
+
+    Attributes:
+        was_open: the store was deleted or moved while it was open.
+    """
+
+    was_open = False
 
 
 class StoreFullError(StoreError):

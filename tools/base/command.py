@@ -275,7 +275,7 @@ def _as_failure(ctx: click.Context, error: errors.StreamkeepError) -> Failure:
     elif isinstance(error, errors.ErasureBlockedError):
         hint = "end these processes; `erase --finish` then erases the bytes"
         status = Exit.UNREADABLE
-    elif isinstance(error, errors.NotAStoreError):
+    elif isinstance(error, errors.NotAStoreError) and not error.was_open:
         path = next(reversed(_stores(ctx)), None)  # of several, the last one that was to be opened
         status = Exit.UNREADABLE
         if path is not None and not os.path.exists(path):  # it says what a program would do next
