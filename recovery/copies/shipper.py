@@ -333,8 +333,11 @@ class Shipper:
         self._erased = self.renew or (slot is not None and slot.erased)
         known = slot is not None and newest.name in (slot.generation, slot.begun)
         # The journal of a store that was replaced may go on from the same commit. Without a slot,
-        # which a power loss may take, its epoch is lower: a restore and a promotion raise it.
-        may_resume = newest.epoch <= self.context.epoch if slot is None else known
+        # which a power loss may take, its epoch is lower: a restore and a promotion raise it. What
+        # was restored or promoted may have other commits than the copy until it has shipped some.
+        may_resume = newest.epoch <= self.context.epoch
+        if slot is not None:
+            may_resume = known and (slot.shipped > 0 or newest.name == slot.begun)
         why = "the journal of the store does not go on where the copy ends"
         try:
             if may_resume and self._resume(newest, slot):
@@ -368,7 +371,7 @@ class Shipper:
         if last is not None:
             piece, before = last
             commit, chain, last_ms = piece.last_commit, piece.chain_after, piece.last_ms
-        if slot is not None and slot.position.commit_number >= 0 and commit > self._newest():
+        if slot is not None and commit > self._newest():
             raise Diverged(f"the store has no commit {commit}")
         history = find_history(
             self.folder, self.environment.uuid.bytes, self.context.epoch, slot, commit, chain

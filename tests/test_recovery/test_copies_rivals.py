@@ -17,6 +17,7 @@ import pytest
 import streamkeep
 from erased import SECRET, entry
 from patience import wait_until
+from stopped import killed_at
 from stores import Open
 from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.async_store import AsyncStore
@@ -32,6 +33,7 @@ from streamkeep.recovery.copies import generations, shipper, verify, writer
 from streamkeep.recovery.copies.generations import Generations
 from streamkeep.recovery.copies.history import Entry, History
 from streamkeep.recovery.copies.shipper import Shipper, Superseded
+from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Target
 from streamkeep.recovery.copies.writer import Again
 from test_recovery.test_copies import archive_some, assert_restored, copied, newest, shipping
@@ -72,6 +74,40 @@ def test_a_removed_generation_still_refuses_the_store_before(
     assert not store.wait_shipped(0)
     with pytest.raises(Superseded):
         running.run()
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["", "killed at its base"])
+@pytest.mark.parametrize("more", [0, 40])
+@pytest.mark.parametrize("how", ["restore", "promote"])
+def test_what_took_the_place_of_a_store_may_make_other_commits(
+    open_store: Open, tmp_path: Path, how: str, more: int, dies: bool
+) -> None:
+    """The copy has later commits, and gets more: the store that was restored last goes on."""
+    store, target, place = open_store(), str(tmp_path / "target"), tmp_path / "second"
+    store.xadd("s", {"n": "1"})
+    ship(store, target)
+    before = newest(store)
+    if how == "promote":
+        Standby(target, place).close()
+    for _ in range(20):
+        store.xadd("s", {"of": "the first"})
+    ship(store, target)
+    if how == "promote":
+        promote(place)
+    else:
+        restore_copy(target, place, commit=before)
+    with streamkeep.open(place) as second:
+        for _ in range(more):
+            second.xadd("s", {"of": "the second"})
+    if dies:
+        killed_at("ship:base", lambda: ship(place, target))
+        store.xadd("s", {"of": "the first"})
+        ship(store, target)
+    with streamkeep.open(place) as second:
+        ship(second, target)
+        assert_restored(target, tmp_path / "restored", second)
+    with pytest.raises(Superseded):
+        ship(store, target)
 
 
 def test_ends_are_removed_in_the_end(
