@@ -20,13 +20,13 @@ from streamkeep.engine.feed.feed import NOW
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.copying import open_new, tables_of
-from streamkeep.format.copies.head import Generation
+from streamkeep.format.copies.head import Generation, Head
 from streamkeep.format.copies.piece import Commit as Record
 from streamkeep.format.copies.piece import PieceName
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import ArgumentError, ChangesGoneError, CorruptionError
 from streamkeep.recovery.copies.restore import plan_restore, put_rows
-from streamkeep.recovery.copies.target import PieceFollower, Place, Target
+from streamkeep.recovery.copies.target import PieceFollower, Place, Target, is_any_removed
 
 _MOST_ROWS: Final = 100_000  # in memory, before they are written
 
@@ -66,17 +66,28 @@ def changes(
         UnreachableError: the target does not answer. Go on after the last commit that was read.
     """
     every_s = above_zero(every, "every") / 1000
-    feed = _CopyFeed(Target(target), from_commit, scratch)
-    return feed.iterate(every_s if follow else 0, stop or (lambda: False))
+    source = Target(target)
+    while True:
+        head = source.known_head()
+        try:
+            feed = _CopyFeed(source, head, from_commit, scratch)
+        except CorruptionError:
+            if not is_any_removed(head, source.known_head()):
+                raise
+        else:
+            return feed.iterate(every_s if follow else 0, stop or (lambda: False))
 
 
 class _CopyFeed(PieceFollower):
     """The commits of a copy, with all rows as of the newest one that was read."""
 
     def __init__(
-        self, target: Target, after: int | str | bytes | None, scratch: str | Path | None
+        self,
+        target: Target,
+        head: Head,
+        after: int | str | bytes | None,
+        scratch: str | Path | None,
     ) -> None:
-        head = target.known_head()
         self._oldest = head.generations[0].base_commit
         commit, chain = None, 0
         if after is None:

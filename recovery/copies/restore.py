@@ -64,6 +64,7 @@ from streamkeep.recovery.copies.target import (
     Target,
     chain_of,
     commits_after,
+    is_any_removed,
     segment_name,
 )
 from streamkeep.recovery.fsck.findings import Finding
@@ -163,15 +164,19 @@ def restore_copy(
     avoid: set[Rows] = set()
     with _working_in(Folder(place.parent, outside=True), place.name) as staging:
         while True:
-            plan = plan_restore(source, head, commit, at_ms, frozenset(avoid))
-            restoring = _Restore(source, head, plan, staging, standby, progress)
             try:
+                plan = plan_restore(source, head, commit, at_ms, frozenset(avoid))
+                restoring = _Restore(source, head, plan, staging, standby, progress)
                 report = restoring.run()
                 break
             except _DamagedRows as damaged:
                 log.warning("%s; the records that they sum up are applied instead", damaged.args[0])
                 avoid.add(damaged.args[1])
                 restoring.clear()
+            except CorruptionError:
+                before, head = head, source.known_head()
+                if not is_any_removed(before, head):
+                    raise
             except lmdb.Error as error:
                 raise translate(error) from error
             except OSError as error:
@@ -432,6 +437,8 @@ class _Restore:
             failpoints.hit("ship-restore:segment")
             if self.progress is not None:
                 self.progress("segments", at + 1, len(records))
+        if self.segments < len(records) and is_any_removed(self.head, self.target.known_head()):
+            raise CorruptionError(self.target.where(self.plan.generation.name), "it was removed")
         if self.staging.has_folder(ARCHIVE_FOLDER):
             self.staging.sync(ARCHIVE_FOLDER)
 
@@ -465,6 +472,6 @@ def fetch_segment(target: Target, record: SegmentRecord, store: Folder) -> bool:
         return False
     with segment_output(store, stored) as output:
         for offset in range(0, size, _BATCH_BYTES):
-            output.write(target.objects.read(name, offset, min(_BATCH_BYTES, size - offset)))
+            output.write(target.read(name, offset, min(_BATCH_BYTES, size - offset)))
         store.remove(stored)  # not before: the target may not answer
     return True

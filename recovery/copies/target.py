@@ -240,6 +240,11 @@ class Target:
                 self.objects.remove(name)
 
 
+def is_any_removed(before: Head, now: Head) -> bool:
+    """Return whether generations were removed meanwhile: what a reader misses then is no damage."""
+    return not {one.name for one in before.generations} <= {one.name for one in now.generations}
+
+
 def segment_name(record: SegmentRecord) -> str:
     """Return the name of a segment in a copy; one that was rewritten has another one."""
     return f"{head_format.SEGMENTS}/{record.path}.{record.checksum:016x}"

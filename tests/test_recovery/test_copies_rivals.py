@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,15 @@ from stopped import killed_at
 from stores import Open
 from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.async_store import AsyncStore
-from streamkeep.engine.remote.object_store import open_objects, put_bytes
+from streamkeep.engine.remote.object_store import FolderObjects, open_objects, put_bytes
 from streamkeep.format.core.errors import (
     ArgumentError,
+    ChangesGoneError,
     NotShippedError,
     StoreError,
     UnreachableError,
 )
-from streamkeep.recovery import restore_copy, ship, verify_copy
+from streamkeep.recovery import changes, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import generations, shipper, verify, writer
 from streamkeep.recovery.copies.generations import Generations
 from streamkeep.recovery.copies.history import Entry, History
@@ -37,6 +39,7 @@ from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Target
 from streamkeep.recovery.copies.writer import Again
 from test_recovery.test_copies import archive_some, assert_restored, copied, newest, shipping
+from tiers import slow_but
 
 
 def bucket_like(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,3 +407,37 @@ def test_what_a_shipper_removes_during_a_verification_is_no_damage(
     assert not verify_copy(target).problems
     assert begun
     assert verify_copy(target).last_commit == newest(store)
+
+
+@pytest.mark.parametrize("requests", slow_but(range(1, 10), 3, 6, 8))
+def test_a_restore_and_a_reader_go_on_with_what_replaces_a_generation(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: int
+) -> None:
+    """An erasure, for example, removes what they are reading: that is no damage."""
+    store, target = open_store(), str(tmp_path / "target")
+    archive_some(store, 20, 10)
+    ship(store, target)
+    store.xadd("s", {"n": "last"})
+    ship(store, target)
+    left = 0
+
+    def replacing(whole: Callable[..., Any]) -> Callable[..., Any]:
+        def request(*args: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                store.erase("s", store.xrange("s", history=True)[0][0])
+                ship(store, target)
+            return whole(*args)
+
+        return request
+
+    for name in ("get", "names", "read", "size"):
+        monkeypatch.setattr(FolderObjects, name, replacing(getattr(FolderObjects, name)))
+    left = requests
+    report = restore_copy(target, tmp_path / "restored")
+    assert not report.archive_findings
+    assert report.commit_number == newest(store)
+    left = requests
+    with suppress(ChangesGoneError):
+        list(changes(target))
