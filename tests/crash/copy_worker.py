@@ -39,7 +39,7 @@ class Worker:
         self.plan = plan
         self.random = random.Random(plan["seed"])
         self.log = os.open(plan["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self.tokens = 0
+        self.tokens = self.renames = 0
         self.mine: list[tuple[str, Any]] = []
 
     def tell(self, **words: Any) -> None:
@@ -60,6 +60,7 @@ class Worker:
                 self.store.xgroup_create("kept", GROUP, "0", mkstream=True)
         steps = [self.add] * 6 + [self.add_many] * 2 + [self.delete] * 2
         steps += [self.trim, self.archive, self.read, self.promise, self.promise]
+        steps += [self.rename, self.add_to_own]
         for _ in range(self.plan["most"]):
             self.random.choice(steps)()
         self.store.close()
@@ -92,13 +93,27 @@ class Worker:
     def add_many(self) -> None:
         """A transaction over two streams."""
         tokens = [["kept", self.token()], ["archived", self.token()]]
+        pad = self.random.randbytes(self.random.choice((0, 0, 0, 100_000)))
 
         def add() -> None:
             with self.store.transaction() as txn:
                 for key, token in tokens:
-                    txn.xadd(key, {"t": token})
+                    txn.xadd(key, {"t": token, "p": pad})
 
         self.commit("add", tokens, add)
+
+    def own(self) -> str:
+        """Return the name of the stream of this process alone, which changes."""
+        return f"own.{self.plan['name']}.{self.renames}"
+
+    def add_to_own(self) -> None:
+        token = self.token()
+        self.commit("add", [["own", token]], lambda: self.store.xadd(self.own(), {"t": token}))
+
+    def rename(self) -> None:
+        if self.store.exists(old := self.own()):
+            self.renames += 1
+            self.store.rename(old, self.own())
 
     def delete(self) -> None:
         if self.mine:

@@ -28,6 +28,7 @@ from golden_stores import describe
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.core.errors import StoreError
 from streamkeep.recovery import restore_copy, ship, verify_copy
+from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Target
 from tiers import slow_but
 
@@ -76,6 +77,7 @@ class Run:
         self.target = str(folder / "target")
         self.states: dict[int, Any] = {}
         self.logs: list[Path] = []
+        self.given_up: dict[Path, list[int]] = {}  # the log has commits after that no longer
         self.number = 0
         self.lost = 0  # the target has lost commits up to this one
         with streamkeep.open(self.path):
@@ -133,7 +135,13 @@ class Run:
             time.sleep(chance.random() * 0.3)
             self.end(shippers.pop())
             shippers.append(self.start_shipper())
+        if chance.random() < 0.2:
+            os.kill(shippers[-1], signal.SIGSTOP)
+            shippers.append(self.start_shipper())
         time.sleep(0.1 + chance.random() * 0.3)
+        if chance.random() < 0.3:
+            self.check_promises()
+            os.kill(shippers[-1], signal.SIGCONT)
         everybody = [*writers, *shippers, *others]
         chance.shuffle(everybody)
         for pid in everybody:
@@ -155,9 +163,20 @@ class Run:
         self.states[commit] = describe(store)
 
     def told(self) -> list[dict[str, Any]]:
-        texts = [log.read_text() for log in self.logs if log.exists()]
-        # A kill can end a write in the middle of a line.
-        return [json.loads(line) for text in texts for line in text.split("\n")[:-1]]
+        """Return what processes have told; of commits that were given up, that they never were."""
+        found = []
+        for log in filter(Path.exists, self.logs):
+            # A kill can end a write in the middle of a line.
+            for line in log.read_text().split("\n")[:-1]:
+                one = json.loads(line)
+                for until in self.given_up.get(log, ()):
+                    if one.get("before", -1) >= until:
+                        one["before"] = 1 << 62
+                    if max(one.get("commit", 0), one.get("after", 0)) > until:
+                        one.pop("after", None)
+                        one["commit"] = 0
+                found.append(one)
+        return found
 
     def check_promises(self) -> None:
         """What was promised can be restored when the store is gone."""
@@ -191,6 +210,8 @@ class Run:
         for key in KEYS:
             entries = restored.xrange(key, history=key == "archived")
             there[key] = {one[1][b"t"].decode() for one in entries}
+        own = [one for key in restored.keys("own.*") for one in restored.xrange(key)]
+        there["own"] = {one[1][b"t"].decode() for one in own}
         everything = set().union(*there.values())
         gone: set[str] = set()
         sure: dict[str, str] = {}
@@ -217,7 +238,8 @@ class Run:
 
     def happen(self) -> None:
         """Do to the store and its copy what people and disks do."""
-        self.chance.choice((self.nothing, self.compact, self.erase, self.twin, self.lose))()
+        happens = (self.nothing, self.compact, self.erase, self.twin, self.lose)
+        self.chance.choice((*happens, self.go_back, self.promote))()
 
     def nothing(self) -> None:
         """Go on."""
@@ -267,6 +289,49 @@ class Run:
         if found:
             max(found, key=lambda one: one.stat().st_mtime_ns).unlink()
             self.lost = max(self.states)
+
+    def go_back(self) -> None:
+        """A restore, often of an earlier commit, takes the place of the store."""
+        with streamkeep.open(self.path) as store:
+            ship(store, self.target)
+            self.note(store)
+        new = self.folder / f"back{self.number}"
+        report = verify_copy(self.target)
+        first, last = report.first_commit, report.last_commit
+        commit = self.chance.choice((last, self.chance.randint(first, last)))
+        restore_copy(self.target, new, commit=commit)
+        self.take_place(new, commit)
+
+    def promote(self) -> None:
+        """A standby takes the place of the store, which may make commits after that."""
+        with streamkeep.open(self.path) as store:
+            ship(store, self.target)
+        self.number += 1
+        new = self.folder / f"promoted{self.number}"
+        Standby(self.target, new).close()
+        with streamkeep.open(self.path) as store:
+            store.xadd("more", {"of": "the first"})
+            ship(store, self.target)
+        self.take_place(new, promote(new).commit_number)
+
+    def take_place(self, new: Path, commit: int) -> None:
+        """Go on with another store: whatever the one before does, the copy follows that one."""
+        self.states = {one: state for one, state in self.states.items() if one <= commit}
+        for log in self.logs:
+            self.given_up.setdefault(log, []).append(commit)
+        self.lost = min(self.lost, commit)
+        with streamkeep.open(new) as store, streamkeep.open(self.path) as before:
+            for _ in range(self.chance.choice((0, 3, 50))):
+                store.xadd("more", {"of": "the second"})
+            if self.chance.random() < 0.5:
+                before.xadd("more", {"of": "the first"})
+                ship(before, self.target)
+            ship(store, self.target)
+            self.note(store)
+            before.xadd("more", {"of": "the first"})
+            with pytest.raises(StoreError):
+                ship(before, self.target)
+        self.path = new
 
     def ends(self) -> None:
         """The copy is what the store is, and any commit of it can be restored."""
