@@ -104,6 +104,7 @@ class Writer:
         # A target that has lost its last pieces may have rows of later commits: those are removed.
         for rows in chain_of(self.target.rows(self.name), done, self.commit_number):
             self._rows.append((rows, self.target.header(rows.parts[-1]).rows))
+            self.rows_bytes += sum(self.target.objects.size(str(one)) or 0 for one in rows.parts)
             done = rows.last
         self._rows_from = done + 1
         self._segments = self.target.needed_segments(self.name)

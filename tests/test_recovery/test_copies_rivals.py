@@ -22,6 +22,7 @@ from stopped import killed_at
 from stores import Open
 from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.async_store import AsyncStore
+from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import FolderObjects, open_objects, put_bytes
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -111,6 +112,19 @@ def test_what_took_the_place_of_a_store_may_make_other_commits(
         assert_restored(target, tmp_path / "restored", second)
     with pytest.raises(Superseded):
         ship(store, target)
+
+
+def test_calls_that_ship_once_begin_a_generation_when_the_copy_has_grown(
+    store: Store, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each begins without a memory of the rows that the others have written."""
+    monkeypatch.setattr(shipper, "_LEAST_BASE", 2000)
+    for n in range(40):
+        store.xadd_many(f"s{n}", [{"n": os.urandom(20).hex()} for _ in range(20)])
+        if not ship(store, target).generation.startswith("00000001"):
+            break
+    else:
+        raise AssertionError(ship(store, target))
 
 
 def test_ends_are_removed_in_the_end(
