@@ -32,7 +32,7 @@ from streamkeep.engine.system.files import path_of
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format.copies.head import Generation
-from streamkeep.format.copies.piece import generation_number
+from streamkeep.format.copies.piece import generation_number, is_generation_name
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -449,7 +449,9 @@ class Shipper:
             held = self.journal.log.position
         epoch, generations = self.context.epoch, self.generations.named
         known = generations[-1].name if generations else ""
-        name = f"{generation_number(known) + 1:08x}-{secrets.token_hex(4)}"
+        # Above what killed shippers have left, which `Generations.remove` then knows to be older.
+        left = [known, *filter(is_generation_name, self.target.objects.folders())]
+        name = f"{max(map(generation_number, left)) + 1:08x}-{secrets.token_hex(4)}"
         if self._writer is None:  # nothing else holds the journal from here on
             slot = Slot(
                 self.target.uri, known, name, epoch, held, 0, now_ms, self.hold_bytes, self._erased

@@ -247,6 +247,20 @@ def test_what_a_killed_shipper_has_left_of_an_erasure(open_store: Open, tmp_path
     assert SECRET not in copied(target)
 
 
+def test_an_erasure_reaches_what_killed_shippers_have_left(store: Store, tmp_path: Path) -> None:
+    """Of two generations of one number, either name may be the later one."""
+    target = tmp_path / "target"
+    one = store.xadd("s", entry(1))
+    store.xadd("s", {"n": "2"})
+    name = ship(store, target).generation
+    for left in ("00000002-00000000", "00000002-ffffffff"):
+        shutil.copytree(target / name, target / left)  # a base that the head does not name
+    store.erase("s", one)
+    assert SECRET in copied(target)
+    ship(store, target)
+    assert SECRET not in copied(target)
+
+
 def test_a_target_that_is_away_before_the_old_generation_is_ended(
     open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
