@@ -275,8 +275,8 @@ class Shipper:
 
     def _send_commits(self) -> tuple[int, int]:
         """Send what was committed; return the newest commit, and when it had been made."""
-        now_ms = self.context.now_ms()  # first: no commit that is shipped now was made later
         newest = self._newest()
+        now_ms = self.context.now_ms()  # afterwards: no commit that is shipped now was made later
         self.environment.sync_to(newest)
         if self._writer is not None:
             try:
@@ -466,8 +466,8 @@ class Shipper:
             txn.close()
             return
         writer = Writer(self.target, self.environment, name, history, self.progress, self._damaged)
-        writer.last_ms = now_ms
-        self._base = _Base(writer, txn, held, now_ms)
+        writer.last_ms = self.context.now_ms()  # when all in the base had been made
+        self._base = _Base(writer, txn, held, writer.last_ms)
         if self._writer is not None:
             try:
                 self._note_shipped()

@@ -24,6 +24,7 @@ from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import FolderObjects, open_objects, put_bytes
+from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import (
     ArgumentError,
     ChangesGoneError,
@@ -125,6 +126,39 @@ def test_calls_that_ship_once_begin_a_generation_when_the_copy_has_grown(
             break
     else:
         raise AssertionError(ship(store, target))
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [(Shipper, "_newest"), (shipper, "History")], ids=["piece", "base"]
+)
+def test_a_restore_to_a_time_has_nothing_that_was_committed_later(
+    open_store: Open,
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: Any,
+    name: str,
+) -> None:
+    """Also if the shipper is stopped while it looks for what is to be shipped."""
+    clock = ManualClock(1_718_004_800_000)
+    store = open_store(clock=clock)
+    store.xadd("s", {"ms": str(clock.ms)})
+    ship(store, target)
+    clock.ms += 2 * 3_600_000  # a new base is due
+    begun, whole = clock.ms, getattr(place, name)
+
+    def stopped(*args: Any) -> Any:
+        clock.ms += 60_000
+        store.xadd("s", {"ms": str(clock.ms)})
+        return whole(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, stopped)
+        ship(store, target, keep="1h")
+    for wanted in range(begun, clock.ms + 1, 30_000):
+        restore_copy(target, tmp_path / str(wanted), at_ms=wanted)
+        with streamkeep.open(tmp_path / str(wanted), readonly=True) as restored:
+            assert all(int(fields[b"ms"]) <= wanted for _, fields in restored.xrange("s"))
 
 
 def test_ends_are_removed_in_the_end(
