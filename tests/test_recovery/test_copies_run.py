@@ -129,7 +129,7 @@ class Run:
         ]
         shippers = [self.start_shipper() for _ in range(chance.choice((1, 1, 2)))]
         others = []
-        if chance.random() < 0.3:
+        if chance.random() < 0.6:
             others.append(self.start("follow", path=str(self.folder / "standby")))
         for _ in range(chance.randrange(3)):
             time.sleep(chance.random() * 0.3)
@@ -344,6 +344,14 @@ class Run:
         assert not verify_copy(self.target).problems
         assert self.restore().commit_number == max(self.states)
         assert report.last_commit == max(self.states)
+        standby = self.folder / "standby"
+        if standby.exists():
+            following = Standby(self.target, standby)
+            following.run(once=True)
+            following.close()
+            assert_sound(standby)
+            with streamkeep.open(standby, readonly=True) as found:
+                assert describe(found) == self.states[max(self.states)]
         first, last = report.first_commit, report.last_commit
         known = [one for one in self.states if first <= one <= last]
         for commit in (self.chance.choice(known), self.chance.randint(first, last)):
