@@ -121,10 +121,12 @@ def write_once(
     try:
         reply = run_write(context, run, args, False, durable, frees)
     except (CheckpointNeeded, StoreFullError, lmdb.Error):
-        return environment.write(run, *args, durable=durable, frees=frees)
-    if not context.keeps_up():
-        environment.notice()
-    return reply
+        pass  # run again below, so that an error of that is not shown as a consequence of this one
+    else:
+        if not context.keeps_up():
+            environment.notice()
+        return reply
+    return environment.write(run, *args, durable=durable, frees=frees)
 
 
 def write_relaxed(environment: Environment, command: Command[object]) -> object:
@@ -145,4 +147,5 @@ def read_once(environment: Environment, command: Command[object]) -> object:
     try:
         return run_read(environment.context, command.run, command.args)
     except (CheckpointNeeded, lmdb.Error):
-        return environment.read(command.run, *command.args)
+        pass  # as above
+    return environment.read(command.run, *command.args)

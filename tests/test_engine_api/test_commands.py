@@ -295,3 +295,10 @@ def test_rows_survive_compaction_backup_and_repair(open_store: Open, tmp_path: P
     repair(tmp_path / "copy", tmp_path / "repaired")
     with open_store("repaired") as store:
         assert store.row_range("space") == [(b"key", b"v" * 9000)]
+
+
+def test_an_error_shows_nothing_of_the_attempt_before_it(open_store: Open) -> None:
+    open_store("store").close()
+    with open_store("store") as store, pytest.raises(streamkeep.NoSuchGroupError) as first:
+        store.xreadgroup("mail", "ann", {"orders": "0"})  # its first attempt needs a checkpoint
+    assert first.value.__context__ is None

@@ -130,7 +130,7 @@ def send(to):
 """
 
 TESTS = """
-import pathlib, threading
+import pathlib, threading, time
 from datetime import datetime, timezone
 
 import pytest
@@ -164,6 +164,12 @@ def test_a_worker_thread_runs_them(use_queue):
     use_queue(program.queue)
     assert program.send.delay("bob").result(timeout=600) == "sent to bob"
 
+@pytest.mark.queue_worker
+def test_the_worker_thread_runs_tasks_that_the_test_declares(queue):
+    time.sleep(0.2)  # until the worker waits for a job
+    add = queue.task(name="add")(lambda one: one + 1)
+    assert add.delay(1).result(timeout=60) == 2
+
 def test_the_store_of_the_program_was_never_made():
     assert not pathlib.Path("production.store").exists()
 """
@@ -174,4 +180,4 @@ def test_the_fixtures(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('pytest_plugins = ["streamkeep.pytest"]')
     pytester.syspathinsert()
     result = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", "-W", "error")
-    result.assert_outcomes(passed=5)
+    result.assert_outcomes(passed=6)

@@ -160,6 +160,7 @@ class Core(LazyStore):
         self.immediate = immediate
         self.codec = codecs.check_codec(codec)
         self.tasks: dict[str, Task[Any, Any]] = {}
+        self._known: set[bytes] = set()  # their names, also for takes that wait already
         self.max_result_bytes = max_result_bytes
         self.policy = policy
         self.rules: dict[str, Rule] = {}
@@ -317,8 +318,12 @@ class Core(LazyStore):
         """Return the task of a job; None if this program has none of its name."""
         return self.tasks.get(job.task)
 
+    def declare(self, task: Task[Any, Any]) -> None:
+        self.tasks[task.name] = task
+        self._known.add(task.name.encode())
+
     def known_tasks(self) -> Collection[bytes]:
-        return frozenset(name.encode() for name in self.tasks)
+        return self._known
 
     def policy_of(self, fields: Fields) -> Policy:
         name = fields.get(TASK)

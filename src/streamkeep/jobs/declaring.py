@@ -62,7 +62,7 @@ class Declaring:
                     f"the queue {self.name!r} has another task called {task.name!r}; give one of "
                     "them a name: @queue.task(name=...)"
                 )
-            self.core.tasks[task.name] = task
+            self.core.declare(task)
             return task
 
         return make if function is None else make(function)
