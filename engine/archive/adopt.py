@@ -11,8 +11,9 @@ A segment that the manifest already names is skipped. If its file is missing, th
 replaces it, and the manifest is unchanged. Entries that were erased from this store do not return:
 a file with such entries is rewritten without them.
 
-From the archive of another store, under a URI, archived segments are taken whole, and of sealed
-ones only what no archived one has. Its manifest knows the present key of a renamed stream.
+From the archive of a store, under a URI or in a folder, archived segments are taken whole, and of
+sealed ones only what no archived one has, unless the stream has live entries there. Its manifest
+knows the present key of a renamed stream.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from streamkeep.format.core.keys import META, STREAMS, pack_number
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.records import decode_counter, encode_file_garbage, is_safe_path
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord, record_of
-from streamkeep.format.segment.remote import RemoteSegment, parts_of, segment_name
+from streamkeep.format.segment.remote import HEAD, RemoteSegment, parts_of, segment_name
 from streamkeep.format.segment.segment import SUFFIX, Segment, segment_path
 from streamkeep.format.segment.writer import SegmentWriter
 
@@ -75,6 +76,7 @@ class _File(NamedTuple):
     size: int
     open: Callable[[], Segment | None]  # None if there is nothing to take from it
     key: bytes | None = None  # of its stream now; a segment has the key of its time
+    sealed: bool = False
 
 
 def find_files(places: Iterable[Path | str], max_block_bytes: int) -> list[_File]:
@@ -88,8 +90,9 @@ def find_files(places: Iterable[Path | str], max_block_bytes: int) -> list[_File
     for place in places:
         if isinstance(place, str):
             remote += _find_remote(place)
-            continue
-        if place.is_dir():
+        elif (place / HEAD).is_file() and _is_uuid(place.name):
+            remote += _find_remote(str(place))
+        elif place.is_dir():
             found.update(place.rglob(f"*{SUFFIX}"))
         elif place.is_file():
             found.add(place)
@@ -103,12 +106,10 @@ def find_files(places: Iterable[Path | str], max_block_bytes: int) -> list[_File
 def _find_remote(uri: str) -> list[_File]:
     """Return the segments of a store's archive; of sealed ones, what no archived one has."""
     parent, _, folder = normal_uri(uri).rpartition("/")
-    try:
-        UUID(folder)
-    except ValueError:
+    if not _is_uuid(folder):
         raise ArgumentError(
             f"{uri}: expected the archive of one store: the URI of a fleet, a slash and a UUID"
-        ) from None
+        )
     archive = RemoteArchive(open_objects(parent), folder)
     newest = archive.newest()
     if newest is None:
@@ -136,9 +137,17 @@ def _find_remote(uri: str) -> list[_File]:
             one.record.size_bytes,
             partial(_open_part, archive, one, first, last),
             keys.get(one.record.stream_number),
+            one.sealed,
         )
         for first, last, one in parts
     ]
+
+
+def _is_uuid(name: str) -> bool:
+    try:
+        return bool(UUID(name))
+    except ValueError:
+        return False
 
 
 def _open_part(archive: RemoteArchive, one: RemoteSegment, first: Id, last: Id) -> Segment | None:
@@ -191,10 +200,16 @@ def adopt(
     for one in wanted:
         segment = one.open()
         if segment is not None:
-            with ArchiveLock(environment):  # released before the yield: the caller may archive
-                adopted = _adopt_one(environment, one, segment, key)
-            environment.settle()
-            yield adopted
+            try:
+                with ArchiveLock(environment):  # released before the yield: the caller may archive
+                    adopted = _adopt_one(environment, one, segment, key)
+            except CommandError as error:
+                if not one.sealed:
+                    raise
+                log.warning("%s; it is left out: it is a copy of entries that were live", error)
+            else:
+                environment.settle()
+                yield adopted
         done += one.size
         if progress is not None:
             progress(done, total)
@@ -287,7 +302,11 @@ def _find_target(
     for other in overlapping(txn, number, first, last):
         if other.checksum == trailer.checksum:
             return _Target(number, name, False, other, set())
-        raise _unfit(segment, f"it overlaps with {other.where}")
+        raise _unfit(
+            segment,
+            f"it overlaps with {other.where}; next: if the file of that is lost, "
+            "`streamkeep archive remove` its row, then adopt again",
+        )
     if txn.get(STREAMS, pack_number(number)) is not None:
         stream = txn.load_numbered(number, name)
         if stream.has_tail() and (stream.tail_ms, stream.tail_seq) <= last:  # it still grows

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyspark.errors import AnalysisException
 
 from patience import PATIENCE_S
 from spark.in_process import LOCAL
@@ -244,6 +245,20 @@ def test_a_condition_looks_under_each_key_of_a_stream(
     (number,) = {file.origin.number for file in Lake.open(renamed).files()}
     assert asked == [[NEW, KEY], f"incarnation in ({number})", "name = 'x'"]
     assert (done.problems, done.details["erased_in_lake"]) == ([], 1)
+
+
+def test_a_condition_that_spark_refuses_is_an_error_that_names_it(
+    path: str, renamed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Rows:
+        def where(self, condition: str) -> Rows:
+            if condition == "name=x":
+                raise AnalysisException("`x` cannot be resolved.\nFilter (name = 'x)")
+            return self
+
+    monkeypatch.setattr("streamkeep.pipeline.jobs.erase.read_lake", lambda *_, **__: Rows())
+    with pytest.raises(LakeError, match=r"'name=x' cannot be used: `x` .* resolved\.; next: it"):
+        erase(LOCAL, NEW, store=path, lake=renamed, where="name=x")
 
 
 def test_a_stream_that_was_renamed_is_restored_whole(path: str, renamed: str) -> None:

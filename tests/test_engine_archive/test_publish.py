@@ -636,6 +636,28 @@ def test_a_lost_store_is_made_again_from_its_archive(open_store: Open, tmp_path:
             list(again.adopt_segments(fleet.as_uri()))
 
 
+@pytest.mark.parametrize("as_uri", [False, True])
+def test_a_restored_store_takes_what_an_erasure_has_rewritten(
+    open_store: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture, as_uri: bool
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = fill(store, 300)
+    store.xtrim("s", maxlen=100)
+    store.archive(to=fleet, seal=True)
+    backup(store, tmp_path / "earlier")
+    store.erase("s", ids[7])
+    place = fleet / store.uuid
+    with streamkeep.open(tmp_path / "earlier") as earlier:
+        there = place.as_uri() if as_uri else place
+        with pytest.raises(errors.CommandError, match=r"that is lost, .* remove"):
+            list(earlier.adopt_segments(there))
+        earlier.archive(to=tmp_path / "new")
+        earlier.drop_segments("s", before=ids[200])
+        assert [one.record.erased for one in earlier.adopt_segments(there) if one.record] == [0]
+        assert "it is left out: it is a copy of entries that were live" in caplog.text
+        assert shown(earlier) == [one for one in ids if one != ids[7]]
+
+
 def test_a_store_is_made_again_from_an_archive_that_has_replaced_a_part_of_sealed_segments(
     open_store: Open, tmp_path: Path
 ) -> None:

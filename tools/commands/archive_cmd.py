@@ -353,11 +353,11 @@ def adopt(
 ) -> None:
     """Add segment files to the archive of STORE.
 
-    PATH is a file, a folder that is searched for *.seg, or the archive of another store in an
-    object store: the URI of its fleet, a slash and its UUID. Each file is verified, copied below
+    PATH is a file, a folder that is searched for *.seg, or what `archive run --to` has written: the
+    folder or URI, a slash and the UUID of the store. Each file is verified, copied below
     STORE/archive unless it is there, and part of the history from then on. Segments that the
     archive has are skipped; the file of one that was lost is put back. A segment must not overlap
-    the live entries of its stream, or another segment.
+    the live entries of its stream, or another segment; sealed ones that do are left out.
 
     Examples:
       streamkeep archive export orders.store exported

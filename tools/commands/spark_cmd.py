@@ -426,11 +426,9 @@ def erase(
         check_store(store_path)
     if lake is not None:
         check_lake(lake)
-    what = f"{entries_text(len(ids))} of {quoting.named(key)}" if ids else "entries"
+    parts = [entries_text(len(ids))] * bool(ids) + [f"those where {where}"] * bool(where)
     confirm_loss(
-        [f"{what}{f' and those where {where}' if where else ''} will be gone for good"],
-        "Erase?",
-        yes=yes,
+        [f"{' and '.join(parts)} of {quoting.named(key)} will be gone for good"], "Erase?", yes=yes
     )
     texts = [one.decode(errors="backslashreplace") for one in ids]
     store = None if store_path is None else str(store_path)

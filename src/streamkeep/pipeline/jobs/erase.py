@@ -45,7 +45,7 @@ from streamkeep.pipeline.storage.places import file_system, reaching
 from streamkeep.pipeline.store_fleet.pieces import POSITIONS, read_positions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 NAME: Final = "erase"
@@ -81,7 +81,7 @@ def erase(
 
     Raises:
         LakeError: there is no such lake, or neither store nor lake was named, or the lake has the
-            key from several stores and none was named.
+            key from several stores and none was named, or the condition cannot be used.
         LakeConflictError: other jobs committed to the same files in every try.
     """
     if store is None and lake is None:
@@ -98,7 +98,7 @@ def erase(
             keys = sorted({key_text(one.key) for one in origins})
             numbers = ", ".join(sorted({str(one.number) for one in origins}))
             rows = read_lake(spark, lake, streams=keys, stores=[origins[0].store])
-            rows = rows.where(f"incarnation in ({numbers})").where(where)
+            rows = _matching(rows.where(f"incarnation in ({numbers})"), where)
             for row in rows.select("ms", "seq").toLocalIterator():
                 wanted.add(StreamId(lake_files.unsigned(row.ms), lake_files.unsigned(row.seq)))
         chosen = tuple(sorted(wanted))
@@ -137,6 +137,19 @@ def erase(
         report.files = rewritten
         report.details |= {"erased_in_store": erased, "erased_in_lake": removed}
     return report
+
+
+def _matching(rows: DataFrame, where: str) -> DataFrame:
+    from pyspark.errors import PySparkException
+
+    try:
+        return rows.where(where)
+    except PySparkException as error:
+        text = str(error).strip().splitlines()[0]
+        raise LakeError(
+            f"the condition {where!r} cannot be used: {text}; next: it is SQL on columns of the "
+            "lake, with texts in quotes, such as \"name = 'x'\""
+        ) from None
 
 
 def _origins(table: Lake, key: bytes, store: str | None, store_id: str | None) -> list[Origin]:
