@@ -54,8 +54,11 @@ class RetentionChange(NamedTuple):
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not (whole and -1 <= value < NONE):
+                what = (
+                    "number of bytes, such as 64 << 20" if "bytes" in name else "number from 0 on"
+                )
                 raise ArgumentError(
-                    f"{name} must be a number from 0 on, -1 to remove the limit, not {value!r}"
+                    f"{name} must be a {what}, or -1 to remove the limit, not {value!r}"
                 )
         for name in ("archive", "keep_unacknowledged", "approximate", "archive_deleted"):
             value = getattr(self, name)

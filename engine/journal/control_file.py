@@ -336,7 +336,8 @@ class ControlFile:
         if found is None or (found.st_ino, found.st_dev) != self._identity:
             store = os.path.dirname(os.path.dirname(self._path))
             error = NotAStoreError(
-                f"{store}: the store was deleted or moved while it was open; next: close it"
+                f"{store}: the store was deleted or moved while it was open; "
+                "next: open it where it is"
             )
             error.was_open = True
             raise error

@@ -347,5 +347,5 @@ def test_a_call_that_waits_in_a_store_that_was_moved_raises(tmp_path: Path) -> N
     assert [str(one).partition(": ")[2][:30] for one in errors] == [
         "the store was deleted or moved"
     ] * 2
-    with pytest.raises(StoreError, match="moved"):
+    with pytest.raises(StoreError, match=r"moved while it was open; next: open it where it is"):
         store.close()

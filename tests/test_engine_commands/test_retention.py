@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stores import Open
@@ -101,6 +103,14 @@ def test_maintain_sees_to_streams_that_nobody_appends_to(
     assert store.maintain() == (8000, 1, 0, 0)
     assert store.xlen("s") == 0
     assert store.xlen("other") == 1
+
+
+def test_a_limit_that_is_no_number_is_refused_with_its_unit(store: Store) -> None:
+    wrong: Any = "64MiB"  # from a program without types
+    with pytest.raises(errors.ArgumentError, match="max_bytes must be a number of bytes, such as"):
+        store.set_retention("s", max_bytes=wrong)
+    with pytest.raises(errors.ArgumentError, match="maxlen must be a number from 0 on, or -1"):
+        store.set_retention("s", maxlen=wrong)
 
 
 def test_retention_waits_for_the_slowest_group(store: Store) -> None:

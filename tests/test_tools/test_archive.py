@@ -133,6 +133,16 @@ def test_verify_says_what_is_damaged(path: Path) -> None:
     assert (summary["segments"], summary["damaged"]) == (2, 1)
 
 
+def test_a_lost_segment_is_adopted_and_not_repaired(path: Path, tmp_path: Path) -> None:
+    run("archive", "export", path, tmp_path / "copy")
+    for segment in (path / "archive").rglob("*.seg"):
+        segment.unlink()
+    told = run("fsck", path, status=4).stderr
+    assert "next: `streamkeep archive adopt STORE FILE` restores it from a copy" in told
+    run("archive", "adopt", path, tmp_path / "copy")
+    assert "clean" in run("fsck", path).stderr
+
+
 def test_restore_into_another_stream_and_another_store(path: Path, tmp_path: Path) -> None:
     said = run("archive", "restore", path, "may", "--source", "orders", "--end", f"{MAY + HOUR}")
     assert "restored 63 entries into 'may'" in said.stderr

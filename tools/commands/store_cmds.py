@@ -111,11 +111,13 @@ def fsck(
             output.line(f"next: {kind.advice}")
         return
     store_path = arguments.given_store(store_path)
-    counts = dict.fromkeys(Severity, 0)
+    counts, codes = dict.fromkeys(Severity, 0), set[str]()
     with output.progress("checking", "pages") as advance:
         moved = Progress(lambda state: advance(state.done, state.total))
         for found in check(store_path, quick=quick, stream=key, progress=moved):
             counts[found.severity] += 1
+            if found.severity is Severity.ERROR:
+                codes.add(found.code)
             tell_finding(found)
     errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]
     damaged = errors + warnings > 0
@@ -143,7 +145,10 @@ def fsck(
     taken = output.span_text(output.seconds())
     output.note(f"{store_path}: {verdict}; {streams}, {nodes}, {size} in {taken}")
     if damaged:
-        output.note(f"next: {_repair_of(store_path)}")
+        lost_segments = codes == {"SK301"}  # a repair has nothing to read them from
+        output.note(
+            f"next: {CATALOGUE['SK301'].advice if lost_segments else _repair_of(store_path)}"
+        )
         click.get_current_context().exit(Exit.DAMAGED)
 
 
