@@ -253,7 +253,7 @@ def test_a_condition_that_spark_refuses_is_an_error_that_names_it(
     class Rows:
         def where(self, condition: str) -> Rows:
             if condition == "name=x":
-                raise AnalysisException("`x` cannot be resolved.\nFilter (name = 'x)")
+                raise AnalysisException("`x` cannot be resolved.;\nFilter (name = 'x)")
             return self
 
     monkeypatch.setattr("streamkeep.pipeline.jobs.erase.read_lake", lambda *_, **__: Rows())

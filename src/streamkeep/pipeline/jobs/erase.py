@@ -145,7 +145,7 @@ def _matching(rows: DataFrame, where: str) -> DataFrame:
     try:
         return rows.where(where)
     except PySparkException as error:
-        text = str(error).strip().splitlines()[0]
+        text = str(error).strip().splitlines()[0].rstrip(";")
         raise LakeError(
             f"the condition {where!r} cannot be used: {text}; next: it is SQL on columns of the "
             "lake, with texts in quotes, such as \"name = 'x'\""
