@@ -124,6 +124,22 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
+class _Names(Collection[bytes]):
+    """The names of tasks, as jobs have them; a take that waits finds those that come later."""
+
+    def __init__(self, tasks: dict[str, Task[Any, Any]]) -> None:
+        self._tasks = tasks
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, bytes) and name.decode(errors="surrogateescape") in self._tasks
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter([one.encode() for one in list(self._tasks)])
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
 class Core(LazyStore):
     """The store of a queue, its tasks, and how its transactions run.
 
@@ -160,7 +176,6 @@ class Core(LazyStore):
         self.immediate = immediate
         self.codec = codecs.check_codec(codec)
         self.tasks: dict[str, Task[Any, Any]] = {}
-        self._known: set[bytes] = set()  # their names, also for takes that wait already
         self.max_result_bytes = max_result_bytes
         self.policy = policy
         self.rules: dict[str, Rule] = {}
@@ -318,12 +333,8 @@ class Core(LazyStore):
         """Return the task of a job; None if this program has none of its name."""
         return self.tasks.get(job.task)
 
-    def declare(self, task: Task[Any, Any]) -> None:
-        self.tasks[task.name] = task
-        self._known.add(task.name.encode())
-
     def known_tasks(self) -> Collection[bytes]:
-        return self._known
+        return _Names(self.tasks)
 
     def policy_of(self, fields: Fields) -> Policy:
         name = fields.get(TASK)

@@ -62,7 +62,7 @@ class Declaring:
                     f"the queue {self.name!r} has another task called {task.name!r}; give one of "
                     "them a name: @queue.task(name=...)"
                 )
-            self.core.declare(task)
+            self.core.tasks[task.name] = task
             return task
 
         return make if function is None else make(function)
