@@ -239,7 +239,7 @@ def test_a_draining_queue_keeps_its_dead_letters(queue: Queue) -> None:
     queue.put(1)
     queue.get(0).fail("no ink")
     queue.drain(0)
-    with pytest.raises(QueueDrainingError, match="resume it"):
+    with pytest.raises(QueueDrainingError, match="resume it, with `Queue"):
         queue.requeue()
     assert (queue.stats().failed, queue.stats().waiting) == (1, 0)
     queue.resume()

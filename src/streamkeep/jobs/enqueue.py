@@ -55,7 +55,8 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
 def check_open(step: Step) -> None:
     if step.settings.draining:
         raise QueueDrainingError(
-            f"the queue {step.names.text!r} is draining and takes no jobs; next: resume it"
+            f"the queue {step.names.text!r} is draining and takes no jobs; next: resume it, with "
+            "`Queue.resume` or `streamkeep queue resume`"
         )
 
 
