@@ -65,8 +65,7 @@ def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = 
             or not journal.control.may_write(context.erasures)
         ):
             raise CheckpointNeeded
-        if not context.is_up_to_date():
-            context.catch_up()
+        context.follow()
         flush_before(context)
         txn = WriteTxn(context, None)
         txn.durable = durable

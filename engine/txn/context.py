@@ -236,10 +236,17 @@ class EngineContext:
         raw.abort()
 
     def follow(self) -> None:
-        """Apply what other processes have committed, if they have."""
+        """Apply what other processes have committed, if they have; under the lock of threads."""
         control, log = self.control, self.log
-        if control is not None and log is not None and log.commit_number != control.newest():
-            self.catch_up()
+        with self.apply_lock:  # a reader may have moved the log, and not applied the record yet
+            if (
+                self.image >= 0
+                and control is not None
+                and log is not None
+                and log.commit_number == control.newest()
+            ):
+                return
+        self.catch_up()
 
     def begin_image(self) -> lmdb.Transaction[bytes]:
         """Begin a transaction of LMDB for a memtable that is up to date, under the write lock."""
@@ -248,17 +255,6 @@ class EngineContext:
             if raw.id() != self.image:
                 self._attach(raw)
             return raw
-
-    def is_up_to_date(self) -> bool:
-        """Return whether the memtable has all commits, for a caller with the write lock."""
-        control, log = self.control, self.log
-        with self.apply_lock:  # a reader may have moved the log, and not applied the record yet
-            return (
-                self.image >= 0
-                and control is not None
-                and log is not None
-                and log.commit_number == control.newest()
-            )
 
     def _attach(self, raw: lmdb.Transaction[bytes]) -> None:
         """Lay the memtable over another image."""
