@@ -159,48 +159,44 @@ class Cursor:
             self._found = self._over[-1].seek(self._cursor, db_key)
         else:
             self._found = self._cursor.set_range(db_key) if db_key else self._cursor.first()
-        return self._settle_forward(db_key, True)
+        return self._settle(db_key, True)
 
     def last(self) -> bool:
         self._direction = _BACKWARD
         self._found = self._cursor.last()
-        return self._settle_backward(b"")
+        return self._settle(b"", False)
 
     def next(self) -> bool:
-        here = self._key
-        if not here:
-            return False
-        if self._direction == _FORWARD:
-            if self._on_lmdb:
-                self._found = self._cursor.next()
-        else:
-            self._direction = _FORWARD
-            before = self._cursor.key() if self._found else b""
-            self._found = self._cursor.next() if self._found else self._cursor.first()
-            while self._found and self._cursor.key() <= here:
-                if before and self._cursor.key() <= before:
-                    raise self._misplaced()
-                before = self._cursor.key()
-                self._found = self._cursor.next()
-        return self._settle_forward(here, False)
+        return self._step(_FORWARD)
 
     def prev(self) -> bool:
-        here = self._key
+        return self._step(_BACKWARD)
+
+    def _step(self, direction: int) -> bool:
+        """Move past the present key, in a direction."""
+        here, cursor, forward = self._key, self._cursor, direction == _FORWARD
         if not here:
             return False
-        if self._direction == _BACKWARD:
+        if self._direction == direction:
             if self._on_lmdb:
-                self._found = self._cursor.prev()
+                self._found = cursor.next() if forward else cursor.prev()
+            return self._settle(here, False)
+        self._direction = direction
+        before = b""
+        if self._found:
+            before = cursor.key()
+            self._found = cursor.next() if forward else cursor.prev()
         else:
-            self._direction = _BACKWARD
-            before = self._cursor.key() if self._found else b""
-            self._found = self._cursor.prev() if self._found else self._cursor.last()
-            while self._found and self._cursor.key() >= here:
-                if before and self._cursor.key() >= before:
-                    raise self._misplaced()
-                before = self._cursor.key()
-                self._found = self._cursor.prev()
-        return self._settle_backward(here)
+            self._found = cursor.first() if forward else cursor.last()
+        while self._found:
+            db_key = cursor.key()
+            if db_key > here if forward else db_key < here:
+                break
+            if before and (db_key <= before if forward else db_key >= before):
+                raise self._misplaced()
+            before = db_key
+            self._found = cursor.next() if forward else cursor.prev()
+        return self._settle(here, False)
 
     def _misplaced(self) -> CorruptionError:
         """Return the error of a page of LMDB that has the content of another one."""
@@ -224,42 +220,33 @@ class Cursor:
             self._found = cursor.next() if self._direction == _FORWARD else cursor.prev()
         return b""
 
-    def _settle_forward(self, start: bytes, inclusive: bool) -> bool:
-        """Take the lowest key from `start` on; LMDB's cursor is on its first one, if any."""
-        over = self._over
-        value: bytes | LazyRow = b""
+    def _settle(self, bound: bytes, inclusive: bool) -> bool:
+        """Take the next key in the direction; LMDB's cursor is on its first one there, if any.
+
+        Args:
+            bound: the key to begin at; backward, b"" for the end of the table.
+            inclusive: take that key, too, if it is there; only forward.
+        """
+        over, forward = self._over, self._direction == _FORWARD
+        self._value = b""
         best = self._visible()
-        on_lmdb = self._found
+        self._on_lmdb = self._found
         for place in range(len(over)):
             keys = over[place].keys()
-            at = bisect_left(keys, start) if inclusive else bisect_right(keys, start)
-            while at < len(keys) and self._is_hidden(keys[at], place):
-                at += 1
-            if at < len(keys) and (not best or keys[at] < best):
-                best = keys[at]
-                value = cast("bytes | LazyRow", over[place].rows[best])
-                on_lmdb = False
-        return self._take(best, value, on_lmdb)
-
-    def _settle_backward(self, end: bytes) -> bool:
-        """Take the highest key below `end`, b"" for any; LMDB's cursor is on its last one."""
-        over = self._over
-        value: bytes | LazyRow = b""
-        best = self._visible()
-        on_lmdb = self._found
-        for place in range(len(over)):
-            keys = over[place].keys()
-            at = (bisect_left(keys, end) if end else len(keys)) - 1
-            while at >= 0 and self._is_hidden(keys[at], place):
-                at -= 1
-            if at >= 0 and keys[at] > best:
-                best = keys[at]
-                value = cast("bytes | LazyRow", over[place].rows[best])
-                on_lmdb = False
-        return self._take(best, value, on_lmdb)
-
-    def _take(self, db_key: bytes, value: bytes | LazyRow, on_lmdb: bool) -> bool:
-        self._key = db_key
-        self._value = value
-        self._on_lmdb = on_lmdb
-        return len(db_key) > 0
+            if not forward:
+                at = (bisect_left(keys, bound) if bound else len(keys)) - 1
+            elif inclusive:
+                at = bisect_left(keys, bound)
+            else:
+                at = bisect_right(keys, bound)
+            while 0 <= at < len(keys) and self._is_hidden(keys[at], place):
+                at += self._direction
+            if not 0 <= at < len(keys):
+                continue
+            db_key = keys[at]
+            if not best or (db_key < best if forward else db_key > best):
+                best = db_key
+                self._value = cast("bytes | LazyRow", over[place].rows[best])
+                self._on_lmdb = False
+        self._key = best
+        return len(best) > 0
