@@ -13,7 +13,6 @@ to do: the journal refuses all writes until the store has been recovered.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.system.failures import Failures
-from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.locks import Wakeup, make_lock
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
 from streamkeep.format.core.errors import RecoveryNeededError
 
@@ -30,26 +29,6 @@ IDLE_S: Final = 2.0
 CHORES_EVERY_S: Final = 1.0
 LOOK_EVERY_S: Final = 1.0
 _TICK_S: Final = 0.5
-
-
-class Wakeup:
-    """A wake-up that is safe against interrupts.
-
-    `threading.Event` keeps its lock if an interrupt arrives in the middle of `set`.
-    """
-
-    def __init__(self) -> None:
-        self._waiting = threading.Lock()  # free from `notify` to the end of the next `wait`
-        self._waiting.acquire()
-
-    def notify(self) -> None:
-        """Wake the waiting thread, or the next thread that waits."""
-        with contextlib.suppress(RuntimeError):
-            self._waiting.release()
-
-    def wait(self, seconds: float = -1) -> bool:
-        """Wait for `notify`; return False if it has not come when the time is over."""
-        return self._waiting.acquire(timeout=seconds)
 
 
 class Checkpointer:

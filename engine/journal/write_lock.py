@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Final
 
 from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.system.locks import Wakeup
 from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
 
@@ -80,8 +81,7 @@ class WriteLock:
         self._following = 0  # how many commits have followed each other closely
         self._slice_end = 0
         self._releaser: threading.Thread | None = None
-        self._wakeup = threading.Lock()  # free when the thread has something to do
-        self._wakeup.acquire()
+        self._wakeup = Wakeup()  # of the thread, which has something to do
         self._awake = False
         self._closed = False
         self._handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
@@ -94,7 +94,7 @@ class WriteLock:
 
     def close(self) -> None:
         self._closed = True
-        self._wake()
+        self._wakeup.notify()
         thread = self._releaser
         if thread is not None and thread.is_alive():  # not so in a forked child
             thread.join()
@@ -169,11 +169,7 @@ class WriteLock:
         self.kept = True
         if not self._awake:
             self._awake = True
-            self._wake()
-
-    def _wake(self) -> None:
-        with suppress(RuntimeError):  # it is awake
-            self._wakeup.release()
+            self._wakeup.notify()
 
     def _run(self) -> None:
         """Release the lock after its slice, where no commit comes that does so."""
@@ -182,12 +178,12 @@ class WriteLock:
             unkept = 0 if self.kept else unkept + 1
             if unkept > _PATIENCE:
                 self._awake = False
-                if not self.kept:  # since then, `_keep` wakes
-                    self._wakeup.acquire()
+                if not self.kept:  # since then, `_keep` wakes it
+                    self._wakeup.wait()
                 self._awake = True
                 unkept = 0
                 continue
-            self._wakeup.acquire(True, _LOOK_S if self._control.is_shared() else _LOOK_ALONE_S)
+            self._wakeup.wait(_LOOK_S if self._control.is_shared() else _LOOK_ALONE_S)
             now = time.monotonic_ns()
             unused = self._control.is_shared() and now - self._used > _CLOSE_NS
             if (unused or now >= self._slice_end) and self._threads.acquire(False):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 # Makes a lock that checks the order, from its name, its store and a plain lock; the tests set it.
@@ -37,3 +38,23 @@ def make_reentrant_lock(name: str, store: str = "") -> threading.RLock:
 def is_mine(lock: threading.RLock) -> bool:
     """Return whether this thread holds a reentrant lock."""
     return bool(cast(Any, lock)._is_owned())  # what `threading.Condition` asks
+
+
+class Wakeup:
+    """A wake-up that is safe against interrupts.
+
+    `threading.Event` keeps its lock if an interrupt arrives in the middle of `set`.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = threading.Lock()  # free from `notify` to the end of the next `wait`
+        self._waiting.acquire()
+
+    def notify(self) -> None:
+        """Wake the waiting thread, or the next thread that waits."""
+        with suppress(RuntimeError):
+            self._waiting.release()
+
+    def wait(self, seconds: float = -1) -> bool:
+        """Wait for `notify`; return False if it has not come when the time is over."""
+        return self._waiting.acquire(timeout=seconds)

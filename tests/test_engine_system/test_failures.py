@@ -195,11 +195,7 @@ def test_other_locks_of_the_engine_only_pass_signals_between_threads() -> None:
         and "make_" not in line
     }
     assert plain == {
-        "engine/checkpoint/checkpointer.py: self._waiting = threading.Lock()  "
-        "# free from `notify` to the end of the next `wait`",
-        "engine/journal/write_lock.py: self._wakeup = threading.Lock()  "
-        "# free when the thread has something to do",
-        "engine/store/group_commit.py: call.lock = threading.Lock()  # which `wake` releases",
+        "engine/store/group_commit.py: call.lock = threading.Lock()  # which `wake` releases"
     }
 
 
