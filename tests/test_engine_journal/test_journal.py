@@ -19,7 +19,7 @@ from stopped import child_of
 from stores import Open
 from streamkeep import Store, StoreError
 from streamkeep.engine.journal import reader
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, file_name, journal_names
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Owner, Reader, file_name, journal_names
 from streamkeep.engine.journal.write_lock import TURN_FILE
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.long_wait import holders_of
@@ -196,7 +196,7 @@ def test_a_file_that_is_retired_while_names_are_read_is_passed_over(
     store = open_store(sync="none")
     store.xadd("s", {"n": 0})
     journal = journal_of(store)
-    behind = Reader(journal.folder, journal)
+    behind = Reader(journal.folder, Owner(journal.epoch, journal.store_uuid))
     behind.go_to(*journal.log.position)
     store.xadd("s", {"pad": bytes(journal.first_size)})  # more than fits: it begins file 2
     names = journal_names(journal.folder)
