@@ -6,6 +6,7 @@ space holds is decided by the program that uses it, such as the queue.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.engine.txn.read_txn import Txn
@@ -87,6 +88,16 @@ def row_range(
             break
         more = cursor.prev() if reverse else cursor.next()
     return found
+
+
+def iter_rows(txn: Txn) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys of all rows, each after its space as in LMDB, and their values."""
+    cursor = txn.cursor(ROWS)
+    more = cursor.first()
+    while more:
+        db_key = cursor.key()
+        yield db_key, row_body(ROWS, db_key, cursor.value(), _WHERE)
+        more = cursor.next()
 
 
 # --- batches: an application that repeats one writes it only once; see `format/rows/batches` ------

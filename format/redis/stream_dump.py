@@ -98,6 +98,7 @@ _MINUS_ONE: Final = MAX  # entries_read, as a length
 _PIECE: Final = 1 << 16
 NOBODYS_OWNER: Final = b"nobody"  # the consumer that owns unowned entries in types below 27
 UNOWNED_LOSS: Final = "unowned pending entry, now owned by consumer 'nobody'"
+READ_LOSS: Final = "entries_read of a group"
 
 
 class Losses(dict[str, int]):
@@ -118,6 +119,13 @@ class Losses(dict[str, int]):
         if count:
             self[what] = self.get(what, 0) + count
             self.newer |= newer
+
+    def add_messages(self, messages: Messages) -> None:
+        """Count what idempotent XADD remembers, for a server before 8.6."""
+        count = sum(len(one.messages) for one in messages.producers)
+        self.add("tracked message of a producer", count, newer=True)
+        if not count and messages != NO_MESSAGES:
+            self.add("stream without its settings of idempotent XADD", newer=True)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -352,10 +360,7 @@ def write_value(
     if kind >= TYPE_4:
         _put_messages(out, messages)
     elif messages is not None:
-        count = sum(len(one.messages) for one in messages.producers)
-        losses.add("tracked message of a producer", count, newer=True)
-        if not count and messages != NO_MESSAGES:
-            losses.add("stream without its settings of idempotent XADD", newer=True)
+        losses.add_messages(messages)
     yield bytes(out)
 
 
@@ -390,6 +395,8 @@ def _put_group(out: bytearray, group: GroupPart, kind: int, losses: Losses) -> I
     if kind >= TYPE_2:
         read = group.entries_read
         put_length(out, _MINUS_ONE if read is None or read <= UNKNOWN else read)
+    elif group.entries_read not in (None, UNKNOWN):
+        losses.add(READ_LOSS, newer=True)
     owned = [bytearray() for _ in group.consumers]
     put_length(out, len(group.pending))
     for one in group.pending:

@@ -63,3 +63,20 @@ def test_diff_of_streams_that_are_cut_differently() -> None:
     with streamkeep.open("b") as store:
         store.xtrim("k", maxlen=97, approximate=False)
     assert lines("diff", "a", "b", status=7)[-1] == "- stream 'k' entries 1-0 to 3-0 (3)"
+
+
+def test_diff_counts_the_rows_that_differ_in_each_space() -> None:
+    for name, values in (("a", (b"same", b"old", b"gone")), ("b", (b"same", b"new"))):
+        with streamkeep.open(name) as store:
+            for number, value in enumerate(values):
+                store.row_put("space", str(number).encode(), value)
+            store.row_put(name, b"row", b"")
+    assert lines("diff", "a", "b", status=7) == [
+        "- rows of 'a' (1)",
+        "+ rows of 'b' (1)",
+        "! rows of 'space' (1)",
+        "- rows of 'space' (1)",
+    ]
+    found = [json.loads(line) for line in lines("diff", "a", "b", "--json", status=7)]
+    assert found[2] == {"type": "rows", "key": "space", "only": "both", "count": 1}
+    run("diff", "a", "a")

@@ -20,9 +20,14 @@ from conftest import assert_sound
 from dumped_stores import LOSSLESS, differences, fill, keys_of
 from model.profile import configured
 from redis_parts import stream_parts
+from streamkeep import transfer
 from streamkeep.engine.api.store import Store
+from streamkeep.format.redis.stream_dump import READ_LOSS
 from streamkeep.format.redis.stream_parts import Part
+from streamkeep.jobs import Queue
 from streamkeep.transfer.differences import diff
+from streamkeep.transfer.dump_file import ROW_LOSS
+from streamkeep.transfer.formats import DUMP_FORMATS
 from streamkeep.transfer.loading.staged import Load
 
 pytestmark = pytest.mark.usefixtures("sound_folder")
@@ -270,3 +275,35 @@ def test_wrong_command_lines() -> None:
         ("load s rows.jsonl", 1, "name the stream that these rows go to"),
     ):
         assert message in run(*args.split(), status=status).stderr
+
+
+@pytest.mark.parametrize("kind", DUMP_FORMATS)
+def test_a_dump_counts_the_rows_of_queues_and_programs_which_it_does_not_hold(kind: str) -> None:
+    with streamkeep.open("s") as store:
+        Queue(store, "mails").put("later", delay=1000)
+        store.row_put("space", b"key", b"value")
+        rows = len(store.row_range("space")) + len(store.row_range("mails"))
+    dropped = transfer.dump("s", "out", format=kind).dropped  # type: ignore[arg-type]
+    assert dropped[ROW_LOSS] > rows
+    assert transfer.dump("s", "one", format="jsonl", keys=()).dropped == {}
+
+
+def test_what_older_servers_cannot_hold_is_listed() -> None:
+    with streamkeep.open("s") as store:
+        store.xadd("settings", {"a": 1}, id="1-0")
+        store.xcfgset("settings", idmp_duration=5)
+        store.xgroup_create("settings", "g", 0, entries_read=1)
+        store.xgroup_create("empty", "g", 0, mkstream=True)
+        store.xadd_many("ahead", [{"a": 1}] * 2, ["1-0", "2-0"])
+        store.xgroup_create("ahead", "g", "1-0", entries_read=2)
+        store.xreadgroup("g", "ann", {"ahead": ">"}, count=1)  # 3 are read now, of 2
+    settings = "stream without its settings of idempotent XADD"
+    added = "stream without its max_deleted_id and entries_added"
+    above = "entries_read of a group that is above entries_added"
+    for kind in ("resp", "rdb", "dump"):
+        old = transfer.dump("s", f"old.{kind}", redis="5.0").dropped
+        assert old[READ_LOSS] == 2
+        assert old[settings] == 1
+        assert (added in old) == (kind == "resp")  # the empty stream is made of an entry
+        new = transfer.dump("s", f"new.{kind}", redis="8.10").dropped
+        assert (above in new, settings in new) == (kind == "resp", False)

@@ -27,8 +27,9 @@ def diff(
 ) -> None:
     """Compare the stores STORE and OTHER, or the stream KEY in both.
 
-    Compares everything that commands can show: entries, counters, groups, consumers, pending
-    entries and the messages that idempotent XADD remembers. How entries are packed does not count.
+    Compares all that commands can show: entries, counters, retention, groups, consumers, pending
+    entries and the messages that idempotent XADD remembers; without KEY also the rows of queues and
+    programs. What history shows beyond live entries, and how entries are packed, does not count.
 
     A line begins with - if only STORE has something, + if only OTHER has it, and ! if it differs.
 
@@ -74,6 +75,9 @@ def print_text(one: Difference) -> None:
     if one.kind == "stream":
         output.line(f"{mark} {text}: {entries_text(one.number)}")
         return
+    if one.kind == "rows":
+        output.line(f"{mark} rows of {quoting.named(one.key)} ({one.number:,})")
+        return
     if one.group is not None:
         text += f" group {quoting.named(one.group)}"
     kind = {"counter": "", "group": "", "entry": "entry ", "messages": ""}.get(
@@ -115,8 +119,8 @@ def print_json(one: Difference) -> None:
     if one.what:
         members["what"] = one.what
     members["only"] = one.only
-    if one.only == BOTH:
+    if one.only == BOTH and one.kind != "rows":
         members |= {"first": one.first, "second": one.second}
-    if one.kind in ("stream", "entry", "pending") and one.only != BOTH:
+    if one.kind == "rows" or (one.kind in ("stream", "entry", "pending") and one.only != BOTH):
         members["count"] = one.number
     output.json_line(one.kind, **members)

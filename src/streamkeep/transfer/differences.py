@@ -1,4 +1,4 @@
-"""The differences between two stores: streams, entries, groups, pending entries, messages.
+"""The differences between two stores: streams, entries, groups, pending entries, messages, rows.
 
 The comparison is logical: the division of entries into macro nodes, the numbers of streams and
 groups, and tombstones are ignored. Both stores are read from one snapshot each, in the order of
@@ -8,12 +8,15 @@ are read; otherwise the entries are merged. Needs memory for one node and one gr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
 from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.commands.rows import iter_rows
 from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.read_txn import Txn
@@ -38,14 +41,15 @@ class Difference(NamedTuple):
     """One difference.
 
     Attributes:
-        kind: "stream", "counter", "retention", "entry", "group", "consumer", "pending", "zone" or
-            "messages".
-        key: name of the stream.
+        kind: "stream", "counter", "retention", "entry", "group", "consumer", "pending", "zone",
+            "messages" or "rows".
+        key: name of the stream; with "rows", of the space that a queue or a program has.
         group: name of the group; None for other kinds.
         what: name of the counter, entry ID, range of IDs, name of the consumer, ...
         only: "first" or "second" if only that store has it, else "both".
         first, second: the values in both stores; None if there is no value.
-        number: how many consecutive entries or pending entries this difference covers.
+        number: how many consecutive entries or pending entries, or how many rows of the space,
+            this difference covers.
     """
 
     kind: str
@@ -59,7 +63,7 @@ class Difference(NamedTuple):
 
 
 def diff(first: Store[Any], second: Store[Any], key: bytes | None = None) -> Iterator[Difference]:
-    """Yield all differences between two stores, in the order of keys.
+    """Yield all differences between two stores: of streams, in the order of keys, then of rows.
 
     Args:
         key: compare only this stream.
@@ -80,6 +84,8 @@ def diff_txns(a: Txn, b: Txn, key: bytes | None = None) -> Iterator[Difference]:
             yield from _diff_stream(
                 a, a.load_numbered(ours, name), b, b.load_numbered(theirs, name)
             )
+    if key is None:
+        yield from _diff_rows(a, b)
 
 
 def _keys(txn: Txn, key: bytes | None) -> Iterator[tuple[bytes, int]]:
@@ -303,3 +309,19 @@ def _diff_messages(
                 only = SECOND if ours_of is None else FIRST
             counts = len(ours_of or ()), len(theirs_of or ())
             yield Difference("messages", key, None, what, only, *counts)
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def _diff_rows(a: Txn, b: Txn) -> Iterator[Difference]:
+    """Yield of each space how many rows only one store has, and how many differ."""
+    merged = _merged(iter_rows(a), iter_rows(b))
+    for space, rows in groupby(merged, lambda row: row[0][1 : 1 + row[0][0]]):
+        numbers = Counter(
+            SECOND if ours is None else FIRST if theirs is None else BOTH
+            for _, ours, theirs in rows
+            if ours != theirs
+        )
+        for only, number in sorted(numbers.items()):
+            yield Difference("rows", space, None, "", only, number=number)

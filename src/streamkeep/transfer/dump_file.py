@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple, assert_never
 
 from streamkeep.engine.api.command_base import Key, RangeId, end_bound, start_bound
 from streamkeep.engine.commands.arguments import to_bytes
+from streamkeep.engine.commands.rows import iter_rows
 from streamkeep.engine.system.clock import current_clock
 from streamkeep.engine.system.files import path_of, replacing
 from streamkeep.engine.tables.existing import existing_stream, group_in
@@ -27,6 +28,7 @@ from streamkeep.transfer.stores import AnySource, Progress, ProgressCallback, re
 
 DEFAULT_REDIS: Final = "7.2"  # every Valkey reads it, too
 REDIS_VERSIONS: Final = tuple(TARGETS)
+ROW_LOSS: Final = "row of a queue or a program; a backup has them"
 _WHOLE: Final[tuple[DumpFormat, ...]] = ("dump", "rdb")
 
 DumpTarget = str | os.PathLike[str] | BinaryIO
@@ -84,10 +86,10 @@ def dump(
     Args:
         store: an open store, a snapshot of one, or the path of a store, which is opened read-only.
         target: a path, or a binary file that is open for writing, which stays open.
-        format: "jsonl" (loses nothing), "text" (for people), "csv", "parquet", "resp" (commands for
-            `redis-cli --pipe`), "dump" (what Redis's DUMP returns: of one stream as it is, else a
-            line of JSON per stream) or "rdb" (a file that Redis starts from). None: the ending of
-            the file name gives it.
+        format: "jsonl" (loses nothing of a stream), "text" (for people), "csv", "parquet", "resp"
+            (commands for `redis-cli --pipe`), "dump" (what Redis's DUMP returns: of one stream as
+            it is, else a line of JSON per stream) or "rdb" (a file that Redis starts from). None:
+            the ending of the file name gives it.
         keys: the stream or the streams to write; None for all of them.
         start, end: the first and the last ID of each stream, both included, or times, as `min` and
             `max` of `Store.xrange`. Not for "dump" and "rdb", which hold whole streams.
@@ -175,6 +177,8 @@ def dump(
                 losses = write_rdb(source, redis, out.write)
             else:
                 assert_never(kind)
+            if chosen_keys is None and limits.whole:
+                losses.add(ROW_LOSS, sum(1 for _ in iter_rows(snapshot.txn)))
     size = os.path.getsize(name) if name is not None and os.path.isfile(name) else None
     return DumpReport(
         kind,

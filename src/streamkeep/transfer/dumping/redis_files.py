@@ -107,7 +107,8 @@ class _CommandWriter:
         deleted = counters.max_deleted_id or (0, 0)
         if self._kind >= stream_dump.TYPE_2:
             words = ["ENTRIESADDED", counters.entries_added or 0, "MAXDELETEDID", _text(deleted)]
-        elif deleted != (0, 0) or counters.entries_added != counters.length:
+        # An empty stream has had at least the entry that `entries` makes it of.
+        elif deleted != (0, 0) or counters.entries_added != (counters.length or 1):
             self._losses.add("stream without its max_deleted_id and entries_added", newer=True)
         self._send("XSETID", self._key, _text(counters.last_id), *words)
 
@@ -117,9 +118,11 @@ class _CommandWriter:
         read = UNKNOWN if group.entries_read is None else group.entries_read
         if self._kind >= stream_dump.TYPE_2:
             words = ["ENTRIESREAD", read]
+            if read > self._stream.record.entries_added:  # newer servers take the lower one
+                self._losses.add("entries_read of a group that is above entries_added")
+        elif read != UNKNOWN:
+            self._losses.add(stream_dump.READ_LOSS, newer=True)
         self._send("XGROUP", "CREATE", key, name, _text(group.last_id), *words)
-        if self._kind >= stream_dump.TYPE_2 and read > self._stream.record.entries_added:
-            self._send("XGROUP", "SETID", key, name, _text(group.last_id), *words)
         for consumer in group.consumers:
             self._send("XGROUP", "CREATECONSUMER", key, name, consumer.name)
         self._losses.add("time of a consumer", len(group.consumers))
@@ -172,9 +175,8 @@ class _CommandWriter:
     def messages(self, messages: Messages | None) -> None:
         if messages is None:
             return
-        total = sum(len(producer.messages) for producer in messages.producers)
         if self._kind < stream_dump.TYPE_4:
-            self._losses.add("tracked message of a producer", total, newer=True)
+            self._losses.add_messages(messages)
             return
         settings = ("IDMP-DURATION", messages.duration, "IDMP-MAXSIZE", messages.maxsize)
         self._send("XCFGSET", self._key, *settings)
