@@ -386,7 +386,7 @@ class ControlState(NamedTuple):
 
 
 def read_control_file(folder: Folder) -> ControlState | None:
-    """Read the file without a change; None if there is none.
+    """Read the file without a change; None if there is none, or one with numbers that none has.
 
     Of a former boot, it may be of any moment before its end: the numbers may be too low.
     """
@@ -397,12 +397,14 @@ def read_control_file(folder: Folder) -> ControlState | None:
     if len(data) < _SIZE or not any(boot):
         return None
     words = memoryview(data[:_SIZE]).cast("q")
-    made = words[_NEWEST]
+    made, durable = words[_NEWEST], words[_DURABLE]
+    if made < 0 or durable < 0:  # damaged
+        return None
     here, mount = boot == boot_id.boot_id(), words[_MOUNT]
     return ControlState(
         here and words[_POISON] != 0,
         made,
-        words[_DURABLE],
+        durable,
         here and mount == boot_id.mount_id(folder.path),
         mount != 0,
         status is None or words[_INODE] != status.st_ino & _MOST_INODE,

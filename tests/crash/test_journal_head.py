@@ -144,3 +144,21 @@ def test_a_copy_gets_a_head_whose_blocks_stay_in_place(tmp_path: Path) -> None:
     with head.open("rb") as copied, streamkeep.open(tmp_path / "copy") as copy:
         copy.xadd("s", {"a": "1"})
         assert head.stat().st_ino != os.fstat(copied.fileno()).st_ino
+
+
+def test_a_head_with_numbers_that_none_has_is_as_good_as_none(path: Path, tmp_path: Path) -> None:
+    def work() -> None:
+        streamkeep.open(path).xadd("s", {"n": 1})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(work)
+    for name in ("newest", "durable", "both"):
+        copy = shutil.copytree(path, tmp_path / name, ignore=shutil.ignore_patterns("waiters"))
+        head = bytearray((copy / "journal" / "head").read_bytes())
+        head[40:48] = b"\1" * 8  # a failed sync
+        for word, number in ((1, "newest"), (3, "durable")):
+            if name in (number, "both"):
+                head[8 * word : 8 * word + 8] = b"\xff" * 8
+        (copy / "journal" / "head").write_bytes(head)
+        with streamkeep.open(copy) as store:
+            assert store.xlen("s") == 1
