@@ -90,8 +90,14 @@ def age_of(value: bytes) -> tuple[int, int]:
 class Placement:
     """Puts back the candidates that are noted in `found`."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Found, *, only_retired: bool = False) -> None:
+        """Put back what is noted.
+
+        Args:
+            only_retired: of these two tables, parts of `retired` were lost, and none of `nodes`.
+        """
         self.found = found
+        self._only_retired = only_retired
         self.report = found.report
 
     def run(self) -> None:
@@ -151,7 +157,12 @@ class Placement:
                 why = f"the node may have been deleted, and is damaged: {error.problem}"
                 keep_node(self.found, envelope, why)
             return True
-        was_retired = self.found.noted(DAMAGED[keys.RETIRED] + db_key) is not None
+        was_retired = self.found.noted(DAMAGED[keys.RETIRED] + db_key) is not None or (
+            self._only_retired  # no ID says so of one that was deleted, and of an empty stream
+            and candidate.known_live
+            and not candidate.tail
+            and self.found.noted(DAMAGED[keys.NODES] + db_key) is None
+        )
         gone = record is not None and last < (record.first_ms, record.first_seq)
         deleted_stream = self.found.get(keys.RETIRED, former_name_key(envelope.number)) is not None
         if was_retired or (

@@ -88,7 +88,8 @@ class Search:
             self._scan(walk)
         read_names(self.found)
         if self.damaged:
-            placement.Placement(self.found).run()
+            only_retired = tables is not None and self._has_holes(keys.RETIRED) and not self.holes()
+            placement.Placement(self.found, only_retired=only_retired).run()
         self.report.corrected += self._guesser.corrected
 
     # --- rows of the trees ------------------------------------------------------------------
@@ -231,9 +232,7 @@ class Search:
         removed = walk is not None and walk.main_sound and tables is not None
         missing = set(tables.missing) if removed and tables is not None else set()
         nodes_known = free_known and not missing & {keys.NODES, keys.STREAMS}
-        holes = (
-            tables is None or keys.RETIRED in tables.missing or bool(tables.tree(keys.RETIRED).cut)
-        )
+        holes = self._has_holes(keys.RETIRED)
         retired_known = keys.RETIRED not in missing and (free_known or not holes)
         last = None if tables is None else tables.meta.last_page
 
@@ -297,6 +296,10 @@ class Search:
             return
         if envelope.listpack and not envelope.record and self.found.get(keys.NODES, key) is None:
             placement.note_newest(self.found, placement.MAYBE_RETIRED, envelope, value)
+
+    def _has_holes(self, table: int) -> bool:
+        tables = self.source.tables
+        return tables is None or table in tables.missing or bool(tables.tree(table).cut)
 
     def holes(self) -> list[Hole]:
         """Return the keys of `nodes` between which rows may be missing."""

@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
+import streamkeep
+from streamkeep import recovery
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.keys import NODES, STREAMS, node_key, pack_number
+from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, node_key, pack_number
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.rows.records import PAGE_FIT, StreamRecord
+from streamkeep.recovery.fsck.findings import Severity
+from streamkeep.recovery.fsck.source import open_source
 from streamkeep.recovery.salvage.found import Found
 from streamkeep.recovery.salvage.losses import LostAndFound
 from streamkeep.recovery.salvage.placement import DAMAGED, FOUND_NODE, Candidate, Placement
+from streamkeep.recovery.salvage.repair import repair as salvaged
 
 NUMBER = 7
 EPOCH = 3
@@ -111,3 +116,31 @@ def test_a_node_that_cannot_be_read_to_its_end_is_not_dropped(
             True,
             True,
         ]
+
+
+def test_a_deleted_entry_that_waits_for_the_archive_does_not_come_back(tmp_path: Path) -> None:
+    """Its leaf is found without its tree, which only `retired` has lost."""
+    path = tmp_path / "store"
+    with streamkeep.open(path, node_max_entries=1) as store:
+        store.set_retention("s", archive=True, archive_deleted=True)
+        store.xadd_many("s", [{"n": n} for n in range(3)], ["1-0", "2-0", "3-0"])
+        store.xdel("s", "2-0")
+        store.set_retention("empty", archive=True, archive_deleted=True)
+        store.xadd("empty", {"n": 1}, id="1-0")
+        store.xdel("empty", "1-0")
+    with open_source(path) as source:
+        tables = source.tables
+        assert tables is not None
+        root, page_size = tables.tree(RETIRED).database.root, tables.pages.page_size
+        assert root is not None
+    with (path / "data.mdb").open("r+b") as file:
+        file.seek(root * page_size)
+        file.write(b"\xff")  # the number of the page
+    assert [one.code for one in recovery.check(path) if one.severity > Severity.NOTE] == ["SK004"]
+    report = salvaged(path, tmp_path / "repaired").report
+    assert not report.lost_anything()
+    with streamkeep.open(tmp_path / "repaired") as store:
+        assert [one.id for one in store.xrange("s")] == [b"1-0", b"3-0"]
+        assert [one.id for one in store.xrange("s", history=True)] == [b"1-0", b"2-0", b"3-0"]
+        assert store.xlen("empty") == 0
+        assert [one.id for one in store.xrange("empty", history=True)] == [b"1-0"]
