@@ -307,3 +307,11 @@ def test_what_older_servers_cannot_hold_is_listed() -> None:
         assert (added in old) == (kind == "resp")  # the empty stream is made of an entry
         new = transfer.dump("s", f"new.{kind}", redis="8.10").dropped
         assert (above in new, settings in new) == (kind == "resp", False)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_standard_output_gets_the_same_bytes_as_a_file(kind: str) -> None:
+    fill()
+    printed = run("dump", "s", "--format", kind).stdout_bytes
+    run("dump", "s", "--output", f"out.{kind}")
+    assert printed == Path(f"out.{kind}").read_bytes()

@@ -120,6 +120,8 @@ def unguarded(stream: Any) -> Any:
 class _ExactBytes:
     """Takes the bytes of an export."""
 
+    closed = False  # which pyarrow asks
+
     def __init__(self, inner: BinaryIO) -> None:
         self._inner = inner
 
