@@ -16,7 +16,7 @@ from streamkeep.engine.txn.overlay import LazyRow, Table, encoded
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import GROUPS, NAMES, STREAMS
-from streamkeep.format.journal.journal import DELETE, EXTEND, MOVE, PUT, ChangeReader
+from streamkeep.format.journal.journal import DELETE, EXTEND, MOVE, PUT, ChangeReader, check_kept
 
 _MOST_COMMITS: Final = 1000
 _MOST_BYTES: Final = 1 << 20  # of records
@@ -55,6 +55,7 @@ def extended(old: bytes | LazyRow | None, change: ChangeReader) -> ExtendedRow:
         row = None if old is None else encoded(old)
         change.change().check(-1 if row is None else len(row))
         assert row is not None
+        check_kept(row)
         body = BytesWriter()
         body.write(row[len(head) : len(head) + kept])
     else:

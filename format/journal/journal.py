@@ -247,6 +247,12 @@ def find_record(data: bytes, offset: int, commit_number: int) -> tuple[int, int,
     return None
 
 
+def check_kept(row: bytes) -> None:
+    """Raise CorruptionError if a row that EXTEND keeps is damaged: a new checksum would hide it."""
+    if digest64(row[:-8]) != row[-8:]:
+        raise CorruptionError("journal", "the row that an EXTEND changes is damaged")
+
+
 class Change(NamedTuple):
     """One operation.
 
@@ -284,7 +290,10 @@ class Change(NamedTuple):
             return self.value
         size = len(self.head)
         value = self.head + old[size : size + self.kept] + self.value
-        return value + digest64(value) if self.kind == EXTEND else value
+        if self.kind != EXTEND:
+            return value
+        check_kept(old)
+        return value + digest64(value)
 
     def joined(self, old: bytes) -> bytes:
         """Return what a SPLICE or EXTEND makes of a row that lacks some of what it kept.

@@ -6,6 +6,8 @@ recovery ends: it skips damaged records, and applies of the others each change t
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from streamkeep.engine.journal.reader import Reader
@@ -34,6 +36,7 @@ class Replay:
         self.reader = reader
         self.partial: dict[tuple[int, bytes], bytes] = {}
         self._followed: set[bytes] = set()  # streams that were changed since the last lost record
+        self._left: deque[journal.Change] = deque()  # of a record that `run` could not apply
 
     def run(self, end: int) -> None:
         """Apply the records up to a commit; raise CorruptionError."""
@@ -42,8 +45,10 @@ class Replay:
             body = reader.next()
             if body is None:
                 raise CorruptionError("journal", f"it ends before commit {end}")
-            for change in journal.read_changes(body, TABLES):
-                self._apply(change)
+            self._left.extend(journal.read_changes(body, TABLES))
+            while self._left:
+                self._apply(self._left[0])
+                self._left.popleft()
             self.tables.commit_number = reader.position.commit_number
 
     def salvage(self, made: int) -> list[str]:
@@ -54,6 +59,7 @@ class Replay:
         """
         lost: list[str] = []
         reader, before = self.reader, self.reader.position.commit_number
+        self._salvage(self._left, before, lost)
         while True:
             body = reader.next()
             if body is None:
@@ -69,17 +75,20 @@ class Replay:
                 continue
             before = reader.position.commit_number
             try:
-                for change in journal.read_changes(body, TABLES):
-                    tail = self._tail_before(change)
-                    problem = self._apply_if_possible(change)
-                    if tail:
-                        self._keep_sealed(change, tail)
-                    if problem:
-                        place = row_place(change.table, change.db_key)
-                        lost.append(f"what precedes commit {before} in {place}: {problem}")
+                self._salvage(journal.read_changes(body, TABLES), before, lost)
             except CorruptionError as error:
                 lost.append(f"changes of commit {before}: {error.problem}")
             self.tables.commit_number = before
+
+    def _salvage(self, changes: Iterable[journal.Change], commit: int, lost: list[str]) -> None:
+        for change in changes:
+            tail = self._tail_before(change)
+            problem = self._apply_if_possible(change)
+            if tail:
+                self._keep_sealed(change, tail)
+            if problem:
+                place = row_place(change.table, change.db_key)
+                lost.append(f"what precedes commit {commit} in {place}: {problem}")
 
     def _apply(self, change: journal.Change) -> None:
         """Make a change; raise CorruptionError if it does not fit to its row."""

@@ -710,3 +710,28 @@ def test_a_check_of_a_store_in_use_reads_the_commits_that_lmdb_lacks(tmp_path: P
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(ready)
+
+
+def test_a_record_that_extends_a_damaged_row_gives_it_no_new_checksum(tmp_path: Path) -> None:
+    """It would hide the damage from everybody."""
+    path = tmp_path / "store"
+
+    def work() -> None:
+        one = streamkeep.open(path)
+        one.xadd("s", {"n": "before the checkpoint"})
+        checkpoint_now(one)
+        one.xadd("s", {"n": "after it"})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(work)
+    data = (path / "data.mdb").read_bytes()
+    assert b"before the checkpoint" in data
+    (path / "data.mdb").write_bytes(data.replace(b"before the", b"Before the"))
+    assert "SK024" in [one.code for one in recovery.check(path)]
+    assert "the row that an EXTEND changes is damaged" in str(
+        repair(path, tmp_path / "new").report.lines()
+    )
+    with streamkeep.open(tmp_path / "new") as saved:
+        assert [one.fields[b"n"] for one in saved.xrange("s")][1:] == [b"after it"]
+    with pytest.raises(CorruptionError, match="the row that an EXTEND changes is damaged"):
+        streamkeep.open(path)
