@@ -1,6 +1,6 @@
 """Recovery at the opening of a store, after a crash or a power loss.
 
 `recover` goes back to a checkpoint, replays the journal and says what was lost. `extent` and
-`stored_version` check a data file before LMDB opens it. May import: `engine.checkpoint` and the
+`stored_rows` check a data file before LMDB opens it. May import: `engine.checkpoint` and the
 rooms below it.
 """

@@ -24,10 +24,9 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 import lmdb
 
@@ -43,7 +42,7 @@ from streamkeep.engine.crash_recovery.state import (
     is_healthy,
     lacks,
 )
-from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, stored_identity, stored_meta
+from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, stored_identity, stored_meta
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, read_control_file
 from streamkeep.engine.journal.journal import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
@@ -68,43 +67,14 @@ from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
 from streamkeep.format.lmdb_file.meta_page import meta_page_for
 from streamkeep.format.rows.records import decode_epoch, encode_number
+from streamkeep.format.rows.recovery import META_RECOVERY, Recovery, decode_recovery
 
-META_RECOVERY: Final = b"last_recovery"
-_RECOVERY: Final = struct.Struct(">QQQQQ")
 _NEW_CONTROL: Final = f"{NEW_RECYCLED}.head"  # left by a killed process, it is removed as those are
 _CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
 _KILLED: Final = "the last process that used it was killed, or did not close it"
 
 log = logging.getLogger("streamkeep")
-
-
-class Recovery(NamedTuple):
-    """The last recovery of a store.
-
-    Attributes:
-        time_ms: its time, in Unix milliseconds.
-        epoch: the epoch that it ended.
-        checkpoint_commit: the checkpoint that it went back to.
-        replayed: the number of commits that it replayed from the journal.
-        lost: the number of later commits that the files show to have been made, and that were lost.
-            After a power loss, none of them had been on disk.
-    """
-
-    time_ms: int
-    epoch: int
-    checkpoint_commit: int
-    replayed: int
-    lost: int = 0
-
-    def encode(self) -> bytes:
-        return _RECOVERY.pack(*self)
-
-
-def decode_recovery(body: bytes) -> Recovery:
-    if len(body) != _RECOVERY.size:
-        raise CorruptionError("meta", f"the row of the last recovery has {len(body)} bytes")
-    return Recovery(*_RECOVERY.unpack(body))
 
 
 OpenLmdb = Callable[[], "lmdb.Environment"]

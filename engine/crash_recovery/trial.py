@@ -7,7 +7,7 @@ rows are kept, so a long journal takes little memory. Compiled by mypyc.
 
 from __future__ import annotations
 
-from streamkeep.engine.crash_recovery.stored_version import KeyMissing, find_row, table_root
+from streamkeep.engine.crash_recovery.stored_rows import KeyMissing, find_row, table_root
 from streamkeep.engine.journal.reader import Reader
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.journal import journal
+from streamkeep.format.journal.checkpoint import CheckpointSlot
 from streamkeep.format.journal.position import LogPosition
 
 NOWHERE: Final = LogPosition(0, 0, 0, -1)
@@ -60,16 +61,6 @@ def read_header(folder: Folder, name: str) -> journal.FileHeader | None:
     return journal.decode_file_header(folder.read(name, journal.FILE_HEADER.size))
 
 
-class Identity(Protocol):
-    """What journal files that belong together have in common."""
-
-    @property
-    def epoch(self) -> int: ...
-
-    @property
-    def store_uuid(self) -> bytes: ...
-
-
 class Owner(NamedTuple):
     """The store that journal files belong to."""
 
@@ -81,15 +72,18 @@ class Reader:
     """Reads records from a log position on, through all files of the journal.
 
     Attributes:
+        folder: that of the journal.
         number: the number of the journal file; 0 if none was in use.
         offset: where the next record begins in it.
         chain: the checksum of the record before.
         commit_number: the newest commit that was read; -1 for none.
     """
 
-    def __init__(self, folder: Folder, owner: Identity, position: LogPosition = NOWHERE) -> None:
+    def __init__(
+        self, folder: Folder, owner: Owner | CheckpointSlot, position: LogPosition = NOWHERE
+    ) -> None:
         self.go_to(*position)
-        self._folder = folder
+        self.folder = folder
         self._owner = owner
         self._handle = -1
         self._opened = 0  # the number of the file that is open
@@ -134,7 +128,7 @@ class Reader:
         try:
             body = self._next_in("", self.number, self.offset, self.chain)
             if body is None:
-                for name in journal_names(self._folder):
+                for name in journal_names(self.folder):
                     start = self.start_of(name)
                     if (
                         start is not None
@@ -148,37 +142,10 @@ class Reader:
             raise translate_os(error) from error
         return body
 
-    def resume(self) -> bool:
-        """Where `next` has ended at damage, go to the next record after it.
-
-        Returns:
-            Whether there is one. Its commit number may be higher by more than one.
-        """
-        for number, name in journal_files(self._folder).items():
-            header = read_header(self._folder, name)
-            start = self.start_of(name)
-            if number < self.number or (header is not None and start is None):
-                continue
-            begin = self.offset
-            if number > self.number:
-                if start is not None and start.commit_number > self.commit_number:
-                    before = self.position
-                    self.commit_number = start.commit_number
-                    found = self._next_in(name, number, start.offset, start.chain) is not None
-                    self.go_to(*(start if found else before))
-                    if found:
-                        return True
-                begin = journal.FILE_HEADER.size
-            place = journal.find_record(self._folder.read(name), begin, self.commit_number)
-            if place is not None:
-                self.go_to(number, *place)
-                return True
-        return False
-
     def start_of(self, name: str) -> LogPosition | None:
         """Return the position of a file's first record; None if the file is not of this store."""
         try:
-            header = read_header(self._folder, name)
+            header = read_header(self.folder, name)
         except FileNotFoundError:
             return None  # a checkpoint has just retired it
         owner = self._owner
@@ -215,7 +182,7 @@ class Reader:
         if self._opened != number:
             self.close()
             try:
-                self._handle = self._folder.open(name or file_name(number))
+                self._handle = self.folder.open(name or file_name(number))
             except FileNotFoundError:
                 return False
             self._opened = number
@@ -230,14 +197,14 @@ class Reader:
         return offset + size <= end
 
 
-def newest_commit(folder: Folder, owner: Identity) -> int:
+def newest_commit(folder: Folder, owner: Owner | CheckpointSlot) -> int:
     """Return a commit that the headers of the files show to have been made; 0 if there is none."""
     reader = Reader(folder, owner)
     starts = [reader.start_of(name) for name in journal_names(folder)]
     return max([start.commit_number for start in starts if start is not None], default=0)
 
 
-def is_writable_at(folder: Folder, owner: Identity, position: LogPosition) -> bool:
+def is_writable_at(folder: Folder, owner: Owner | CheckpointSlot, position: LogPosition) -> bool:
     """Return whether records can be written at a position; its file may have been lost."""
     name = file_name(position.file_number)
     if folder.size(name) < position.offset + len(END):

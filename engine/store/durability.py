@@ -7,7 +7,6 @@ from typing import NamedTuple
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.crash_recovery.recover import META_RECOVERY, Recovery, decode_recovery
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import Slot, read_slots
 from streamkeep.engine.system.failures import Failures
@@ -16,6 +15,7 @@ from streamkeep.engine.txn.read_txn import ReadTxn, Txn
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
 from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow, decode_following
+from streamkeep.format.rows.recovery import META_RECOVERY, Recovery, decode_recovery
 
 
 class ReaderSlot(NamedTuple):

@@ -1,30 +1,111 @@
-"""The table `meta`: the format, identity and epoch of a store, read or written at its opening."""
+"""The table `meta`: the format, identity and epoch of a store, read or written at its opening.
+
+Recovery writes to a store, so `check_version` finds out its format before that, without LMDB.
+"""
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import lmdb
 
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.crash_recovery import stored_version
+from streamkeep.engine.crash_recovery.stored_rows import (
+    META_EPOCH,
+    META_UUID,
+    KeyMissing,
+    stored_meta,
+    table_root,
+)
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, users_of
+from streamkeep.engine.system.pages import check_page_size
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.checksum import row_body, with_checksum
-from streamkeep.format.core.errors import CorruptionError, NotAStoreError
+from streamkeep.format.core.errors import CorruptionError, FormatVersionError, NotAStoreError
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.rows.records import STORE_VERSION, decode_epoch, decode_uuid, encode_number
+from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
+from streamkeep.format.rows.records import (
+    STORE_VERSION,
+    decode_epoch,
+    decode_number,
+    decode_uuid,
+    encode_number,
+)
 
+META_FORMAT: Final = b"store_format"
 META_CREATED: Final = b"created_ms"
+
+
+def check_format(path: object, row: Callable[[bytes], bytes | None]) -> bool:
+    """Return whether `meta` has a row with the format; raise FormatVersionError for another one.
+
+    Args:
+        row: returns the body of a row of `meta`, None if there is none.
+    """
+    body = row(META_FORMAT)
+    if body is None:
+        return False
+    version = decode_number(body, f"{path}: meta")
+    if version != STORE_VERSION:
+        newer = "; next: upgrade Streamkeep" if version > STORE_VERSION else ""
+        raise FormatVersionError(
+            f"{path}: store format {version}, but this version of Streamkeep reads format "
+            f"{STORE_VERSION}{newer}"
+        )
+    return True
+
+
+def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
+    """Raise FormatVersionError for a store of another format, if that can be read.
+
+    The files may be damaged anywhere. The check then passes, and the opening reports the damage.
+
+    Raises:
+        NotAStoreError: the data file can be read, and names no format.
+        StoreError: the store was made on a system with pages of another size.
+    """
+    try:
+        handle = store.open(DATA_FILE)
+    except FileNotFoundError:
+        return  # the store is being created
+    try:
+        pages = read_meta_pages(handle)
+        with suppress(CorruptionError):
+            slot = checkpoint_file.newest()
+            meta = None if slot is None else decode_meta_page(slot.meta_page)
+            pages += [] if meta is None else [meta]
+        named: list[bool] = []
+        for page in pages:
+            with suppress(CorruptionError):  # also if there is no table yet
+                named.append(check_format(store.path, partial(_stored_row, handle, page)))
+        if named and not any(named):
+            what = "names no store format; next: check the path, or repair it if it was a store"
+            raise NotAStoreError(f"{store.path}: an LMDB environment that {what}")
+        if pages:
+            check_page_size(store.path, pages[0].page_size)
+    finally:
+        os.close(handle)
+
+
+def _stored_row(handle: int, meta: MetaPage, name: bytes) -> bytes | None:
+    """Return the body of a row of the table `meta`, None if the table has none."""
+    table_root(handle, meta, META)
+    try:
+        return stored_meta(handle, meta, name)
+    except KeyMissing:
+        return None
 
 
 def _open_table(
@@ -52,7 +133,7 @@ def open_tables(
             value = reader.get(name, None, meta)
             return None if value is None else row_body(META, name, value, f"{path}: meta")
 
-        if not stored_version.check_format(path, row):
+        if not check_format(path, row):
             raise NotAStoreError(f"{path}: an LMDB environment, but not a Streamkeep store")
     handles = {}
     for number, table in TABLES.items():
@@ -113,8 +194,8 @@ def read_or_create(
                 raise CorruptionError(where, f"the row {name.decode()!r} is missing")
             return row_body(META, name, value, where)
 
-        epoch = decode_epoch(row(stored_version.META_EPOCH), where)
-        identity = decode_uuid(row(stored_version.META_UUID), where)
+        epoch = decode_epoch(row(META_EPOCH), where)
+        identity = decode_uuid(row(META_UUID), where)
     context = EngineContext(raw, handles, epoch, clock, *node_limits)
     return Environment(
         folder,
@@ -142,9 +223,9 @@ def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -
         raw.open_db(table.name.encode(), txn)
     meta = raw.open_db(TABLES[META].name.encode(), txn)
     for key, body in (
-        (stored_version.META_FORMAT, encode_number(STORE_VERSION)),
-        (stored_version.META_UUID, uuid.uuid4().bytes),
-        (stored_version.META_EPOCH, encode_number(1)),
+        (META_FORMAT, encode_number(STORE_VERSION)),
+        (META_UUID, uuid.uuid4().bytes),
+        (META_EPOCH, encode_number(1)),
         (META_CREATED, encode_number(clock.now_ms())),
     ):
         txn.put(key, with_checksum(META, key, body), db=meta)

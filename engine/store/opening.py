@@ -23,12 +23,11 @@ from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.recover import is_ready, needs_recovery, prepare
 from streamkeep.engine.crash_recovery.state import WAYS, WayName
-from streamkeep.engine.crash_recovery.stored_version import check_version
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.store.durability import standby_of
 from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.store.meta import read_or_create
+from streamkeep.engine.store.meta import check_version, read_or_create
 from streamkeep.engine.store.place import check_is_ours, check_place, not_opened, owner_of
 from streamkeep.engine.store.registry import Opening, registry
 from streamkeep.engine.store.survey import check_lmdb_files, finish_swap, is_swapping

@@ -18,7 +18,7 @@ import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.crash_recovery.recover import stored_epoch
-from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
+from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock

@@ -26,7 +26,7 @@ import lmdb
 
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, sync_lmdb
-from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
+from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
 from streamkeep.engine.journal.slots import Slot
 from streamkeep.engine.system import failpoints

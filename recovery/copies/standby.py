@@ -19,8 +19,7 @@ import lmdb
 
 from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
-from streamkeep.engine.crash_recovery.recover import META_RECOVERY
-from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
+from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
@@ -50,6 +49,7 @@ from streamkeep.format.journal.journal import PUT, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
 from streamkeep.format.rows.records import encode_number
+from streamkeep.format.rows.recovery import META_RECOVERY
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import SUFFIX
 from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy

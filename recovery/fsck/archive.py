@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from streamkeep.engine.archive.segment_output import TEMPORARY
-from streamkeep.engine.crash_recovery.stored_version import META_UUID
+from streamkeep.engine.crash_recovery.stored_rows import META_UUID
 from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, remote_archive
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables import segment_files

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from streamkeep.engine.journal.reader import Reader
+from streamkeep.engine.journal.reader import Reader, journal_files, read_header
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NODES, STREAMS, TABLES, check_key, node_key
 from streamkeep.format.journal import journal
@@ -63,7 +63,7 @@ class Replay:
         while True:
             body = reader.next()
             if body is None:
-                more = reader.resume()
+                more = _resume(reader)
                 first, before = before + 1, reader.position.commit_number if more else made
                 if first <= before:
                     commits = f"commit{'s' * (first < before)} {first}"
@@ -181,3 +181,31 @@ def _head_size(row: bytes) -> int:
     record_size = int.from_bytes(row[_RECORD_SIZE_AT : _RECORD_SIZE_AT + 2], "big")
     at = HEADER_SIZE + record_size + _LISTPACK_HEADER
     return at + (2 if row[at : at + 1] < b"\x80" else 3)  # the count has 7 or 13 bits
+
+
+def _resume(reader: Reader) -> bool:
+    """Go to the next record after the damage at which a reader has ended.
+
+    Returns:
+        Whether there is one. Its commit number may be higher by more than one.
+    """
+    for number, name in journal_files(reader.folder).items():
+        header = read_header(reader.folder, name)
+        start = reader.start_of(name)
+        if number < reader.number or (header is not None and start is None):
+            continue
+        begin = reader.offset
+        if number > reader.number:
+            if start is not None and start.commit_number > reader.commit_number:
+                before = reader.position
+                reader.go_to(*start)
+                found = reader.next() is not None
+                reader.go_to(*(start if found else before))
+                if found:
+                    return True
+            begin = journal.FILE_HEADER.size
+        place = journal.find_record(reader.folder.read(name), begin, reader.commit_number)
+        if place is not None:
+            reader.go_to(number, *place)
+            return True
+    return False

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
-from streamkeep.engine.crash_recovery.recover import META_RECOVERY, decode_recovery
-from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, META_FORMAT, META_UUID
-from streamkeep.engine.store.meta import META_CREATED
+from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, META_UUID
+from streamkeep.engine.store.meta import META_CREATED, META_FORMAT
 from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.engine.tables.manifest import NEXT_FILE, NEXT_SEQUENCE
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
@@ -25,6 +24,7 @@ from streamkeep.format.rows import backup, group_records, producers, records
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.batches import decode_batch
 from streamkeep.format.rows.following import META_FOLLOWING, decode_following
+from streamkeep.format.rows.recovery import META_RECOVERY, decode_recovery
 from streamkeep.format.segment import manifest
 from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.recovery.fsck.findings import Finding, finding, quoted

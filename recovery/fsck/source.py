@@ -29,9 +29,9 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.recover import has_commits
 from streamkeep.engine.crash_recovery.state import State, Way, examine
-from streamkeep.engine.crash_recovery.stored_version import check_format
 from streamkeep.engine.journal.control_file import read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
+from streamkeep.engine.store.meta import check_format
 from streamkeep.engine.store.opening import is_listed
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.store.registry import registry

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
-from streamkeep.engine.crash_recovery.stored_version import META_UUID
+from streamkeep.engine.crash_recovery.stored_rows import META_UUID
 from streamkeep.engine.store.survey import STORE_NAMES
 from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
 from streamkeep.format.core.keys import META, NODES, TABLES

@@ -21,7 +21,7 @@ from contextlib import suppress
 from uuid import UUID
 
 from streamkeep.engine.archive.segment_output import copy_segment
-from streamkeep.engine.crash_recovery.stored_version import META_UUID
+from streamkeep.engine.crash_recovery.stored_rows import META_UUID
 from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, remote_archive
 from streamkeep.engine.tables import segment_files
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE

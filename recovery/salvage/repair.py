@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
-from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, META_FORMAT, META_UUID
-from streamkeep.engine.store.meta import META_CREATED
+from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, META_UUID
+from streamkeep.engine.store.meta import META_CREATED, META_FORMAT
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.tables.group import NEXT_GROUP

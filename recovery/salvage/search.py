@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
+from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH
 from streamkeep.engine.system.progress import Advance
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import row_body

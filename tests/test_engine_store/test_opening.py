@@ -27,9 +27,8 @@ from raw_store import raw_store
 from stopped import child_of, die, status_of
 from streamkeep import Store, StoreError, recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.crash_recovery import stored_version
-from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
 from streamkeep.engine.store import ending, meta
+from streamkeep.engine.store.meta import META_FORMAT
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
@@ -46,7 +45,6 @@ def torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store of a newer format that a power loss has left in the middle of its use."""
     with monkeypatch.context() as patch:
         patch.setattr(meta, "STORE_VERSION", NEWER)
-        patch.setattr(stored_version, "STORE_VERSION", NEWER)
         with streamkeep.open(tmp_path / "in use") as store:
             store.xadd_many("s", [{"f": str(n)} for n in range(100)])
             copy_store(tmp_path / "in use", tmp_path / "torn")
@@ -77,7 +75,7 @@ def test_a_store_that_names_no_format_is_refused_and_unchanged(
 ) -> None:
     path = tmp_path / "in use"
     with monkeypatch.context() as patch:
-        patch.setattr(stored_version, "META_FORMAT", b"another_name")
+        patch.setattr(meta, "META_FORMAT", b"another_name")
         with streamkeep.open(path) as store:
             store.xadd_many("s", [{"f": str(n)} for n in range(100)])
             copy_store(path, tmp_path / "torn")

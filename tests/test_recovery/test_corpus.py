@@ -29,8 +29,8 @@ from stopped import killed_at
 from streamkeep import recovery, transfer
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint_file import position_of
-from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
+from streamkeep.engine.store.meta import META_FORMAT
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import keys

@@ -16,7 +16,7 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys as of_keys
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
-from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, META_UUID
+from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, META_UUID
 from streamkeep.engine.store.meta import META_CREATED
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
