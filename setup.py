@@ -66,7 +66,7 @@ HOT = [
     "src/streamkeep/engine/txn/flush.py",
     "src/streamkeep/engine/txn/memtable.py",
     "src/streamkeep/engine/txn/read_txn.py",
-    "src/streamkeep/engine/txn/scan.py",
+    "src/streamkeep/engine/tables/scan.py",
     "src/streamkeep/engine/txn/stream.py",
     "src/streamkeep/engine/txn/overlay.py",
     # Commands, and the nodes and groups that they change.

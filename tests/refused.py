@@ -10,8 +10,8 @@ from inside import context_of, run_read
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.tables.group import Group
+from streamkeep.engine.tables.scan import rows_with
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.keys import CONSUMERS, GROUPS, TABLES, name_key
 from streamkeep.format.node.envelope import decode_envelope

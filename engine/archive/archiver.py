@@ -38,9 +38,9 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables import manifest
+from streamkeep.engine.tables.scan import has_rows, rows_with, stream_numbers
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import has_rows, rows_with, stream_numbers
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError, StoreError

@@ -24,9 +24,9 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables import manifest
 from streamkeep.engine.tables.node_walk import encode_node
+from streamkeep.engine.tables.scan import at_or_below
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.id_codec import Id

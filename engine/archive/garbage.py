@@ -19,9 +19,9 @@ import logging
 from streamkeep.engine.commands import keys
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.scan import rows_with
 from streamkeep.engine.tables.segment_files import stored_name
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import rows_with
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import StoreError, StreamkeepError

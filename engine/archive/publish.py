@@ -46,9 +46,9 @@ from streamkeep.engine.tables.manifest import (
     put_remote_setting,
     remote_setting,
 )
+from streamkeep.engine.tables.scan import rows_with
 from streamkeep.engine.tables.segment_files import open_archived, stored_name
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import (
     CorruptionError,

@@ -16,8 +16,8 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import delete_segment, is_named, iter_segments
+from streamkeep.engine.tables.scan import rows_with
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import rows_with
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId

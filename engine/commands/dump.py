@@ -12,8 +12,8 @@ from typing import Final
 from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.pel_walks import OrderWalk
+from streamkeep.engine.tables.scan import bodies_with, rows_with
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError

@@ -23,9 +23,9 @@ from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.commands.reply_budget import Entries
 from streamkeep.engine.tables.manifest import find_segment, is_named, segments_from
 from streamkeep.engine.tables.node_walk import NODE_OVERHEAD, NodeWalk
+from streamkeep.engine.tables.scan import Row, neighbours
 from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import Row, neighbours
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, next_id, previous_id

@@ -17,8 +17,8 @@ from typing import Final
 
 from streamkeep.engine.commands.xrange import exists
 from streamkeep.engine.tables.existing import existing_stream
+from streamkeep.engine.tables.scan import bodies_with
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import bodies_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys

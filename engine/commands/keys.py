@@ -16,8 +16,8 @@ from streamkeep.engine.notify.wait_table import removed, replaced
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.group import destroy_group, groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk, put_retired
+from streamkeep.engine.tables.scan import bodies_with, has_rows, rows_with
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import bodies_with, has_rows, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys as db_keys

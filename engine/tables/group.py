@@ -19,9 +19,9 @@ from streamkeep.engine.tables.lease_rows import (
 )
 from streamkeep.engine.tables.pel import Pel
 from streamkeep.engine.tables.read_cursor import ReadCursor
+from streamkeep.engine.tables.scan import bodies_with, rows_with
 from streamkeep.engine.txn.context import CachedRow
 from streamkeep.engine.txn.read_txn import FOUND, ReadTxn, Txn
-from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys

@@ -17,8 +17,8 @@ from typing import Final
 
 from streamkeep.engine.tables.pel import Pel
 from streamkeep.engine.tables.pel_walks import OwnedWalk
+from streamkeep.engine.tables.scan import at_or_below, bodies_with
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import at_or_below, bodies_with
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import row_body

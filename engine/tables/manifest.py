@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from streamkeep.engine.tables.scan import neighbours, rows_with
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import neighbours, rows_with
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import row_body

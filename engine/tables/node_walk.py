@@ -12,9 +12,9 @@ from typing import Final
 from mypy_extensions import i64
 
 from streamkeep.arrow.columns import CopiedNode
+from streamkeep.engine.tables.scan import at_or_below, has_rows
 from streamkeep.engine.txn.overlay import Cursor
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import at_or_below, has_rows
 from streamkeep.engine.txn.stream import ABSENT, Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys

@@ -12,8 +12,8 @@ import heapq
 from typing import Final
 
 from streamkeep.engine.tables.pel import Page, Pel
+from streamkeep.engine.tables.scan import at_or_below
 from streamkeep.engine.txn.overlay import Cursor
-from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.id_codec import Id, unpack_id

@@ -35,8 +35,8 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import archived_streams, erased_ids, put_erasure
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
+from streamkeep.engine.tables.scan import stream_numbers
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import stream_numbers
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.engine.whole_store.scrub import Mark, scrub

@@ -12,9 +12,9 @@ from streamkeep.engine.archive.archiver import retired_streams
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.tables.manifest import archived_streams, iter_segments
 from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.tables.scan import rows_with
 from streamkeep.engine.tables.segment_files import open_segment
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.core.keys import RETIRED, unpack_node_key
 from streamkeep.format.node.envelope import decode_envelope

@@ -19,7 +19,7 @@ from streamkeep.engine.archive import iterate, restore
 from streamkeep.engine.archive.iterate import archived_nodes
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables import manifest
-from streamkeep.engine.txn.scan import rows_with
+from streamkeep.engine.tables.scan import rows_with
 from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.keys import RETIRED, node_key

@@ -22,7 +22,7 @@ from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables import lease_rows
 from streamkeep.engine.tables.group import DEAD_FOR_MS
-from streamkeep.engine.txn.scan import rows_with
+from streamkeep.engine.tables.scan import rows_with
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.format.core.keys import CONSUMERS, is_lease_key
 

@@ -17,8 +17,8 @@ from streamkeep.engine.commands.arguments import to_bytes, to_id
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.tables.scan import rows_with
 from streamkeep.engine.tables.segment_files import SegmentFile, open_named
-from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core import keys
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CorruptionError, TransferError
