@@ -97,15 +97,16 @@ def prepare(
     """
     slot = checkpoint_file.newest()
     if slot is None and not has_commits(store):
-        if is_unfinished(store, checkpoint_file):
-            discard_unfinished(store)
+        if checkpoint_file.is_unfinished():
+            for name in (DATA_FILE, LOCK_FILE):
+                store.remove(name)
         if not store.exists(DATA_FILE):
             checkpoint_file.mark_unfinished()
         check_extent(store)
         _clear_journal(store).remove(CONTROL_FILE)
         return
     if slot is None:
-        is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
+        _check_creation_ended(checkpoint_file)
     state = examine(store, slot)
     state = state._replace(made=max(state.made, _made_before(store, slot, state)))
     way = None
@@ -181,19 +182,12 @@ def _clear_journal(store: Folder) -> Folder:
     return journal
 
 
-def is_unfinished(store: Folder, checkpoint_file: CheckpointFile) -> bool:
-    """Return whether the creation of the store was begun and not finished.
-
-    Raises:
-        CorruptionError: no checkpoint is valid, but the store has commits, so there was one.
-    """
-    if not checkpoint_file.is_unfinished():
-        return False
-    if has_commits(store):
+def _check_creation_ended(checkpoint_file: CheckpointFile) -> None:
+    """Raise CorruptionError if the only checkpoint of a store with commits is damaged."""
+    if checkpoint_file.is_unfinished():
         raise CorruptionError(
             str(checkpoint_file.path), "no checkpoint is valid; next: run `streamkeep repair`"
         )
-    return True
 
 
 def has_commits(store: Folder) -> bool:
@@ -216,11 +210,6 @@ def has_commits(store: Folder) -> bool:
     return newest_commit(store.folder(JOURNAL_FOLDER, missing_ok=True), owner) > 0
 
 
-def discard_unfinished(store: Folder) -> None:
-    for name in (DATA_FILE, LOCK_FILE):
-        store.remove(name)
-
-
 def needs_recovery(
     store: Folder, checkpoint_file: CheckpointFile | None, *, follows: bool = False
 ) -> str:
@@ -237,7 +226,7 @@ def needs_recovery(
         unfinished = checkpoint_file is not None and checkpoint_file.is_unfinished()
         return "its creation was cut off" if unfinished else ""
     if slot is None and checkpoint_file is not None:
-        is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
+        _check_creation_ended(checkpoint_file)
     state = examine(store, slot)
     return state.unreadable(follows=follows) or ("" if state.healthy else _new_disk_error(store))
 

@@ -66,8 +66,8 @@ class Journal:
         self.control = control
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
-        owner = reader.Owner(epoch, store_uuid)
-        self.log = reader.Reader(folder, owner)  # where the next record goes
+        # Where the next record goes.
+        self.log = reader.Reader(folder, reader.Owner(epoch, store_uuid))
         self.syncs = Syncs(folder, control, self.log)
         self._file: SharedFile | None = None  # the file that is written
         self._handle = -1  # of that file

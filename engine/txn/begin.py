@@ -153,15 +153,11 @@ def run_read(
 ) -> object:
     txn = begin_read(context)
     try:
-        txn.known = known_streams(context)
+        # Of each thread its own: others may be looking into theirs.
+        known: dict[bytes, Stream] | None = getattr(context.of_thread, "streams", None)
+        if known is None:
+            known = context.of_thread.streams = {}
+        txn.known = known
         return command(txn, *args)
     finally:
         txn.close()
-
-
-def known_streams(context: EngineContext) -> dict[bytes, Stream]:
-    """Return the streams that this thread has read: others may be looking into theirs."""
-    found: dict[bytes, Stream] | None = getattr(context.of_thread, "streams", None)
-    if found is None:
-        found = context.of_thread.streams = {}
-    return found

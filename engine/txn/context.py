@@ -49,13 +49,6 @@ class CachedRow:
         raise NotImplementedError
 
 
-def keep_for_ever(one: object) -> None:
-    """Never free an object, not even at the end of the interpreter."""
-    import ctypes  # only in forked children
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
-
-
 CachedRowKey = tuple[int, bytes]  # stream number, name
 
 
@@ -182,7 +175,9 @@ class EngineContext:
         To end it would release a slot or lock of the parent. Return False in any other process.
         """
         if self.forked:
-            keep_for_ever(raw)
+            import ctypes  # only in forked children
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(raw))  # also at the interpreter's end
         return self.forked
 
     def release_write(self) -> None:

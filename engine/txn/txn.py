@@ -255,14 +255,10 @@ class WriteTxn(Txn):
                         stream.cached_size = size
                 context.shrink()
                 self._release()
-                if self._wakes():
-                    # Here: an interrupt may have come since the commit.
-                    context.wait_table.notify(self.added, self.events)
-
-    def _wakes(self) -> bool:
-        """Return whether the commit may concern a reader that waits."""
-        table = self.context.wait_table
-        return table.has_readers() and bool(self.added or self.events or table.has_followers())
+                # Here: an interrupt may have come since the commit.
+                table = context.wait_table
+                if table.has_readers() and (self.added or self.events or table.has_followers()):
+                    table.notify(self.added, self.events)
 
     def note_added(self, name: bytes, count: int) -> None:
         """Wake the readers that are blocked on a stream for new entries, after the commit."""
