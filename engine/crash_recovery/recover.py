@@ -42,7 +42,7 @@ from streamkeep.engine.crash_recovery.state import (
     is_healthy,
     lacks,
 )
-from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, stored_identity, stored_meta
+from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, StoredRows
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, read_control_file
 from streamkeep.engine.journal.journal import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
@@ -140,7 +140,7 @@ def _made_before(store: Folder, slot: CheckpointSlot | None, state: State) -> in
         return 0
     handle = store.open(DATA_FILE)
     try:
-        body = stored_meta(handle, meta_of(state.data.slot), META_RECOVERY)
+        body = StoredRows(handle, meta_of(state.data.slot)).meta(META_RECOVERY)
         done = decode_recovery(body)
         end = done.checkpoint_commit + done.replayed
         return end + done.lost if state.data.slot.commit_number == end else 0  # it has ended
@@ -202,7 +202,7 @@ def has_commits(store: Folder) -> bool:
         pages = read_meta_pages(handle)
         if not pages or pages[-1].commit_number > _CREATED:
             return len(pages) > 0
-        owner = Owner(*stored_identity(handle, pages[-1]))
+        owner = Owner(*StoredRows(handle, pages[-1]).identity())
     except CorruptionError:
         return False
     finally:

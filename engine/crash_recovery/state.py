@@ -34,8 +34,8 @@ from typing import Final, Literal, NamedTuple
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages, read_page
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, meta_of, position_of
-from streamkeep.engine.crash_recovery import stored_rows
 from streamkeep.engine.crash_recovery.extent import check_extent
+from streamkeep.engine.crash_recovery.stored_rows import KeyMissing, StoredRows
 from streamkeep.engine.crash_recovery.trial import Trial
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlState, read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, journal_files, newest_commit
@@ -283,8 +283,8 @@ def _why_torn(
 def _position(handle: int, meta: MetaPage, slot: CheckpointSlot | None) -> LogPosition:
     """Return the log position of LMDB's newest commit; raise CorruptionError."""
     try:
-        return stored_rows.stored_position(handle, meta)
-    except stored_rows.KeyMissing:
+        return StoredRows(handle, meta).position()
+    except KeyMissing:
         if slot is not None and meta.data[8:] != slot.meta_page[8:]:
             raise
         return LogPosition(0, 0, 0, meta.commit_number)  # no process has written to the store yet
@@ -300,7 +300,7 @@ def _data_slot(
             killed before its own, or that one is damaged.
     """
     try:
-        epoch, store_uuid = stored_rows.stored_identity(handle, meta)
+        epoch, store_uuid = StoredRows(handle, meta).identity()
     except CorruptionError:
         if slot is None:
             raise

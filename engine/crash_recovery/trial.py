@@ -7,7 +7,7 @@ rows are kept, so a long journal takes little memory. Compiled by mypyc.
 
 from __future__ import annotations
 
-from streamkeep.engine.crash_recovery.stored_rows import KeyMissing, find_row, table_root
+from streamkeep.engine.crash_recovery.stored_rows import KeyMissing, StoredRows
 from streamkeep.engine.journal.reader import Reader
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES
@@ -19,9 +19,7 @@ class Trial:
     """The sizes of the rows that the journal changes, from a commit of a data file on."""
 
     def __init__(self, handle: int, meta: MetaPage) -> None:
-        self._handle = handle
-        self._meta = meta
-        self._roots: dict[int, int | None] = {}
+        self._stored = StoredRows(handle, meta)
         self._sizes: dict[tuple[int, bytes], int] = {}  # -1: there is no such row
 
     def run(self, reader: Reader) -> tuple[int, str]:
@@ -55,11 +53,9 @@ class Trial:
         found = self._sizes.get(place)
         if found is not None:
             return found
-        table, db_key = place
-        if table not in self._roots:
-            self._roots[table] = table_root(self._handle, self._meta, table)
+        self._stored.root(place[0])  # raises for a table that is missing, which is damage
         try:
-            page, index = find_row(self._handle, self._meta, self._roots[table], db_key)
+            page, index = self._stored.find(place[0], place[1])
         except KeyMissing:
             return -1
         return page.sizes[index]

@@ -21,8 +21,7 @@ from streamkeep.engine.crash_recovery.stored_rows import (
     META_EPOCH,
     META_UUID,
     KeyMissing,
-    stored_meta,
-    table_root,
+    StoredRows,
 )
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.environment import Environment
@@ -101,9 +100,10 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
 
 def _stored_row(handle: int, meta: MetaPage, name: bytes) -> bytes | None:
     """Return the body of a row of the table `meta`, None if the table has none."""
-    table_root(handle, meta, META)
+    stored = StoredRows(handle, meta)
+    stored.root(META)
     try:
-        return stored_meta(handle, meta, name)
+        return stored.meta(name)
     except KeyMissing:
         return None
 
