@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, cast
 
 import lmdb
 
-from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, meta_of, position_of
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.control_file import CHECKPOINT_SYNC
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.syncs import sync_failed
@@ -114,7 +114,7 @@ class Checkpoints:
                 slot is not None
                 and slot.epoch == context.epoch
                 and slot.boot_id == boot_id()  # later processes see that it was made in this boot
-                and pin.id() <= meta_of(slot).commit_number
+                and pin.id() <= slot.meta().commit_number
             ):
                 context.pin = pin  # from now on, a thread may write
                 return
@@ -147,7 +147,7 @@ class Checkpoints:
                     return False
                 slot = self.file.newest()
                 with context.raw.begin() as txn:
-                    if slot is None or txn.id() > meta_of(slot).commit_number:
+                    if slot is None or txn.id() > slot.meta().commit_number:
                         return False
                 self.unpin()
                 return True
@@ -238,7 +238,7 @@ class Checkpoints:
             newest is None
             or newest.epoch != context.epoch
             or newest.boot_id != here
-            or position_of(newest) != position
+            or newest.position() != position
         ):
             failpoints.hit("checkpoint:pinned")
             control = journal.control

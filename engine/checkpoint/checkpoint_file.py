@@ -18,8 +18,6 @@ from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, StoreLockedError
 from streamkeep.format.journal import checkpoint
-from streamkeep.format.journal.position import LogPosition
-from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
 
 CHECKPOINT_FILE: Final = "steady"
 UNFINISHED: Final = b"SKP: being created"  # in the first slot until there is a checkpoint
@@ -234,19 +232,6 @@ def _try_lock(handle: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def position_of(slot: checkpoint.CheckpointSlot) -> LogPosition:
-    return LogPosition(
-        slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number
-    )
-
-
-def meta_of(slot: checkpoint.CheckpointSlot) -> MetaPage:
-    meta = decode_meta_page(slot.meta_page)
-    if meta is None:
-        raise CorruptionError("steady", "the slot does not hold a meta page")
-    return meta
 
 
 def _valid_slots(data: bytes) -> dict[int, checkpoint.CheckpointSlot]:

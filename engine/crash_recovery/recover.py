@@ -31,7 +31,7 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
-from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, meta_of, position_of
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.state import (
     State,
@@ -118,8 +118,8 @@ def prepare(
         if slot is not None and control is not None and control.cut_off:
             checkpoint_file.rewrite()  # an error of that sync was perhaps told to who died in it
         journal = _clear_journal(store)
-        if slot is not None and is_writable_at(journal, slot, position_of(slot)):
-            _replace_control_file(journal, position_of(slot), slot.commit_number)
+        if slot is not None and is_writable_at(journal, slot, slot.position()):
+            _replace_control_file(journal, slot.position(), slot.commit_number)
         else:
             journal.remove(CONTROL_FILE)
         return
@@ -140,7 +140,7 @@ def _made_before(store: Folder, slot: CheckpointSlot | None, state: State) -> in
         return 0
     handle = store.open(DATA_FILE)
     try:
-        body = StoredRows(handle, meta_of(state.data.slot)).meta(META_RECOVERY)
+        body = StoredRows(handle, state.data.slot.meta()).meta(META_RECOVERY)
         done = decode_recovery(body)
         end = done.checkpoint_commit + done.replayed
         return end + done.lost if state.data.slot.commit_number == end else 0  # it has ended
@@ -311,10 +311,10 @@ def _recover(store: Folder, way: Way, open_lmdb: OpenLmdb, clock: Clock, state: 
     failpoints.hit("recover:meta-restored")
     lost = state.lost(way)
     raw = open_lmdb()
-    reader = Reader(store.folder(JOURNAL_FOLDER), slot, position_of(slot))
+    reader = Reader(store.folder(JOURNAL_FOLDER), slot, slot.position())
     try:
         pin = raw.begin()
-        expected = meta_of(slot).commit_number
+        expected = slot.meta().commit_number
         if pin.id() != expected:
             problem = f"LMDB shows commit {pin.id()}, not {expected} of the checkpoint"
             raise CorruptionError(str(store.path), f"{problem}; next: run `streamkeep repair`")
@@ -371,7 +371,7 @@ def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
     """Write the meta page of the checkpoint, whose root pages are sound, over both of LMDB's."""
     handle = store.open(DATA_FILE, os.O_RDWR)
     try:
-        newest, page_size = meta_of(slot).commit_number, meta_of(slot).page_size
+        newest, page_size = slot.meta().commit_number, slot.meta().page_size
         for position in (0, 1):
             commit = newest if newest % 2 == position else newest - 1
             files.write_at(

@@ -33,7 +33,7 @@ import os
 from typing import Final, Literal, NamedTuple
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages, read_page
-from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, meta_of, position_of
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.stored_rows import KeyMissing, StoredRows
 from streamkeep.engine.crash_recovery.trial import Trial
@@ -189,7 +189,7 @@ def _is_healthy(
     # The record after the checkpoint may be damaged. Only the control file shows that then.
     if control is not None and (control.poisoned or control.made > slot.commit_number):
         return False
-    reader = Reader(journal, slot, position_of(slot))
+    reader = Reader(journal, slot, slot.position())
     try:
         return reader.next() is None and newest_commit(journal, slot) <= slot.commit_number
     finally:
@@ -218,7 +218,7 @@ def _examine(store: Folder, handle: int, slot: CheckpointSlot | None) -> State:
             damage = error
         made = max(made, newest_commit(journal, slot))
     torn = "data.mdb is older than its checkpoint"
-    if meta is not None and (slot is None or meta.commit_number >= meta_of(slot).commit_number):
+    if meta is not None and (slot is None or meta.commit_number >= slot.meta().commit_number):
         try:
             position = _position(handle, meta, slot)
             torn = _why_torn(journal, control, slot, position)
@@ -322,7 +322,7 @@ def _way(store: Folder, handle: int, journal: Folder, slot: CheckpointSlot) -> W
 
     Root pages that are unchanged prove that the pages of its commit are.
     """
-    meta = meta_of(slot)
+    meta = slot.meta()
     check_extent(store, meta)
     for root, expected in (
         (meta.main_root, slot.main_root_checksum),
@@ -334,7 +334,7 @@ def _way(store: Folder, handle: int, journal: Folder, slot: CheckpointSlot) -> W
                 f"page {root} is not the root of commit {slot.commit_number}, which recovery "
                 "needs; next: run `streamkeep repair`",
             )
-    reader = Reader(journal, slot, position_of(slot))
+    reader = Reader(journal, slot, slot.position())
     try:
         return Way(slot, *Trial(handle, meta).run(reader))
     finally:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Collection
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import meta_of
 from streamkeep.engine.crash_recovery.stored_rows import StoredRows
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.journal.checkpoint import CheckpointSlot
@@ -29,7 +28,7 @@ def read_rows(
     """
     handle = folder.open(DATA_FILE)
     try:
-        stored = StoredRows(handle, meta_of(slot))
+        stored = StoredRows(handle, slot.meta())
         return {(table, key): stored.value(table, key) for table, key in sorted(wanted)}
     finally:
         os.close(handle)

@@ -22,7 +22,6 @@ from contextlib import suppress
 from typing import Final, Generic, cast
 
 from streamkeep.engine.blocking.calls import BlockingCall
-from streamkeep.engine.checkpoint.checkpoint_file import position_of
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.feed.checkpoint_rows import RowKey, read_rows
 from streamkeep.engine.feed.effects import Commit, Rows, commit_position, parse_position
@@ -182,7 +181,7 @@ class Feed(Generic[Text]):
                 break
             # Rows that no record has changed since are those of the image.
             changed: set[RowKey] = set()
-            reader = self._reader_at(position_of(slot))
+            reader = self._reader_at(slot.position())
             while reader.commit_number < start.commit_number and (body := reader.next()):
                 change = ChangeReader(body, TABLES)
                 while change.next():
@@ -193,7 +192,7 @@ class Feed(Generic[Text]):
                 older = read_rows(self._environment.folder, slot, changed)
                 whole = reader.commit_number == start.commit_number
                 if whole and self._newest_checkpoint() == slot:
-                    self._reader = self._reader_at(position_of(slot))
+                    self._reader = self._reader_at(slot.position())
                     return lambda table, db_key: (
                         older[table, db_key]
                         if (table, db_key) in older

@@ -13,8 +13,10 @@ from typing import Annotated, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.layout import Field, Layout
-from streamkeep.format.lmdb_file.meta_page import META_SIZE
+from streamkeep.format.journal.position import LogPosition
+from streamkeep.format.lmdb_file.meta_page import META_SIZE, MetaPage, decode_meta_page
 
 MAGIC: Final = b"SKP"
 FORMAT: Final = 1
@@ -38,6 +40,19 @@ class CheckpointSlot(NamedTuple):
     ]
     free_root_checksum: Annotated[int, "Q", "the same of its free list; 0 if that is empty"]
     meta_page: Annotated[bytes, f"{META_SIZE}s", "start of LMDB's meta page of that commit"]
+
+    def position(self) -> LogPosition:
+        """Return the log position after the commit."""
+        return LogPosition(
+            self.journal_file, self.journal_offset, self.journal_chain, self.commit_number
+        )
+
+    def meta(self) -> MetaPage:
+        """Return LMDB's meta page of the commit; raise CorruptionError if the slot has none."""
+        meta = decode_meta_page(self.meta_page)
+        if meta is None:
+            raise CorruptionError("steady", "the slot does not hold a meta page")
+        return meta
 
     def encode(self) -> bytes:
         checked = SLOT.struct.pack(MAGIC, FORMAT, *self, 0)[:_CHECKED]

@@ -274,7 +274,7 @@ def _replay_newer(source: Source) -> str:
         return ""
     try:
         row, _ = tables.main.find(POSITION_KEY)
-        position = checkpoints.position_of(slot) if row is None else decode_position(row)
+        position = slot.position() if row is None else decode_position(row)
         source.made = control.made
         if position.commit_number < control.made:
             source.replay = Replay(tables, Reader(journal, slot, position))
@@ -324,10 +324,10 @@ def _use_state(source: Source, state: State) -> bool:
 
 def _replay(source: Source, way: Way) -> Replay:
     """Return a replay that begins at a checkpoint."""
-    meta = checkpoints.meta_of(way.slot)
+    meta = way.slot.meta()
     tables = Tables(PageFile(source.folder, meta.page_size), meta)
     journal = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
-    return Replay(tables, Reader(journal, way.slot, checkpoints.position_of(way.slot)))
+    return Replay(tables, Reader(journal, way.slot, way.slot.position()))
 
 
 def _tell(source: Source, state: State, way: Way) -> None:
@@ -363,7 +363,7 @@ def _differences(source: Source, checkpoint: Way, data: Way) -> Iterator[Finding
     tables = replay.tables
     try:
         replay.run(data.slot.commit_number)
-        shown = Tables(tables.pages, checkpoints.meta_of(data.slot))
+        shown = Tables(tables.pages, data.slot.meta())
         count = 0
         for table, rows in tables.changed.items():
             for db_key, value in rows.items():

@@ -15,7 +15,7 @@ from crash.losses import in_child, small_journal
 from crash.power import another_boot, copy_store
 from inside import checkpoint_file_of, checkpoint_now, flush_each_commit, journal_of
 from streamkeep import recovery
-from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile, meta_of
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.journal import control_file
 from streamkeep.engine.journal.journal import NEW_RECYCLED, Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, journal_files, read_header
@@ -78,7 +78,7 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(path: Path) -> None
     slot = lock.newest()
     lock.close()
     assert slot is not None
-    meta = meta_of(slot)
+    meta = slot.meta()
     assert meta.main_root is not None
     with (path / "data.mdb").open("r+b") as file:
         file.seek(meta.main_root * meta.page_size + 16)

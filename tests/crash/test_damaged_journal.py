@@ -18,7 +18,7 @@ from crash.power import another_boot, another_mount
 from inside import checkpoint_now, flush_now
 from stopped import child_of, die_at, killed_at, status_of
 from streamkeep import recovery
-from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.reader import Reader, file_name
 from streamkeep.engine.system import boot_id
 from streamkeep.engine.system.safe_files import Folder
@@ -74,7 +74,7 @@ def slot_of(path: Path) -> CheckpointSlot:
 def records(path: Path) -> Iterator[tuple[LogPosition, bytes]]:
     """Yield where each record after the checkpoint begins, and its body."""
     slot = slot_of(path)
-    reader = Reader(Folder(path / "journal"), slot, position_of(slot))
+    reader = Reader(Folder(path / "journal"), slot, slot.position())
     while True:
         before = reader.position
         body = reader.next()
@@ -464,7 +464,7 @@ def test_repair_reads_the_journal_of_a_store_without_checkpoints(store: Path) ->
 
 def test_a_check_says_that_a_changed_page_prevents_a_recovery(store: Path) -> None:
     """Which no other check finds: a recovery takes the log position from the checkpoint itself."""
-    row = encode_position(*position_of(slot_of(store)))
+    row = encode_position(*slot_of(store).position())
     data = (store / "data.mdb").read_bytes()
     assert data.count(row) == 1
     (store / "data.mdb").write_bytes(data.replace(row, bytes([row[0] ^ 1]) + row[1:]))

@@ -13,7 +13,6 @@ import pytest
 
 from inside import checkpoint_file_of, checkpoint_now, checkpointer_of
 from streamkeep import Store, StoreError
-from streamkeep.engine.checkpoint.checkpoint_file import position_of
 from streamkeep.engine.journal import slots
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.system.safe_files import Folder
@@ -36,7 +35,7 @@ def test_every_commit_is_read_in_order(store: Store, seed: int) -> None:
         store.xadd("s", {"f": "x" * size})
     folder = Folder(store.path / JOURNAL_FOLDER)
     last = slot.commit_number + len(sizes)
-    reader = Reader(folder, slot, position_of(slot))
+    reader = Reader(folder, slot, slot.position())
     found = []
     halfway = reader.position
     while (body := reader.next()) is not None:
@@ -59,7 +58,7 @@ def test_without_a_descriptor_no_commit_is_taken_for_the_last_one(
     slot = checkpoint_file_of(store).newest()
     assert slot is not None
     store.xadd("s", {"second": "1"})
-    reader = Reader(Folder(store.path / JOURNAL_FOLDER), slot, position_of(slot))
+    reader = Reader(Folder(store.path / JOURNAL_FOLDER), slot, slot.position())
     with monkeypatch.context() as broken:
         broken.setattr(Folder, "open", Mock(side_effect=OSError(errno.EMFILE, "simulated")))
         with pytest.raises(StoreError, match="as many files open as it may"):
@@ -75,7 +74,7 @@ def test_a_record_that_claims_more_than_the_file_holds_ends_it(store: Store) -> 
     slot = checkpoint_file.newest()
     assert slot is not None
     store.xadd("s", {"second": "2"})
-    position = position_of(slot)
+    position = slot.position()
     path = store.path / JOURNAL_FOLDER / f"{position.file_number:012d}.skj"
     data = bytearray(path.read_bytes())
     for at in range(position.offset, position.offset + 4):

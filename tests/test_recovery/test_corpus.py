@@ -28,7 +28,6 @@ from specimens import shown
 from stopped import killed_at
 from streamkeep import recovery, transfer
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.checkpoint.checkpoint_file import position_of
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.store.meta import META_FORMAT
 from streamkeep.engine.system.clock import ManualClock
@@ -245,7 +244,7 @@ def damage_in_journal(path: Path) -> None:
     data = (path / "steady").read_bytes()
     slots = [slot for at in (0, SLOT_SIZE) if (slot := decode_slot(data[at:])) is not None]
     slot = max(slots, key=lambda one: one.commit_number)
-    reader = Reader(Folder(path / JOURNAL_FOLDER), slot, position_of(slot))
+    reader = Reader(Folder(path / JOURNAL_FOLDER), slot, slot.position())
     assert reader.next() is not None
     file, offset = reader.position.file_number, reader.position.offset
     name = f"{JOURNAL_FOLDER}/{file:012d}.skj"
