@@ -33,7 +33,7 @@ from streamkeep.engine.archive.garbage import discard
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.archive.segment_output import TEMPORARY, segment_output
-from streamkeep.engine.commands.keys import iter_keys, name_of
+from streamkeep.engine.commands.keys import forget_name, former_name, iter_keys, name_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
@@ -47,7 +47,7 @@ from streamkeep.format.core.errors import CorruptionError, StoreError
 from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
 from streamkeep.format.node.envelope import CHECKSUM_SIZE
-from streamkeep.format.rows.retired import decode_former_name, former_name_key, is_former_name
+from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, segment_path
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL, SegmentWriter
@@ -159,18 +159,21 @@ def retired_bytes(txn: Txn) -> int:
 
 def retired_streams(txn: Txn) -> list[int]:
     """Return the numbers of the streams that have retired nodes, ascending."""
-    return list(stream_numbers(txn, keys.RETIRED, "retired nodes"))
+    return [
+        number
+        for number in stream_numbers(txn, keys.RETIRED, "retired nodes")
+        if has_rows(txn, keys.RETIRED, keys.pack_number(number), keys.node_key(number, 0, 1))
+    ]
 
 
 def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
-    """Return the key of a stream with retired nodes, which may be a deleted stream.
+    """Return the key of a stream with retired nodes or segments; of a deleted one, its last.
 
     Args:
         likely: its key, if the caller has a guess.
     """
-    row = txn.get(keys.RETIRED, former_name_key(number))
-    if row is not None:
-        return decode_former_name(number, row, f"former name of stream {number}")
+    if (former := former_name(txn, number)) is not None:
+        return former
     record = manifest.find_segment(txn, number, *_NOWHERE)
     last = [] if record is None else [record.key]
     name = name_of(txn, number, last if likely is None else [likely, *last])
@@ -344,13 +347,9 @@ def _commit_run(txn: WriteTxn, number: int, rows: list[_Row], record: SegmentRec
         if value is None or value[-CHECKSUM_SIZE:] != row.checksum:
             raise _Changed
         txn.delete(keys.RETIRED, row.db_key)
-    cursor = txn.cursor(keys.RETIRED)
-    prefix = keys.pack_number(number)
-    if cursor.set_range(prefix) and cursor.key() == former_name_key(number):
-        only = not (cursor.next() and cursor.key()[:8] == prefix)
-        if only and not has_rows(txn, keys.NODES, prefix):  # removing those may retire more
-            txn.delete(keys.RETIRED, former_name_key(number))
-    return _Run(None if record is None else manifest.put_segment(txn, record))
+    segment = None if record is None else manifest.put_segment(txn, record)
+    forget_name(txn, number)
+    return _Run(segment)
 
 
 # --- files left by a crash ----------------------------------------------------------------------

@@ -20,11 +20,12 @@ from streamkeep.engine.archive import archiver
 from streamkeep.engine.archive.garbage import discard
 from streamkeep.engine.archive.iterate import has_slot_of, nodes_without
 from streamkeep.engine.archive.segment_output import segment_output
+from streamkeep.engine.commands.keys import forget_name, former_name
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables import manifest
 from streamkeep.engine.tables.node_walk import encode_node
-from streamkeep.engine.tables.scan import at_or_below
+from streamkeep.engine.tables.scan import at_or_below, stream_numbers
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
@@ -95,16 +96,21 @@ def erase_retired(txn: WriteTxn, number: int, ids: Ids) -> int:
 def archived_under(txn: Txn, name: bytes) -> set[int]:
     """Return the numbers of the streams, including deleted ones, whose archive belongs to a key.
 
-    A live stream belongs to its present key. A segment of a deleted stream belongs to the key under
-    which it was written, and its retired nodes belong to its last key.
+    A live stream belongs to its present key. A deleted one belongs to its last key, and to each
+    under which one of its segments was written.
     """
-    numbers = {record.stream_number for record in manifest.iter_segments(txn) if record.key == name}
-    gone = {one for one in numbers if not _is_alive(txn, one)}
-    for one in archiver.retired_streams(txn):
-        if not _is_alive(txn, one) and archiver.stream_name(txn, one) == name:
-            gone.add(one)
+    numbers = written_under(txn, name)
+    for one in stream_numbers(txn, RETIRED, "retired nodes"):
+        if former_name(txn, one) == name:
+            numbers.add(one)
     number = txn.stream_number(name)
+    gone = {one for one in numbers if not _is_alive(txn, one)}
     return gone | {number} if number else gone
+
+
+def written_under(txn: Txn, name: bytes) -> set[int]:
+    """Return the numbers of the streams of which a segment was written under a key."""
+    return {record.stream_number for record in manifest.iter_segments(txn) if record.key == name}
 
 
 def _is_alive(txn: Txn, number: int) -> bool:
@@ -258,3 +264,4 @@ def _replace(
                 stream_number=record.stream_number, key=record.key, erased=record.erased + count
             ),
         )
+    forget_name(txn, record.stream_number)

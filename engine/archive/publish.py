@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.sealed_segments import SealedSegments
-from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.commands.keys import former_name, iter_keys
 from streamkeep.engine.remote.object_store import normal_uri, put_bytes
 from streamkeep.engine.remote.remote_archive import check_checksums, check_means, remote_archive
 from streamkeep.engine.store.environment import Environment
@@ -145,22 +145,18 @@ def has_remote(environment: Environment) -> bool:
     return environment.read(remote_setting) is not None
 
 
-def sealed_under(environment: Environment, name: bytes) -> set[int]:
-    """Return the numbers of deleted streams that had a key, and have sealed segments."""
+def sealed_streams(environment: Environment) -> dict[int, set[bytes]]:
+    """Return the keys under which streams with sealed segments are known, by stream number."""
     setting = environment.read(remote_setting)
-    if setting is None:
-        return set()
-    newest = remote_archive(setting, str(environment.uuid)).newest()
-    if newest is None:
-        return set()
-    living = environment.read(lambda txn: {number for _, number in iter_keys(txn)})
-    last = {number: stream.key for number, stream in newest[1].streams.items()}
-    return {
-        number
-        for one in newest[1].segments
-        if one.sealed and (number := one.record.stream_number) not in living
-        if name in (one.record.key, last.get(number))
-    }
+    newest = None if setting is None else remote_archive(setting, str(environment.uuid)).newest()
+    found: dict[int, set[bytes]] = {}
+    for one in () if newest is None else newest[1].segments:
+        if one.sealed:
+            known = found.setdefault(one.record.stream_number, set())
+            known.add(one.record.key)
+            if (stream := newest[1].streams.get(one.record.stream_number)) is not None:
+                known.add(stream.key)
+    return found
 
 
 def _setting(
@@ -558,8 +554,8 @@ def streams_of(
     names = {number: name for name, number in iter_keys(txn)}
     # Where the manifest was lost, a stream that is gone may have sealed segments alone.
     keys = {one.record.stream_number: one.record.key for one in before.segments}
-    keys.update((number, stream.key) for number, stream in before.streams.items())
     keys.update((record.stream_number, record.key) for record in records)
+    keys.update((number, stream.key) for number, stream in before.streams.items())
     found = {}
     for number in sorted({*keys, *names}):
         erased = tuple(StreamId(*one) for one, _ in iter_erasures(txn, number, (0, 0), (MAX, MAX)))
@@ -577,7 +573,8 @@ def streams_of(
         earlier = before.streams.get(number)
         if earlier is not None:
             complete = max(complete, earlier.complete_to)
-        key = names.get(number, keys.get(number, b""))
+        key = names.get(number, former_name(txn, number))
+        key = keys.get(number, b"") if key is None else key
         found[number] = remote.RemoteStream(
             number, key, number in names, last, added, length, complete, erased
         )

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from streamkeep.engine.archive.archiver import stream_name
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment
-from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.commands.keys import forget_name, iter_keys
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
@@ -45,7 +45,7 @@ class ArchivedStream(NamedTuple):
     """The archive of one stream: all its segments, and the retired nodes to archive next."""
 
     stream_number: int
-    key: bytes  # the present key; of a deleted stream, the key at the time of archiving
+    key: bytes  # the present key; of a deleted stream, the last one that is known
     exists: bool
     segments: int
     entries: int
@@ -87,14 +87,16 @@ def list_streams(txn: Txn) -> list[ArchivedStream]:
     names = {number: name for name, number in iter_keys(txn)}
     found: dict[int, ArchivedStream] = {}
 
-    def one(number: int, key: bytes) -> ArchivedStream:
-        blank = ArchivedStream(
-            number, names.get(number, key), number in names, 0, 0, 0, 0, None, None, 0, 0, 0
-        )
-        return found.setdefault(number, blank)
+    def one(number: int) -> ArchivedStream:
+        if number not in found:
+            key = names[number] if number in names else stream_name(txn, number)
+            found[number] = ArchivedStream(
+                number, key, number in names, 0, 0, 0, 0, None, None, 0, 0, 0
+            )
+        return found[number]
 
     for record in iter_segments(txn):
-        total = one(record.stream_number, record.key)
+        total = one(record.stream_number)
         found[record.stream_number] = total._replace(
             segments=total.segments + 1,
             entries=total.entries + record.entries,
@@ -104,9 +106,7 @@ def list_streams(txn: Txn) -> list[ArchivedStream]:
             last_id=record.last_id,
         )
     for node in iter_retired(txn):
-        total = found.get(node.stream_number) or one(
-            node.stream_number, stream_name(txn, node.stream_number)
-        )
+        total = one(node.stream_number)
         found[node.stream_number] = total._replace(
             retired_nodes=total.retired_nodes + 1,
             retired_entries=total.retired_entries + node.entries,
@@ -245,4 +245,6 @@ def _drop_step(txn: WriteTxn, records: list[SegmentRecord]) -> list[SegmentRecor
     for record in dropped:
         delete_segment(txn, record)
         txn.add_garbage(encode_file_garbage(record.path))
+    for number in {record.stream_number for record in dropped}:
+        forget_name(txn, number)
     return dropped

@@ -15,6 +15,7 @@ from typing import Final
 from streamkeep.engine.notify.wait_table import removed, replaced
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.group import destroy_group, groups_of
+from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.tables.node_walk import NodeWalk, put_retired
 from streamkeep.engine.tables.scan import bodies_with, has_rows, rows_with
 from streamkeep.engine.txn.read_txn import Txn
@@ -28,7 +29,7 @@ from streamkeep.format.node.node import live_ids
 from streamkeep.format.node.tombstones import mark
 from streamkeep.format.rows import records
 from streamkeep.format.rows.extension import idempotence_of
-from streamkeep.format.rows.retired import encode_former_name, former_name_key
+from streamkeep.format.rows.retired import decode_former_name, encode_former_name, former_name_key
 
 GARBAGE_STEP: Final = 2000  # rows removed per transaction
 
@@ -102,7 +103,9 @@ def _remove(txn: WriteTxn, stream: Stream) -> None:
         _put_owed(
             txn, stream.number, stream.tail_ms, stream.tail_seq, stream.tail_data(), stream.trimmed
         )
-    if stream.retention() is not None or has_rows(txn, db_keys.RETIRED, stream.db_key):
+    if stream.retention() is not None or any(
+        has_rows(txn, table, stream.db_key) for table in (db_keys.RETIRED, db_keys.SEGMENTS)
+    ):
         name_row = encode_former_name(stream.number, stream.name)
         txn.put(db_keys.RETIRED, former_name_key(stream.number), name_row)
     txn.remove_stream(stream)
@@ -169,11 +172,30 @@ def collect_garbage(txn: WriteTxn) -> bool:
         if left:
             txn.delete(db_keys.GARBAGE, db_key)
             if kind == records.STREAM_NODES:
-                first = db_keys.node_key(number, 0, 1)
-                if not has_rows(txn, db_keys.RETIRED, db_keys.pack_number(number), first):
-                    txn.delete(db_keys.RETIRED, former_name_key(number))
+                forget_name(txn, number)
         return True
     return False
+
+
+def former_name(txn: Txn, number: int) -> bytes | None:
+    """Return the last key of a deleted stream that is not in its segments, or not yet."""
+    row = txn.get(db_keys.RETIRED, former_name_key(number))
+    where = f"former name of stream {number}"
+    return None if row is None else decode_former_name(number, row, where)
+
+
+def forget_name(txn: WriteTxn, number: int) -> None:
+    """Remove the name of a deleted stream that nodes, and segments of another name, need no more."""
+    prefix, first = db_keys.pack_number(number), db_keys.node_key(number, 0, 1)
+    name = former_name(txn, number)
+    if (
+        name is not None
+        and not any(
+            has_rows(txn, table, prefix, first) for table in (db_keys.NODES, db_keys.RETIRED)
+        )
+        and all(record.key == name for record in iter_segments(txn, number))
+    ):
+        txn.delete(db_keys.RETIRED, former_name_key(number))
 
 
 def _put_owed(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:

@@ -14,6 +14,7 @@ numbers that the key has at the beginning: another process may rename them in th
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final
@@ -24,11 +25,13 @@ from streamkeep.engine.archive.erase import (
     erase_archived,
     erase_retired,
     remove_leftovers,
+    written_under,
 )
 from streamkeep.engine.archive.lock import ArchiveLock
-from streamkeep.engine.archive.publish import publish, sealed_under
+from streamkeep.engine.archive.publish import publish, sealed_streams
 from streamkeep.engine.commands.history import Live, Retired, Source, archived_of, ascending
 from streamkeep.engine.commands.idempotency import Tracker, find_messages
+from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.commands.xtrim import store_marked
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -49,6 +52,8 @@ from streamkeep.format.node.node import SlotCursor, read_header
 from streamkeep.format.node.where import Where
 
 Ids = list[Id]
+
+log = logging.getLogger("streamkeep")
 
 _STEP: Final = 512  # IDs per transaction, and so the limit for nodes, too
 
@@ -73,7 +78,7 @@ def erase(
     count = 0
     living = environment.read(lambda txn: txn.stream_number(name))  # first: it may be deleted
     numbers = environment.read(archived_under, name) if wanted else set()
-    if wanted and (copied := sealed_under(environment, name)):
+    if wanted and (copied := _find_copied(environment, name, numbers)):
         mark.write(_note_copied, copied, wanted)
     # Also where nothing is archived yet: an archiver that was killed meanwhile would leave a file
     # with entries that no row, retired or archived, names any more.
@@ -116,6 +121,35 @@ def _finish_others(mark: Mark, finished: dict[int, set[Id]]) -> None:
             if left := sorted(ids - done):
                 erase_archived(environment, number, left)
                 done.update(left)
+
+
+def _find_copied(environment: Environment, name: bytes, numbers: set[int]) -> set[int]:
+    """Return the deleted streams that had a key, and have sealed segments; log what is not reached.
+
+    Args:
+        numbers: of the streams that have, or had, the key in the store.
+    """
+    sealed = sealed_streams(environment)
+    others = {number for number, known in sealed.items() if name in known}
+    others |= environment.read(written_under, name)
+    keys = environment.read(lambda txn: {number: key for key, number in iter_keys(txn)})
+    for number in sorted(others - numbers):
+        if number in keys:
+            log.warning(
+                "%s: the stream that was archived as %r is now %r, and keeps its entries; next: "
+                "erase them under that key",
+                environment.path,
+                name,
+                keys[number],
+            )
+    if not numbers and not others:
+        log.warning(
+            "%s: no stream is known that has or had the key %r; next: if it was renamed, erase "
+            "under the keys that it had before and after",
+            environment.path,
+            name,
+        )
+    return (numbers | others) & sealed.keys() - keys.keys()
 
 
 def _note_copied(txn: WriteTxn, numbers: set[int], ids: Ids) -> None:

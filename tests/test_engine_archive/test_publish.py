@@ -305,6 +305,23 @@ def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream(
         assert ids_there(store, fleet) == [one.decode() for one in ids]
 
 
+def test_a_manifest_keeps_the_last_key_of_a_deleted_stream(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """It may have been renamed since the manifest before, and deleted; its segments have neither."""
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = fill(store, 100)
+    store.xtrim("s", maxlen=40, approximate=False)
+    store.set_retention("s", archive=False)
+    store.archive(to=fleet, seal=True)
+    store.rename("s", "t")
+    store.delete("t")
+    for key in ("t", "s"):
+        store.erase(key, ids.pop(80))
+        assert manifest_of(store, fleet).streams[1].key == b"t"
+        assert ids_there(store, fleet) == [one.decode() for one in ids]
+
+
 @pytest.mark.parametrize("removes", ["segments", "manifests"])
 def test_a_run_after_a_killed_one_removes_its_objects(
     open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removes: str

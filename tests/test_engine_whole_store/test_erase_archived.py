@@ -26,6 +26,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.whole_store import erase
 from streamkeep.engine.whole_store.scrub import is_unfinished
 from streamkeep.format.core import errors
+from streamkeep.format.core.keys import RETIRED
 from streamkeep.format.segment.manifest import REWRITTEN
 from tiers import slow_but
 
@@ -271,3 +272,42 @@ def test_the_archive_of_a_renamed_stream_is_its_own(open_store: Open) -> None:
     assert len(store.xrange("renamed", history=True)) == 99
     assert store.erase("renamed", "1-0") == 1
     assert len(store.xrange("renamed", history=True)) == 98
+
+
+@pytest.mark.parametrize("key", ["old", "k"])
+def test_the_archive_of_a_renamed_and_deleted_stream_is_erased_by_each_key(
+    open_store: Open, key: str
+) -> None:
+    store = open_store(node_max_entries=10)
+    store.set_retention("old", archive=True)
+    ids = [f"{n}-0" for n in range(1, 100)]
+    store.xadd_many("old", [entry(n) for n in range(1, 100)], ids)
+    store.xtrim("old", maxlen=10, approximate=False)
+    store.archive()
+    store.rename("old", "k")
+    store.delete("k")
+    store.archive()
+    assert [one.key for one in store.archived_streams()] == [b"k"]
+    assert store.erase(key, *ids) == 89
+    assert grep(store.path) == []
+    assert list(store.archived_segments()) == []
+    with store.snapshot() as snapshot:
+        assert snapshot.txn.rows(RETIRED) == 0  # nor its name
+
+
+def test_an_erasure_says_where_the_entries_of_a_renamed_stream_are(
+    open_store: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(node_max_entries=10)
+    store.set_retention("old", archive=True)
+    store.xadd_many("old", [entry(n) for n in range(1, 100)], [f"{n}-0" for n in range(1, 100)])
+    store.xtrim("old", maxlen=10, approximate=False)
+    store.archive()
+    store.rename("old", "k")
+    assert store.erase("old", "1-0") == 0
+    assert "archived as b'old' is now b'k'" in caplog.text
+    caplog.clear()
+    assert store.erase("k", "1-0") == 1
+    assert caplog.text == ""
+    store.erase("between", "1-0")
+    assert "no stream is known that has or had the key b'between'" in caplog.text
