@@ -13,11 +13,14 @@ one that is killed after leaves a garbage file.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from streamkeep.engine.archive import archiver
-from streamkeep.engine.archive.garbage import discard
+from streamkeep.engine.archive.garbage import discard, doomed_files
 from streamkeep.engine.archive.iterate import has_slot_of, nodes_without
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.commands.keys import forget_name, former_name
@@ -29,7 +32,12 @@ from streamkeep.engine.tables.scan import at_or_below, stream_numbers
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import CorruptionError, FormatVersionError
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    FormatVersionError,
+    MissingSegmentError,
+    StoreError,
+)
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import RETIRED, STREAMS, node_key, pack_number, unpack_node_key
 from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
@@ -37,11 +45,13 @@ from streamkeep.format.node.envelope import decode_envelope, set_trimmed, trimme
 from streamkeep.format.node.erase import erase_slots
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.records import encode_file_garbage
-from streamkeep.format.segment.manifest import REWRITTEN, SegmentRecord, record_of
-from streamkeep.format.segment.segment import Segment, segment_path
+from streamkeep.format.segment.manifest import ADOPTED, REWRITTEN, SegmentRecord, record_of
+from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, Segment, segment_path
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, SegmentWriter
 
 Ids = list[Id]
+
+log = logging.getLogger("streamkeep")
 
 _LEVEL: Final = 9  # a file is rewritten once and read often
 
@@ -149,13 +159,60 @@ def _is_leftover(environment: Environment, path: str, rows: list[SegmentRecord])
     )
 
 
-def erase_archived(environment: Environment, number: int, ids: Ids) -> int:
+def find_strays(
+    environment: Environment, numbers: set[int], name: bytes | None
+) -> dict[int, list[SegmentRecord]]:
+    """Return the segments below `archive/` that no row names, and that may have a stream's entries.
+
+    A killed adoption has left them, or another program. They may be adopted, so they are not simply
+    removed.
+
+    Args:
+        numbers: of streams to which they may belong.
+        name: a key that they may have; None for any of these streams.
+
+    Returns:
+        rows that they could have, by the number of the stream; by 0 if only the key is known.
+    """
+    folder = environment.folder
+    paths = {one for one in folder.files_below(ARCHIVE_FOLDER) if one.endswith(SUFFIX)}
+    if paths:
+        paths -= environment.read(lambda txn: {one.path for one in manifest.iter_segments(txn)})
+        paths -= {path for _, path in environment.read(doomed_files)}
+    found: dict[int, list[SegmentRecord]] = {}
+    for path in sorted(paths):
+        try:
+            segment = open_stored(folder, path, max_block_bytes=MAX_BLOCK_BYTES)
+            for problem in segment.check():
+                raise problem
+        except MissingSegmentError:
+            continue
+        except (CorruptionError, StoreError) as error:
+            log.warning("%s: what is in it is not erased; next: remove the file", error)
+            continue
+        place, _, quoted = path.partition("/")[0].partition("-")
+        index = segment.index
+        known = {one for one in numbers if str(one) == place}
+        if index.store_uuid == environment.uuid.bytes:
+            known |= numbers & {index.stream_number}
+        if known or (name is not None and (index.key == name or quoted == quote(name[:40], ""))):
+            number = min(known, default=0)
+            key = index.key if known or name is None else name
+            record = record_of(segment, path, ADOPTED)._replace(stream_number=number, key=key)
+            found.setdefault(number, []).append(record)
+    return found
+
+
+def erase_archived(
+    environment: Environment, number: int, ids: Ids, strays: Sequence[SegmentRecord] = ()
+) -> int:
     """Erase entries in the segments of a stream; return their number.
 
     The caller has the archive's lock.
 
     Args:
         ids: in ascending order.
+        strays: of `find_strays`; their entries do not count.
 
     Raises:
         CorruptionError: a segment that may hold an entry is missing or damaged. The segments
@@ -163,21 +220,28 @@ def erase_archived(environment: Environment, number: int, ids: Ids) -> int:
         StoreFullError: there is no room for a new file.
     """
     count = 0
-    for plan in environment.read(_plans, environment, number, ids):
-        count += _rewrite(environment, plan)
+    for plan in environment.read(_plans, environment, number, ids, strays):
+        erased = _rewrite(environment, plan)
+        count += 0 if plan.record in strays else erased
     return count
 
 
-def _plans(txn: Txn, environment: Environment, number: int, ids: Ids) -> list[_Plan]:
+def _plans(
+    txn: Txn, environment: Environment, number: int, ids: Ids, strays: Sequence[SegmentRecord]
+) -> list[_Plan]:
     """Return the segments to rewrite: those with one of the entries, or with pieces of one."""
-    plans: list[_Plan] = []
-    others: list[tuple[SegmentRecord, int]] = []
-    dictionaries: set[int] = set()
+    segments: list[_Plan] = []
     start = 0
     for record in manifest.iter_segments(txn, number):
         # An ID in the gap before a segment may be the source of field names in its first node.
         end = bisect_right(ids, record.last_id)
-        mine, start = ids[start:end], end
+        segments.append(_Plan(record, ids[start:end]))
+        start = end
+    segments += [_Plan(record, ids[: bisect_right(ids, record.last_id)]) for record in strays]
+    plans: list[_Plan] = []
+    others: list[tuple[SegmentRecord, int]] = []
+    dictionaries: set[int] = set()
+    for record, mine in segments:
         segment = environment.segments.open(record)
         dictionary = segment.trailer.dictionary_checksum
         blocks = {segment.seek(*one) for one in mine} - {len(segment.index.blocks)}
@@ -253,10 +317,12 @@ def _sample(segment: Segment, ids: Ids) -> list[bytes]:
 def _replace(
     txn: WriteTxn, record: SegmentRecord, written: Segment | None, path: str, ids: Ids, count: int
 ) -> None:
-    manifest.delete_segment(txn, record)
     txn.add_garbage(encode_file_garbage(record.path))
-    for ms, seq in ids:
+    for ms, seq in ids if record.stream_number else ():
         manifest.put_erasure(txn, record.stream_number, ms, seq)
+    if not manifest.is_named(txn, record):
+        return  # a stray
+    manifest.delete_segment(txn, record)
     if written is not None:
         manifest.put_segment(
             txn,

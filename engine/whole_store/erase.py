@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from streamkeep.engine.archive import garbage
@@ -24,6 +25,7 @@ from streamkeep.engine.archive.erase import (
     archived_under,
     erase_archived,
     erase_retired,
+    find_strays,
     remove_leftovers,
     written_under,
 )
@@ -36,7 +38,7 @@ from streamkeep.engine.commands.xtrim import store_marked
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.tables.manifest import archived_streams, erased_ids, put_erasure
+from streamkeep.engine.tables.manifest import erased_ids, put_erasure
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.tables.scan import stream_numbers
 from streamkeep.engine.txn.read_txn import Txn
@@ -87,8 +89,9 @@ def erase(
         for start in range(0, len(wanted), _STEP):
             step = wanted[start : start + _STEP]
             count += mark.write(erase_step, numbers, step, living)
-        for number in sorted(numbers):
-            count += erase_archived(environment, number, wanted)
+        strays = find_strays(environment, numbers, name) if wanted else {}
+        for number in sorted(numbers | strays.keys()):
+            count += erase_archived(environment, number, wanted, strays.get(number, ()))
     for number in numbers:
         _forget_messages(mark, number, set(wanted))
     finished = {number: set(wanted) for number in numbers}
@@ -115,11 +118,13 @@ def _finish_others(mark: Mark, finished: dict[int, set[Id]]) -> None:
         _forget_messages(mark, number, ids)
     with ArchiveLock(environment):
         recorded = environment.read(_recorded)
-        remove_leftovers(environment, {number for number, _ in recorded})
+        numbers = {number for number, _ in recorded}
+        remove_leftovers(environment, numbers)
+        strays = find_strays(environment, numbers, None)
         for number, ids in recorded:
             done = finished.setdefault(number, set())
             if left := sorted(ids - done):
-                erase_archived(environment, number, left)
+                erase_archived(environment, number, left, strays.get(number, ()))
                 done.update(left)
 
 
@@ -160,13 +165,14 @@ def _note_copied(txn: WriteTxn, numbers: set[int], ids: Ids) -> None:
 
 
 def _recorded(txn: Txn) -> list[tuple[int, set[Id]]]:
-    """Return (stream number, erased IDs) of all streams with segments.
+    """Return (stream number, erased IDs) of all streams.
 
     The transaction that erases live and retired entries also records them; segments are rewritten
     later. So after an interrupted erasure, the recorded IDs are all that is left to do.
     """
     return [
-        (number, erased_ids(txn, number, (0, 0), (MAX, MAX))) for number in archived_streams(txn)
+        (number, erased_ids(txn, number, (0, 0), (MAX, MAX)))
+        for number in stream_numbers(txn, ERASURES, "erasures")
     ]
 
 
@@ -283,7 +289,13 @@ def find_remains(
     entries that no command returns any more, as long as their bytes are in a node.
     """
     found: set[Id] = set()
-    for number in environment.read(archived_under, name):
+    numbers = environment.read(archived_under, name)
+    for record in chain(*find_strays(environment, numbers, name).values()):
+        segment = environment.segments.open(record)
+        for block in range(len(segment.index.blocks)):
+            for node in segment.block(block):
+                found.update(_matching(node.listpack, node.ms, node.seq, Where(wanted)))
+    for number in numbers:
         start: Id | None = (0, 0)
         while start is not None:
             ids, start = environment.read_history(_find, number, start, wanted)
@@ -307,9 +319,13 @@ def _find(
             return found, (source.ms, source.seq)
         data = source.raw()
         room -= len(data)
-        cursor = SlotCursor(read_header(data, source.ms, source.seq))
-        while cursor.next():
-            if where.matches(cursor):
-                found.append(cursor.id())
-            cursor.skip_fields()
+        found += _matching(data, source.ms, source.seq, where)
     return found, None
+
+
+def _matching(data: bytes, ms: int, seq: int, where: Where) -> Iterator[Id]:
+    cursor = SlotCursor(read_header(data, ms, seq))
+    while cursor.next():
+        if where.matches(cursor):
+            yield cursor.id()
+        cursor.skip_fields()

@@ -9,6 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,12 +18,14 @@ from conftest import assert_sound
 from erased import SECRET, entry, grep, harmless
 from inside import environment_of, run_read
 from patience import PATIENCE_S, line_of, thread_of
+from segments import entries_of
 from stopped import child_of, die_at, status_of
 from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.erase import remove_leftovers
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.segment_files import open_segment
 from streamkeep.engine.whole_store import erase
 from streamkeep.engine.whole_store.scrub import is_unfinished
 from streamkeep.format.core import errors
@@ -223,6 +226,33 @@ def test_no_archiver_that_is_killed_leaves_a_file_of_what_is_being_erased(
         assert store.erase("k", *(f"{n}-0" for n in range(1, 11))) == 10
     assert ended == [0]
     assert list(store.path.glob("archive/*/*.seg")) == []
+
+
+@pytest.mark.parametrize("key", ["k", "other"])
+@pytest.mark.parametrize("there", [False, True])
+def test_what_a_killed_adoption_has_left_is_found_and_erased(
+    open_store: Open, tmp_path: Path, key: str, *, there: bool
+) -> None:
+    source, store = open_store("source"), open_store("target")
+    source.set_retention("k", archive=True)
+    source.xadd_many("k", [entry(n) for n in range(1, 100)], [f"{n}-0" for n in range(1, 100)])
+    source.xtrim("k", maxlen=0, approximate=False)
+    source.archive()
+    list(source.export_segments(tmp_path / "out", "k"))
+    if there:
+        store.xadd(key, harmless(1), "500-0")
+    failpoints.arm("adopt:copied", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        list(store.adopt_segments(tmp_path / "out", key=key))
+    assert len(store.find_remains(key, {"city": "x"})) == 99
+    assert store.erase(key, *(f"{n}-0" for n in range(2, 100))) == 0
+    assert store.find_remains(key, {"city": "x"}) == [(1, 0)]
+    [left] = store.path.rglob("*.seg")
+    assert [one[:2] for one in entries_of(open_segment(left))] == [(1, 0)]
+    [adopted] = store.adopt_segments(left, key=key)
+    assert [one.id for one in store.xrange(key, history=True)][0] == b"1-0"
+    assert store.erase(key, "1-0") == 1
+    assert list(store.path.rglob("*.seg")) == []
 
 
 # --- whose archive it is ------------------------------------------------------------------------
