@@ -406,7 +406,7 @@ class AdminCommands(Generic[Text]):
             dropped = segments.drop(self._environment, doomed)
             self._collect_garbage()
             if dropped:
-                publish.publish(self._environment, removed=dropped)
+                publish.publish(self._environment)
         return dropped
 
     # --- privacy ----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ publication, under the archive's lock, does this:
 
 1. Read the newest head and manifest; without a head, the manifest whose version is noted. A head
    of a higher version than this store has written was written by another copy of the store: then
-   nothing is changed.
+   nothing is changed. The first publication notes the URI before it writes there.
 2. Write each segment that is not there yet, and read it back: every byte is compared with its
    checksums. Only then may a manifest name it.
 3. Write the manifest, commit its version to `meta`, then write the head; both are read back.
@@ -43,6 +43,7 @@ from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import (
     iter_erasures,
     iter_segments,
+    put_published,
     put_remote_setting,
     remote_setting,
 )
@@ -111,7 +112,6 @@ def publish(
     destination: Destination = Destination(),  # noqa: B008  # immutable
     *,
     seal: bool = False,
-    removed: Sequence[SegmentRecord] = (),
     progress: Progress | None = None,
     wait: bool = True,
 ) -> PublishReport:
@@ -120,8 +120,6 @@ def publish(
     Args:
         destination: noted in the store, if it says anything.
         seal: also copy live entries, which stay in the store.
-        removed: segments that were just removed from the archive, perhaps before they were
-            published. Copies of their entries are removed, too.
         wait: wait for an archiver that is at work; otherwise raise.
 
     Raises:
@@ -138,7 +136,7 @@ def publish(
         setting = _setting(environment, noted, destination)
         if setting is None:
             return PublishReport()
-        return _Publication(environment, noted, setting, progress).run(seal, removed)
+        return _Publication(environment, noted, setting, progress).run(seal)
 
 
 def has_remote(environment: Environment) -> bool:
@@ -147,15 +145,17 @@ def has_remote(environment: Environment) -> bool:
 
 def sealed_streams(environment: Environment) -> dict[int, set[bytes]]:
     """Return the keys under which streams with sealed segments are known, by stream number."""
-    setting = environment.read(remote_setting)
-    newest = None if setting is None else remote_archive(setting, str(environment.uuid)).newest()
+    archive = environment.remote_archive()
+    newest = None if archive is None else archive.newest()
     found: dict[int, set[bytes]] = {}
-    for one in () if newest is None else newest[1].segments:
-        if one.sealed:
-            known = found.setdefault(one.record.stream_number, set())
-            known.add(one.record.key)
-            if (stream := newest[1].streams.get(one.record.stream_number)) is not None:
-                known.add(stream.key)
+    if newest is not None:
+        last = newest[1].streams
+        for record, sealed in newest[1].segments:
+            if sealed:
+                known = found.setdefault(record.stream_number, set())
+                known.add(record.key)
+                if record.stream_number in last:
+                    known.add(last[record.stream_number].key)
     return found
 
 
@@ -197,17 +197,22 @@ class _Publication:
         moved_from = None if self.source is self.remote else self.source.uri
         self.report = PublishReport(self.remote.uri, moved_from=moved_from)
 
-    def run(self, seal: bool, removed: Sequence[SegmentRecord]) -> PublishReport:
+    def run(self, seal: bool) -> PublishReport:
         head = self.remote.head()
         self._check_version(head)
+        if self.noted is None:  # before the first object: an erasure must know where they are
+            self.environment.write(put_remote_setting, self.setting, wait=True, frees=True)
         moved = self.source is not self.remote
+        removed: list[SegmentRecord] = []
         if moved:
-            before, sealed_ms, source = self._take_along()
-            removed = [*removed, *source]
+            last, before, removed = self._take_along()
         else:
-            before = self._before(head)
-            sealed_ms = None if head is None else head.sealed_ms
-        streams, records = self.environment.read(streams_of, before)
+            last, before = head, self._before(head)
+        sealed_ms = None if last is None else last.sealed_ms
+        ranges = [
+            one for one in self.setting.removed if last is None or one.version >= last.version
+        ]
+        streams, records = self.environment.read(streams_of, before, ranges)
         folder = self.environment.folder
         local = {one.path for one in records if folder.exists(stored_name(one.path))}
         # Where the head is lost, more may be.
@@ -216,7 +221,7 @@ class _Publication:
         archived = [remote.RemoteSegment(one, False) for one in records if one not in missing]
         copies = SealedSegments(self.environment, self.remote, before, records)
         lost = copies.seal_again(streams, missing) if seal or moved else []
-        copies.leave_out_removed(removed)
+        copies.leave_out_removed(removed, ranges)
         copies.drop_covered(missing)
         copies.leave_out_erased()
         if seal:
@@ -233,7 +238,7 @@ class _Publication:
         )
         kept = 1
         if head is None or manifest != before or renamed or seal:
-            head, kept = self._write(manifest, head, sealed_ms), _KEPT_MANIFESTS
+            head, kept = self._write(manifest, head, sealed_ms, ranges), _KEPT_MANIFESTS
         self.report = self.report._replace(version=head.version, missing=(*missing, *lost))
         self._remove_local([one for one in records if one.path in local and one not in missing])
         self._remove_objects(head, before, manifest, kept)
@@ -243,8 +248,10 @@ class _Publication:
         """Return the manifest of a head, or the newest one that this store has noted without it.
 
         If both are lost, what sealed segments are there. What a first publication has left that was
-        killed before its manifest does not count: entries in it may have been removed since.
+        killed before it noted a manifest does not count: entries in it may have been removed since.
         """
+        if head is None and self.noted is not None and self.noted.version == 0:
+            return remote.Manifest({}, ())
         try:
             if head is not None:
                 return self.remote.manifest(head)
@@ -266,15 +273,15 @@ class _Publication:
     def _manifests(self) -> list[str]:
         return self.remote.objects.names(self.remote.name(remote.MANIFESTS))
 
-    def _take_along(self) -> tuple[remote.Manifest, int | None, list[SegmentRecord]]:
+    def _take_along(self) -> tuple[remote.Head | None, remote.Manifest, list[SegmentRecord]]:
         """Copy the sealed segments from where the archive was; each may be an only copy.
 
         What a move that did not come to its end has left there counts only without a source:
         entries in it may have been removed since.
 
         Returns:
-            the manifest to go on from; up to which time all entries are in segments; and what the
-            manifest of the source names of the archive, some of which may have been removed since.
+            the head of the source; the manifest to go on from; and what that of the source names of
+            the archive, some of which may have been removed since.
         """
         assert self.noted is not None
         problem = "it is no longer there"
@@ -292,7 +299,7 @@ class _Publication:
             newest, problem = None, "another copy of the store has written there"
         if newest is None:
             log.warning("%s: copies of live entries are not taken: %s", self.source.uri, problem)
-            return self._before(None), None, []
+            return None, self._before(None), []
         head, manifest = newest
         sealed = [one for one in manifest.segments if one.sealed]
         for one in sealed:
@@ -305,7 +312,7 @@ class _Publication:
             self.remote.objects.put(self.remote.name(one.name), segment.read_at, segment.size)
             self.remote.verify(one.record, sealed=True)
         archived = [one.record for one in manifest.segments if not one.sealed]
-        return remote.Manifest(manifest.streams, tuple(sealed)), head.sealed_ms, archived
+        return head, remote.Manifest(manifest.streams, tuple(sealed)), archived
 
     def _find_sealed(self) -> list[remote.RemoteSegment]:
         """Return the sound sealed segments that are there; each may have the only copy of entries.
@@ -419,9 +426,17 @@ class _Publication:
     # --- manifest and head ------------------------------------------------------------------
 
     def _write(
-        self, manifest: remote.Manifest, before: remote.Head | None, sealed_ms: int | None
+        self,
+        manifest: remote.Manifest,
+        before: remote.Head | None,
+        sealed_ms: int | None,
+        removed: Sequence[remote.Removed],
     ) -> remote.Head:
-        """Write the next manifest and head; each is read back."""
+        """Write the next manifest and head; each is read back.
+
+        Args:
+            removed: noted ranges, which the manifest lacks.
+        """
         highest = max(self.setting.version, 0 if before is None else before.version)
         data = remote.encode_manifest(manifest)
         records = [one.record for one in manifest.segments]
@@ -448,7 +463,7 @@ class _Publication:
         failpoints.hit("publish:manifest")
         # From here on segments may be only there, and objects that the manifest does not name go.
         # So a checkpoint covers the setting and the manifest; see `garbage`.
-        self.environment.write(put_remote_setting, self.setting, frees=True)
+        self.environment.write(put_published, self.setting, removed, frees=True)
         self.environment.make_checkpoint(strict=True)
         failpoints.hit("publish:noted")
         self._put_checked(remote.HEAD, head.encode())
@@ -542,13 +557,16 @@ def _is_within(one: remote.RemoteSegment, other: remote.RemoteSegment) -> bool:
 
 
 def streams_of(
-    txn: Txn, before: remote.Manifest
+    txn: Txn, before: remote.Manifest, removed: Sequence[remote.Removed]
 ) -> tuple[dict[int, remote.RemoteStream], list[SegmentRecord]]:
     """Return what the manifest will say of each stream, and the segments of the archive.
 
     If segments are complete up to an ID, they hold every entry up to and including it. So a reader
     that has copied everything up to that ID never needs to look below it again, except for segments
     that were adopted later.
+
+    Args:
+        removed: noted ranges; where one has no end, IDs in it may have been given out again.
     """
     records = list(iter_segments(txn))
     names = {number: name for name, number in iter_keys(txn)}
@@ -572,7 +590,12 @@ def streams_of(
             complete = min(complete, one.previous() if one > MIN_ID else one)
         earlier = before.streams.get(number)
         if earlier is not None:
-            complete = max(complete, earlier.complete_to)
+            below = [
+                one.first.previous()
+                for one in removed
+                if one.number == number and one.last >= earlier.complete_to
+            ]
+            complete = max(complete, min([earlier.complete_to, *below]))
         key = names.get(number, former_name(txn, number))
         key = keys.get(number, b"") if key is None else key
         found[number] = remote.RemoteStream(

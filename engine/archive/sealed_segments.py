@@ -39,6 +39,7 @@ from streamkeep.format.segment.remote import (
     Manifest,
     RemoteSegment,
     RemoteStream,
+    Removed,
     outside,
     segment_name,
 )
@@ -74,12 +75,15 @@ class SealedSegments:
 
     # --- those that are there ---------------------------------------------------------------
 
-    def leave_out_removed(self, removed: Iterable[SegmentRecord]) -> None:
-        """Rewrite the segments that hold entries of archived segments that were removed.
+    def leave_out_removed(
+        self, removed: Iterable[SegmentRecord], ranges: Sequence[Removed]
+    ) -> None:
+        """Rewrite the segments that hold entries which were removed.
 
         Args:
-            removed: such segments, which the last manifest may not have named; those that the
+            removed: archived segments, which the last manifest may not have named; those that the
                 archive still has are passed over.
+            ranges: that were noted.
         """
         also = _by_stream(removed)
         kept = []
@@ -87,7 +91,9 @@ class SealedSegments:
             record, number = one.record, one.record.stream_number
             now = _within(self._archived, record)
             paths = {each.path for each in now}
-            parts: list[tuple[StreamId, StreamId]] = []
+            parts: list[tuple[StreamId, StreamId]] = [
+                (each.first, each.last) for each in ranges if each.number == number
+            ]
             for gone in [*_within(self._before, record), *_within(also, record)]:
                 if gone.path not in paths:
                     there = _within(self._archived, gone)

@@ -15,7 +15,7 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.tables.manifest import delete_segment, is_named, iter_segments
+from streamkeep.engine.tables.manifest import delete_segment, is_named, iter_segments, note_removed
 from streamkeep.engine.tables.scan import rows_with
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
@@ -247,4 +247,5 @@ def _drop_step(txn: WriteTxn, records: list[SegmentRecord]) -> list[SegmentRecor
         txn.add_garbage(encode_file_garbage(record.path))
     for number in {record.stream_number for record in dropped}:
         forget_name(txn, number)
+    note_removed(txn, [(one.stream_number, one.first_id, one.last_id) for one in dropped])
     return dropped

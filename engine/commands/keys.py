@@ -185,7 +185,7 @@ def former_name(txn: Txn, number: int) -> bytes | None:
 
 
 def forget_name(txn: WriteTxn, number: int) -> None:
-    """Remove the name of a deleted stream that nodes, and segments of another name, need no more."""
+    """Remove the name of a deleted stream, unless nodes or segments of another name are left."""
     prefix, first = db_keys.pack_number(number), db_keys.node_key(number, 0, 1)
     name = former_name(txn, number)
     if (

@@ -12,13 +12,14 @@ from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.group import Group, count_groups, groups_of
 from streamkeep.engine.tables.lag import lag
+from streamkeep.engine.tables.manifest import note_removed
 from streamkeep.engine.tables.pel_walks import owned_by
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import CommandError
-from streamkeep.format.core.id_codec import MAX, id_text
+from streamkeep.format.core.id_codec import MAX, id_text, next_id
 from streamkeep.format.node.node import ENTRY, PAIRS
 from streamkeep.format.node.ranges import Range
 from streamkeep.format.rows.extension import idempotence_of
@@ -198,6 +199,7 @@ def xsetid(
         raise CommandError(
             "The ID specified in XSETID is smaller than the last entry in the stream's archive"
         )
+    take_back(txn, stream, last_id)
     stream.set_last_id(last_id)
     if entries_added is not None:
         stream.set_entries_added(entries_added)
@@ -207,6 +209,12 @@ def xsetid(
     if max_deleted_id is not None and max_deleted_id != (0, 0):
         stream.set_max_deleted(max_deleted_id)
     return True
+
+
+def take_back(txn: WriteTxn, stream: Stream, last_id: tuple[int, int]) -> None:
+    """Note, before a stream gets another last ID, that higher ones may be given out again."""
+    if last_id < stream.record.last_id():
+        note_removed(txn, [(stream.number, next_id(*last_id), (MAX, MAX))])
 
 
 class StreamStat(NamedTuple):

@@ -8,7 +8,7 @@ have gaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from streamkeep.engine.tables.scan import neighbours, rows_with
@@ -16,10 +16,11 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import row_body
+from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id, next_id
 from streamkeep.format.segment import manifest as rows
-from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, decode_setting
+from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, Removed, decode_setting
 
 NEXT_SEQUENCE: Final = b"next_manifest_sequence"
 _AFTER: Final = b"\0"  # makes a key the next possible one
@@ -132,6 +133,34 @@ def remote_setting(txn: Txn) -> RemoteSetting | None:
 def put_remote_setting(txn: WriteTxn, setting: RemoteSetting) -> None:
     """Write where the archive of the store is kept, and the version of its head."""
     txn.put_row(keys.META, META_REMOTE, setting.encode())
+
+
+def note_removed(txn: WriteTxn, ranges: Iterable[tuple[int, Id, Id]]) -> None:
+    """Have the next publication take IDs out of sealed segments, which may have copies.
+
+    Args:
+        ranges: stream number, first and last ID.
+    """
+    setting = remote_setting(txn)
+    if setting is not None:
+        more = [
+            Removed(setting.version, number, StreamId(*first), StreamId(*last))
+            for number, first, last in ranges
+        ]
+        put_remote_setting(txn, setting._replace(removed=(*setting.removed, *more)))
+
+
+def put_published(txn: WriteTxn, setting: RemoteSetting, done: Collection[Removed]) -> None:
+    """Write the version of a new head, whose manifest lacks the ranges `done`.
+
+    These stay noted until that head was seen: it may never be written. Others may have been noted
+    since `setting` was read.
+    """
+    now = remote_setting(txn)
+    since = () if now is None else now.removed[len(setting.removed) :]
+    left = [one._replace(version=setting.version - 1) for one in done]
+    left += [one._replace(version=setting.version) for one in since]
+    put_remote_setting(txn, setting._replace(removed=tuple(left)))
 
 
 # --- erasures -----------------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 The key is stream number and node key; the value is the envelope from `nodes`, possibly with more
 slots marked. The archiver copies the node's history form (`tombstones.history_form`) to a segment.
 
-Deleting a stream leaves its rows in `retired` and its segments, but removes its name, under which an
-erasure looks for them. So the name is kept in a row under the ID 0-0, which no node has, as long as
-there are such rows, or segments that were written before the stream was renamed.
+Deleting a stream leaves its rows in `retired` and its segments, but removes its name, under which
+an erasure looks for them. So the name is kept in a row under the ID 0-0, which no node has, as long
+as there are such rows, or segments that were written before the stream was renamed.
 """
 
 from __future__ import annotations

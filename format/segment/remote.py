@@ -49,21 +49,37 @@ _MOST_HEAD: Final = 1 << 20
 _MOST_MANIFEST: Final = 1 << 32  # bytes of lines; more is a hostile file
 
 
+class Removed(NamedTuple):
+    """A range of IDs of a stream that sealed segments lose at the next publication.
+
+    Attributes:
+        version: of the newest head that may have been published before that.
+    """
+
+    version: int
+    number: int
+    first: StreamId
+    last: StreamId
+
+
 class RemoteSetting(NamedTuple):
     """The row `archive_remote` of `meta`: where the archive of a store is kept.
 
     Attributes:
         name: of the store in its fleet.
-        version: the highest version of a head that this store may have written.
+        version: the highest version of a head that this store may have written; 0 if it has none.
+        removed: what left the store, but not yet the sealed segments of every head.
     """
 
     uri: str
     name: str
     labels: dict[str, str]
     version: int
+    removed: tuple[Removed, ...] = ()
 
     def encode(self) -> bytes:
-        return json.dumps(self._asdict(), sort_keys=True).encode()
+        members = {name: one for name, one in self._asdict().items() if one != ()}
+        return json.dumps(members, sort_keys=True).encode()
 
 
 class Head(NamedTuple):
@@ -207,8 +223,12 @@ def decode_setting(body: bytes, where: str) -> RemoteSetting:
             _text(members, "name"),
             _labels(members),
             _number(members, "version"),
+            tuple(
+                Removed(version, number, StreamId(*first), StreamId(*last))
+                for version, number, first, last in members.get("removed", ())
+            ),
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptionError(where, f"{error}") from None
 
 

@@ -426,8 +426,8 @@ def erase(
     wanted = given_ids(ids, key) if key is not None and ids else []
     with open_store(store_path) as store:
         known = store.exists(key) if key is not None else True
-        archived = [*store.archived_streams(), *store.archived_segments()]
-        known = known or any(one.key == key for one in archived)
+        known = known or key in {one.key for one in store.archived_streams()}
+        known = known or key in {one.key for one in store.archived_segments()}
         # Before all of STORE is read for a key that was mistyped. Where the archive is published,
         # segments there may be all that is left of a deleted stream.
         if key is not None and not known and store.remote_archive() is None:

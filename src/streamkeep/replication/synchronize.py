@@ -22,6 +22,7 @@ from typing import Any, Final
 from streamkeep.commands.strings import delete_keys
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys, xadd
+from streamkeep.engine.commands.xinfo import take_back
 from streamkeep.engine.commands.xrange import xrange
 from streamkeep.engine.commands.xtrim import trim_range
 from streamkeep.engine.notify.wait_table import replaced
@@ -227,6 +228,7 @@ class Synchronization:
         for group in groups_of(txn, theirs):
             _move_group(txn, group, theirs, ours)
         record = theirs.record
+        take_back(txn, ours, record.last_id())
         ours.set_last_id(record.last_id())
         ours.set_max_deleted(record.max_deleted_id())
         ours.set_entries_added(record.entries_added)
