@@ -423,8 +423,8 @@ class AdminCommands(Generic[Text]):
         entry, but not its ID: pending entries of groups stay.
 
         All pages of the store are visited, so erase many entries at once rather than one by one.
-        Other callers can read and write during the erasure; a writer waits for a tenth of a second
-        at most.
+        Other callers can read and write during the erasure; a writer waits for some tenths of a
+        second at most.
 
         Args:
             ids: an entry that is not there is no error, and its remains are erased. Without IDs, an

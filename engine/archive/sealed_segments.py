@@ -76,14 +76,14 @@ class SealedSegments:
     # --- those that are there ---------------------------------------------------------------
 
     def leave_out_removed(
-        self, removed: Iterable[SegmentRecord], ranges: Sequence[Removed]
+        self, removed: Iterable[SegmentRecord], noted: Sequence[Removed]
     ) -> None:
         """Rewrite the segments that hold entries which were removed.
 
         Args:
             removed: archived segments, which the last manifest may not have named; those that the
                 archive still has are passed over.
-            ranges: that were noted.
+            noted: ranges of IDs that left the store.
         """
         also = _by_stream(removed)
         kept = []
@@ -91,9 +91,7 @@ class SealedSegments:
             record, number = one.record, one.record.stream_number
             now = _within(self._archived, record)
             paths = {each.path for each in now}
-            parts: list[tuple[StreamId, StreamId]] = [
-                (each.first, each.last) for each in ranges if each.number == number
-            ]
+            parts = [(each.first, each.last) for each in noted if each.number == number]
             for gone in [*_within(self._before, record), *_within(also, record)]:
                 if gone.path not in paths:
                     there = _within(self._archived, gone)
