@@ -75,9 +75,7 @@ class SealedSegments:
 
     # --- those that are there ---------------------------------------------------------------
 
-    def leave_out_removed(
-        self, removed: Iterable[SegmentRecord], noted: Sequence[Removed]
-    ) -> None:
+    def leave_out_removed(self, removed: Iterable[SegmentRecord], noted: Sequence[Removed]) -> None:
         """Rewrite the segments that hold entries which were removed.
 
         Args:
