@@ -24,44 +24,26 @@ disk, and the next publication begins with step 1. Steps 2 and 5 may be repeated
 from __future__ import annotations
 
 import logging
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.lock import ArchiveLock
+from streamkeep.engine.archive.remote_head import RemoteHead
+from streamkeep.engine.archive.remote_streams import streams_of
 from streamkeep.engine.archive.sealed_segments import SealedSegments
-from streamkeep.engine.commands.keys import former_name, iter_keys
-from streamkeep.engine.remote.object_store import normal_uri, put_bytes
+from streamkeep.engine.remote.object_store import normal_uri
 from streamkeep.engine.remote.remote_archive import check_checksums, check_means, remote_archive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.tables.manifest import (
-    iter_erasures,
-    iter_segments,
-    put_published,
-    put_remote_setting,
-    remote_setting,
-)
-from streamkeep.engine.tables.scan import rows_with
+from streamkeep.engine.tables.manifest import put_remote_setting, remote_setting
 from streamkeep.engine.tables.segment_files import open_archived, stored_name
-from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.format.core.entry import MIN_ID, StreamId
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    MissingSegmentError,
-    StoreError,
-    UnreachableError,
-)
-from streamkeep.format.core.id_codec import MAX
-from streamkeep.format.core.keys import NODES, RETIRED, pack_number, unpack_node_key
-from streamkeep.format.rows.retired import is_former_name
+from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, UnreachableError
 from streamkeep.format.segment import remote
-from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
+from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import Segment
 
 _AT_ONCE: Final = 8  # objects written or removed at the same time
@@ -195,11 +177,12 @@ class _Publication:
         if noted is not None and noted.uri != setting.uri:
             self.source = remote_archive(noted, str(environment.uuid))
         moved_from = None if self.source is self.remote else self.source.uri
+        self.head = RemoteHead(environment, self.remote, noted, setting)
         self.report = PublishReport(self.remote.uri, moved_from=moved_from)
 
     def run(self, seal: bool) -> PublishReport:
         head = self.remote.head()
-        self._check_version(head)
+        self.head.check(head)
         if self.noted is None:  # before the first object: an erasure must know where they are
             self.environment.write(put_remote_setting, self.setting, wait=True, frees=True)
         moved = self.source is not self.remote
@@ -207,7 +190,7 @@ class _Publication:
         if moved:
             last, before, removed = self._take_along()
         else:
-            last, before = head, self._before(head)
+            last, before = head, self.head.manifest_before(head)
         sealed_ms = None if last is None else last.sealed_ms
         ranges = [
             one for one in self.setting.removed if last is None or one.version >= last.version
@@ -238,40 +221,11 @@ class _Publication:
         )
         kept = 1
         if head is None or manifest != before or renamed or seal:
-            head, kept = self._write(manifest, head, sealed_ms, ranges), _KEPT_MANIFESTS
+            head, kept = self.head.write(manifest, head, sealed_ms, ranges), _KEPT_MANIFESTS
         self.report = self.report._replace(version=head.version, missing=(*missing, *lost))
         self._remove_local([one for one in records if one.path in local and one not in missing])
         self._remove_objects(head, before, manifest, kept)
         return self.report
-
-    def _before(self, head: remote.Head | None) -> remote.Manifest:
-        """Return the manifest of a head, or the newest one that this store has noted without it.
-
-        If both are lost, what sealed segments are there. What a first publication has left that was
-        killed before it noted a manifest does not count: entries in it may have been removed since.
-        """
-        if head is None and self.noted is not None and self.noted.version == 0:
-            return remote.Manifest({}, ())
-        try:
-            if head is not None:
-                return self.remote.manifest(head)
-            if (
-                name := self._newest_manifest()
-            ) is not None:  # killed before the head, or it is lost
-                return remote.decode_manifest(self.remote.objects.get(name), name)
-        except (FileNotFoundError, CorruptionError) as error:
-            log.warning("%s: the manifest is lost, making another: %s", self.remote.uri, error)
-        if self.noted is None and not self._manifests():
-            return remote.Manifest({}, ())
-        return remote.Manifest({}, remote.in_order(iter(self._find_sealed())))
-
-    def _newest_manifest(self) -> str | None:
-        """Return the object of the newest manifest whose version this store has noted."""
-        last = self.remote.name(remote.manifest_name(self.setting.version + 1, ""))
-        return max((name for name in self._manifests() if name < last), default=None)
-
-    def _manifests(self) -> list[str]:
-        return self.remote.objects.names(self.remote.name(remote.MANIFESTS))
 
     def _take_along(self) -> tuple[remote.Head | None, remote.Manifest, list[SegmentRecord]]:
         """Copy the sealed segments from where the archive was; each may be an only copy.
@@ -299,7 +253,7 @@ class _Publication:
             newest, problem = None, "another copy of the store has written there"
         if newest is None:
             log.warning("%s: copies of live entries are not taken: %s", self.source.uri, problem)
-            return None, self._before(None), []
+            return None, self.head.manifest_before(None), []
         head, manifest = newest
         sealed = [one for one in manifest.segments if one.sealed]
         for one in sealed:
@@ -313,48 +267,6 @@ class _Publication:
             self.remote.verify(one.record, sealed=True)
         archived = [one.record for one in manifest.segments if not one.sealed]
         return head, remote.Manifest(manifest.streams, tuple(sealed)), archived
-
-    def _find_sealed(self) -> list[remote.RemoteSegment]:
-        """Return the sound sealed segments that are there; each may have the only copy of entries.
-
-        Those within another one are left out: it has replaced them.
-        """
-        objects, found = self.remote.objects, []
-        top = self.remote.name(f"{remote.SEALED}/")
-        for name in objects.names(self.remote.name(remote.SEALED)):
-            size = objects.size(name)
-            if size is None:
-                continue
-            try:
-                segment = Segment.open(partial(objects.read, name), size, f"segment {name}")
-                check_checksums(segment)
-            except (CorruptionError, FileNotFoundError) as error:
-                log.warning("%s: %s is left out: %s", self.remote.uri, name, error)
-                continue
-            if segment.index.store_uuid == self.environment.uuid.bytes:
-                record = record_of(segment, name.removeprefix(top), ARCHIVED)
-                found.append(remote.RemoteSegment(record, True))
-        return [one for one in found if not any(_is_within(one, other) for other in found)]
-
-    def _check_version(self, head: remote.Head | None) -> None:
-        """Raise if another copy of this store wrote the head."""
-        if head is not None and head.version > self.setting.version:
-            raise StoreError(
-                f"{self.remote.uri}: version {head.version} of this archive is there, and this "
-                f"store has written up to version {self.setting.version}: another copy of the "
-                "store publishes to the same URI, this one is a restored backup, or its archive "
-                "was there before it moved; next: give it another URI (archive run --to)"
-            )
-        if head is None and self.setting.version:
-            log.warning("%s: the archive is no longer there; writing it again", self.remote.uri)
-        elif head is not None and head.version + 1 < self.setting.version:
-            log.warning(
-                "%s: version %d is there, expected %d: the object store has lost a write, or "
-                "answers with an old state; writing again",
-                self.remote.uri,
-                head.version,
-                self.setting.version,
-            )
 
     # --- segments ---------------------------------------------------------------------------
 
@@ -423,73 +335,6 @@ class _Publication:
         check_means(record, segment)
         return segment
 
-    # --- manifest and head ------------------------------------------------------------------
-
-    def _write(
-        self,
-        manifest: remote.Manifest,
-        before: remote.Head | None,
-        sealed_ms: int | None,
-        removed: Sequence[remote.Removed],
-    ) -> remote.Head:
-        """Write the next manifest and head; each is read back.
-
-        Args:
-            removed: noted ranges, which the manifest lacks.
-        """
-        highest = max(self.setting.version, 0 if before is None else before.version)
-        data = remote.encode_manifest(manifest)
-        records = [one.record for one in manifest.segments]
-        head = remote.Head(
-            self.environment.uuid,
-            self.setting.name,
-            self.setting.labels,
-            highest + 1,
-            remote.manifest_name(highest + 1, secrets.token_hex(4)),
-            len(data),
-            remote.checksum_of(data),
-            len(records),
-            sum(one.entries for one in records),
-            sum(one.size_bytes for one in records),
-            self.environment.context.clock.now_ms(),
-            sealed_ms,
-        )
-        self.setting = self.setting._replace(version=head.version)
-        if before is None:  # then the newest manifest counts, and none that was never noted may
-            for name in self._manifests():
-                if name > self.remote.name(remote.manifest_name(head.version, "")):
-                    self.remote.objects.remove(name)
-        self._put_checked(head.manifest, data)
-        failpoints.hit("publish:manifest")
-        # From here on segments may be only there, and objects that the manifest does not name go.
-        # So a checkpoint covers the setting and the manifest; see `garbage`.
-        self.environment.write(put_published, self.setting, removed, frees=True)
-        self.environment.make_checkpoint(strict=True)
-        failpoints.hit("publish:noted")
-        self._put_checked(remote.HEAD, head.encode())
-        failpoints.hit("publish:head")
-        return head
-
-    def _put_checked(self, name: str, data: bytes) -> None:
-        """Write an object and read it back.
-
-        Raises:
-            CorruptionError: the object store returned something else.
-        """
-        objects, name = self.remote.objects, self.remote.name(name)
-        put_bytes(objects, name, data)
-        try:
-            found = objects.get(name)
-        except FileNotFoundError:
-            found = None
-        if found != data:
-            what = "nothing" if found is None else f"{len(found)} other bytes"
-            raise CorruptionError(
-                f"{objects.uri}/{name}",
-                f"it was written and confirmed, but reading it back returns {what}; nothing was "
-                "removed here; next: repeat the command, and check the object store",
-            )
-
     # --- removing ---------------------------------------------------------------------------
 
     def _remove_local(self, records: list[SegmentRecord]) -> None:
@@ -524,7 +369,7 @@ class _Publication:
         doomed = {one.name for one in before.segments} - named
         prefix = len(self.remote.name(""))
         objects = self.remote.objects
-        old = [name[prefix:] for name in self._manifests()]
+        old = [name[prefix:] for name in self.head.manifests()]
         outdated = {*sorted(old)[:-kept], *(name for name in old if name > head.manifest)}
         outdated.discard(head.manifest)
         looks = outdated or kept > 1
@@ -539,83 +384,3 @@ class _Publication:
                 list(threads.map(lambda one: objects.remove(self.remote.name(one)), sorted(those)))
         self.report = self.report._replace(removed=len(doomed) + len(outdated))
         failpoints.hit("publish:objects-removed")
-
-
-def _is_within(one: remote.RemoteSegment, other: remote.RemoteSegment) -> bool:
-    """Return whether another segment replaced one: a larger one of the same stream, around it."""
-    small, large = one.record, other.record
-    return (
-        small.path != large.path
-        and small.stream_number == large.stream_number
-        and large.first_id <= small.first_id
-        and small.last_id <= large.last_id
-        and (small.entries, small.created_ms) < (large.entries, large.created_ms)
-    )
-
-
-# --- what the manifest says of each stream --------------------------------------------------------
-
-
-def streams_of(
-    txn: Txn, before: remote.Manifest, removed: Sequence[remote.Removed]
-) -> tuple[dict[int, remote.RemoteStream], list[SegmentRecord]]:
-    """Return what the manifest will say of each stream, and the segments of the archive.
-
-    If segments are complete up to an ID, they hold every entry up to and including it. So a reader
-    that has copied everything up to that ID never needs to look below it again, except for segments
-    that were adopted later.
-
-    Args:
-        removed: noted ranges; where one has no end, IDs in it may have been given out again.
-    """
-    records = list(iter_segments(txn))
-    names = {number: name for name, number in iter_keys(txn)}
-    # Where the manifest was lost, a stream that is gone may have sealed segments alone.
-    keys = {one.record.stream_number: one.record.key for one in before.segments}
-    keys.update((record.stream_number, record.key) for record in records)
-    keys.update((number, stream.key) for number, stream in before.streams.items())
-    found = {}
-    for number in sorted({*keys, *names}):
-        erased = tuple(StreamId(*one) for one, _ in iter_erasures(txn, number, (0, 0), (MAX, MAX)))
-        if number in names:
-            record = txn.load_numbered(number, names[number]).record
-            complete = last = StreamId(record.last_ms, record.last_seq)
-            added, length = record.entries_added, record.length
-        else:
-            last, added, length = MIN_ID, 0, 0
-            complete = max(
-                (one.last_id for one in records if one.stream_number == number), default=MIN_ID
-            )
-        for one in _first_unarchived(txn, number, names.get(number)):
-            complete = min(complete, one.previous() if one > MIN_ID else one)
-        earlier = before.streams.get(number)
-        if earlier is not None:
-            below = [
-                one.first.previous()
-                for one in removed
-                if one.number == number and one.last >= earlier.complete_to
-            ]
-            complete = max(complete, min([earlier.complete_to, *below]))
-        key = names.get(number, former_name(txn, number))
-        key = keys.get(number, b"") if key is None else key
-        found[number] = remote.RemoteStream(
-            number, key, number in names, last, added, length, complete, erased
-        )
-    return found, records
-
-
-def _first_unarchived(txn: Txn, number: int, name: bytes | None) -> Iterator[StreamId]:
-    """Yield IDs such that no segment is needed for any lower ID: of the first nodes without one.
-
-    A live node may have entries that were trimmed and not archived, even before its first live one.
-    """
-    for table in (NODES, RETIRED):
-        for db_key, _ in rows_with(txn, table, pack_number(number)):
-            _, ms, seq = unpack_node_key(db_key)
-            if not is_former_name(ms, seq):
-                yield StreamId(ms, seq)
-                break
-    if name is not None:
-        tail = txn.load_numbered(number, name)
-        if tail.has_tail():
-            yield StreamId(tail.tail_ms, tail.tail_seq)
