@@ -33,7 +33,15 @@ from streamkeep.engine.whole_store import erase
 from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.segment.manifest import SegmentRecord
-from streamkeep.format.segment.remote import Manifest, RemoteSegment, decode_head, decode_manifest
+from streamkeep.format.segment.remote import (
+    Manifest,
+    RemoteSegment,
+    RemoteSetting,
+    Removed,
+    decode_head,
+    decode_manifest,
+    decode_setting,
+)
 from streamkeep.recovery import backup, check
 from streamkeep.recovery.fsck.findings import Finding
 
@@ -848,6 +856,18 @@ def test_the_cache_is_bounded() -> None:
 def test_a_damaged_head_is_corruption(data: bytes) -> None:
     with pytest.raises(errors.CorruptionError, match="head"):
         decode_head(data, "head")
+
+
+def test_a_setting_keeps_what_was_removed_and_a_damaged_one_is_corruption() -> None:
+    setting = RemoteSetting("file:///x", "n", {}, 3)
+    gone = Removed(2, 7, StreamId(1, 2), StreamId(3, (1 << 64) - 1))
+    for one in (setting, setting._replace(removed=(gone,))):
+        assert decode_setting(one.encode(), "meta") == one
+    assert b"removed" not in setting.encode()
+    for wrong in (1, [1], [[1, 2, [1, 2]]], [[1, 2, 3, 4]]):
+        data = json.dumps({**setting._asdict(), "removed": wrong}).encode()
+        with pytest.raises(errors.CorruptionError, match="meta"):
+            decode_setting(data, "meta")
 
 
 def test_a_damaged_manifest_is_corruption() -> None:
