@@ -480,7 +480,7 @@ class Life:
             highest = parse(deleted.get(number, b"9999-0"))  # below it, trims may be deletions
             assert {one for one in model.kept if one > highest} <= stored[number]
             model.sealed = stored[number]
-            model.published = True
+            model.published |= model in self.models.values()  # a deleted one keeps the key before
             found: list[tuple[Id, bytes]] = []
             for first, last, one in parts_of(manifest.of_stream(number)):
                 part = _open_part(remote, one, first, last)
