@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from streamkeep.engine.commands.keys import former_name, iter_keys
 from streamkeep.engine.tables.manifest import iter_erasures, iter_segments
-from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.tables.scan import rows_with
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.core.keys import NODES, RETIRED, pack_number, unpack_node_key
