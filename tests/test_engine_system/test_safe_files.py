@@ -33,7 +33,6 @@ FILES = [
     "journal/head",
     "journal/spare",
     "journal/new",
-    "journal/sync",
     "journal/000000000001.skj",
     "waiters/board",
     "archive/lock",
