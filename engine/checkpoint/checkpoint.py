@@ -250,7 +250,7 @@ class Checkpoints:
                 control.poison()
                 raise sync_failed() from error
             files.sync_data(self._data)  # tells every error since then, LMDB may be open anew
-            if doubtful:  # as in `Syncs._sync_files`
+            if doubtful:  # as in `Syncs._sync_file`
                 if newest is not None:
                     self.file.rewrite()
                 self._store.check_on_disk(DATA_FILE, self._data)

@@ -21,8 +21,8 @@
 
 The first two numbers are written under the write lock and only rise. The file number is written
 before a commit of that file counts. So a reader that takes a commit number first and the file
-number afterwards knows every file that it must sync. The other numbers are hints: the durable
-commit may be a later one.
+number afterwards knows every file that it must sync. The durable commit and its place may be later
+ones, and never earlier ones. The other numbers are hints.
 
 Each process that has the file open also has a shared lock of its first byte, which ends with the
 process. So one that is alone finds that out although the number of openings is too high.
@@ -287,6 +287,10 @@ class ControlFile:
     def finish_sync(self, kind: int, mark: int) -> None:
         """Note that a sync has ended well."""
         self._try_word(kind + 1, mark)
+
+    def newest_sync(self, kind: int) -> int:
+        """Return the mark of the sync that was begun last."""
+        return self._words[kind]
 
     def is_syncing(self, kind: int) -> bool:
         """Return whether a process is syncing, or was stopped or ended before it was done."""

@@ -79,6 +79,11 @@ class Journal:
         self._begun_from = self.log.position  # where the next record went, when a file was begun
         self._clean = False  # the next record must go into a file that was never used
 
+    def raise_epoch(self) -> None:
+        """Begin the next epoch: files of this one count no more, neither to write nor to read."""
+        self.epoch += 1
+        self.log.owner = reader.Owner(self.epoch, self.store_uuid)
+
     def close(self) -> None:
         """Close the files, except the control file."""
         self._close_file()

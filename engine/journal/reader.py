@@ -22,6 +22,7 @@ from streamkeep.format.journal.position import LogPosition
 NOWHERE: Final = LogPosition(0, 0, 0, -1)
 JOURNAL_FOLDER: Final = "journal"
 SUFFIX: Final = ".skj"
+_MOST_FILES: Final = 1 << 30  # a number and an offset fit into 63 bits
 END: Final = bytes(journal.RECORD_HEADER.size)  # follows the last record of a file
 _WINDOW: Final = 4096  # bytes that are read first; a record of an append has about 200
 _MOST_WINDOW: Final = 1 << 18
@@ -34,8 +35,9 @@ def file_name(number: int) -> str:
 def is_file_name(name: str) -> bool:
     """Return whether a name is one that `file_name` gives; of a copy somebody made, it is not."""
     digits = name.removesuffix(SUFFIX)
-    # 18 digits: a number fits into 63 bits.
-    return digits.isdecimal() and len(digits) <= 18 and name == file_name(int(digits))
+    if not digits.isdecimal() or len(digits) > 12 or name != file_name(int(digits)):
+        return False
+    return int(digits) < _MOST_FILES
 
 
 def journal_names(folder: Folder) -> list[str]:
@@ -77,6 +79,7 @@ class Reader:
         offset: where the next record begins in it.
         chain: the checksum of the record before.
         commit_number: the newest commit that was read; -1 for none.
+        owner: the store and epoch that the files must be of.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class Reader:
     ) -> None:
         self.go_to(*position)
         self.folder = folder
-        self._owner = owner
+        self.owner = owner
         self._handle = -1
         self._opened = 0  # the number of the file that is open
         self._data = b""  # a part of it
@@ -148,7 +151,7 @@ class Reader:
             header = read_header(self.folder, name)
         except FileNotFoundError:
             return None  # a checkpoint has just retired it
-        owner = self._owner
+        owner = self.owner
         if header is None or (header.epoch, header.store_uuid) != (owner.epoch, owner.store_uuid):
             return None
         chain = journal.first_chain(header.encode())

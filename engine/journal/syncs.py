@@ -120,16 +120,14 @@ class Syncs:
         control.check_not_moved()
         number, offset, made = self._newest(commit_number)
         if not number:
-            return False
+            return False  # no file is in use
         first, start = control.durable_place()
-        doubtful = control.is_syncing(JOURNAL_SYNC)
+        doubtful = control.is_shared() or control.is_syncing(JOURNAL_SYNC)
         mark = control.begin_sync(JOURNAL_SYNC)
         try:
             failpoints.hit("journal:sync")
             for one in range(first, number + 1):
-                self._sync_file(
-                    one, start if one == first else 0, offset if one == number else 0, doubtful
-                )
+                self._sync_file(one, mark, start if one == first else 0, doubtful)
             if control.named() != control.begun():
                 self.sync_names()
             failpoints.hit("journal:synced")
@@ -149,18 +147,17 @@ class Syncs:
     def _newest(self, commit_number: int) -> tuple[int, int, int]:
         """Return what to sync: file and offset where a commit ends, and the number of that commit.
 
-        It is the newest commit that this process knows, or one that its caller waits for: then the
-        offset is 0, since it is not known. The file is 0 if none is in use.
+        It is the newest commit that this process knows. If that is not the one that a caller waits
+        for, the offset is 0, since it is not known.
         """
-        log = self._log
-        while True:  # another thread may commit
-            number, offset, made = log.number, log.offset, log.commit_number
-            if (number, offset, made) == (log.number, log.offset, log.commit_number):
-                break
-        if made >= commit_number:
+        log, control = self._log, self._control
+        number, offset, made = log.number, log.offset, log.commit_number
+        # A file that is just being begun may go again with its record, and a commit of another
+        # process be written to the one before.
+        if made >= commit_number and number <= control.file_number():
             return number, offset, made
-        made = max(commit_number, self._control.newest())
-        return self._control.file_number(), 0, made  # after the commits: none is in a higher file
+        made = max(commit_number, control.newest())
+        return control.file_number(), 0, made  # after the commits: none is in a higher file
 
     def sync_names(self) -> None:
         """Return after the names of the journal's files are on disk, for all processes."""
@@ -168,13 +165,13 @@ class Syncs:
         self._folder.sync()
         self._control.set_named(begun)
 
-    def _sync_file(self, number: int, start: int, end: int, doubtful: bool) -> None:
+    def _sync_file(self, number: int, mark: int, start: int, doubtful: bool) -> None:
         """Sync a file.
 
         Args:
+            mark: that of this sync.
             start: where what may not be on disk begins.
-            end: where it ends; 0 if that is not known.
-            doubtful: a sync before this one has not ended.
+            doubtful: another sync may not have ended before this one.
         """
         # A process may have begun the file again, after a commit that failed. To ask the system
         # whether the name is gone would cost 60 us: once its times were asked for, Linux has the
@@ -195,9 +192,9 @@ class Syncs:
         if is_new:
             # The system tells an error once for each time that the file is open, and to no one who
             # opens it afterwards: so perhaps only to a process that was killed, or stopped, before
-            # it could say so.
-            if doubtful or self._control.is_shared():
-                self._folder.check_on_disk(file_name(number), self._handle, start, end)
+            # it could say so. Others may have written more since: all of the file counts.
+            if doubtful or self._control.newest_sync(JOURNAL_SYNC) != mark:
+                self._folder.check_on_disk(file_name(number), self._handle, start)
             self._number = number  # not before: an interrupt may end the check
 
     def fail(self, error: OSError) -> StreamkeepError:

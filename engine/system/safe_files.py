@@ -331,7 +331,7 @@ class Folder:
                 found += (os.path.normpath(os.path.join(root, one)) for one in names)
         return sorted(found)
 
-    def check_on_disk(self, name: str, handle: int, first: int = 0, end: int = 0) -> None:
+    def check_on_disk(self, name: str, handle: int, first: int = 0) -> None:
         """Raise OSError if the disk has other bytes of a file than the system keeps in memory.
 
         After an error the system counts a page as written, and keeps it in memory. This reads the
@@ -340,7 +340,6 @@ class Folder:
         Args:
             handle: of the file, open and synced.
             first: offset from which on it is checked.
-            end: offset up to which it is; 0 for all of the file.
         """
         try:
             direct = self.open(name, os.O_RDONLY | os.O_DIRECT)
@@ -351,11 +350,9 @@ class Folder:
         try:
             if not os.path.samestat(os.fstat(direct), os.fstat(handle)):
                 return  # another process has begun the file again: no commit was in it
-            end = -(-(end or os.fstat(handle).st_size) // _PAGE) * _PAGE
-            for start in range(first // _PAGE * _PAGE, end, _PIECE):
-                size = min(_PIECE, end - start)
-                if _differs(direct, handle, start, size):
-                    for page in range(start, start + size, _PAGE):
+            for start in range(first // _PAGE * _PAGE, os.fstat(handle).st_size, _PIECE):
+                if _differs(direct, handle, start, _PIECE):
+                    for page in range(start, start + _PIECE, _PAGE):
                         tries = 0
                         while _differs(direct, handle, page, _PAGE):
                             tries += 1

@@ -344,7 +344,7 @@ class WriteTxn(Txn):
         )
 
     def try_wait(self) -> bool:
-        """Do as `wait`, unless another thread or process is syncing; return whether it is done."""
+        """Do as `wait`, unless another thread is syncing; return whether it is done."""
         journal = self.context.journal
         assert journal is not None
         if self.operations is None:

@@ -240,7 +240,7 @@ class Standby(PieceFollower):
         self._write(write, position, generation.begun_ms, generation.name)
         if goes_back:
             self.context.epoch += 1
-            cast(Journal, self.context.journal).epoch += 1
+            cast(Journal, self.context.journal).raise_epoch()
             self.environment.make_checkpoint(strict=True)
 
     def _write(

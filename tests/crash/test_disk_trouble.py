@@ -559,10 +559,10 @@ def test_pages_that_the_disk_refused_are_found_although_syncs_succeed(tmp_path: 
                 os.fdatasync(told.fileno())
             with open(path / "file", "r+b", buffering=0) as other:
                 os.fdatasync(other.fileno())
-                for place in (), (1 << 20, 5 << 20):
+                for first in 0, 1 << 20:
                     with pytest.raises(OSError, match="file: the disk has refused a page before"):
-                        folder.check_on_disk("file", other.fileno(), *place)
-                folder.check_on_disk("file", other.fileno(), 0, 1 << 20)
+                        folder.check_on_disk("file", other.fileno(), first)
+                folder.check_on_disk("file", other.fileno(), 5 << 20)
                 ballast.unlink()
                 kept = other.read()
                 other.seek(0)
@@ -618,9 +618,9 @@ def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
     def join() -> None:
         looked: list[str] = []
 
-        def look(folder: Folder, name: str, handle: int, *place: int) -> None:
+        def look(folder: Folder, name: str, handle: int, first: int = 0) -> None:
             looked.append(name)
-            assert what != "journal" or 0 < place[0] < place[1]  # only what was not on disk before
+            assert what != "journal" or first > 0  # only what was not on disk before
             if refused:
                 raise OSError(errno.EIO, "refused")
 
@@ -661,7 +661,7 @@ def test_an_interrupted_look_at_the_disk_is_made_again(path: Path) -> None:
         failpoints.arm("journal:sync", die)
         store.sync()
 
-    def look(folder: Folder, name: str, handle: int, *place: int) -> None:
+    def look(folder: Folder, name: str, handle: int, first: int = 0) -> None:
         looked.append(name)
         if len(looked) == 1:
             raise KeyboardInterrupt

@@ -68,6 +68,16 @@ def test_a_store_of_few_commits_keeps_small_journal_files(tmp_path: Path) -> Non
     assert 3 << 20 < sum(sizes) < 5 << 20
 
 
+def test_files_of_the_next_epoch_are_read(open_store: Open) -> None:
+    store = open_store(sync="none")
+    journal = journal_of(store)
+    journal.raise_epoch()  # as a standby does that goes back
+    store.xadd("s", {"f": "v"})
+    start = journal.log.start_of(file_name(journal.log.number))
+    assert start is not None
+    assert start.commit_number == journal.control.newest() - 1
+
+
 def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

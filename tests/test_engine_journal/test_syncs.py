@@ -125,6 +125,35 @@ def test_a_sync_is_tried_without_waiting_for_another_one(open_store: Open) -> No
     journal.syncs.wait_for(newest)
 
 
+def test_a_file_that_is_being_begun_does_not_count_for_a_sync(open_store: Open) -> None:
+    """Its record may fail, and the next commit be in the file before it: that is synced, too."""
+    store = open_store(sync="none")
+    checkpointer_of(store).stop()
+    store.xadd("s", {"n": "1"})
+    journal = journal_of(store)
+    newest = journal.control.newest()
+
+    def sync_and_fail() -> None:
+        thread_of(journal.syncs.wait_for, newest).join()
+        raise OSError("the record fails")
+
+    failpoints.arm("journal:new-file", sync_and_fail)
+    with pytest.raises(OSError, match="the record fails"):
+        store.xadd("s", {"n": bytes(journal.first_size)})  # which does not fit
+    failpoints.disarm()
+    assert journal.control.durable() == newest
+    store.xadd("s", {"n": "2"})
+    synced: list[str] = []
+
+    def note() -> None:
+        synced.append("")
+
+    failpoints.arm("journal:sync", note)
+    assert journal.control.durable_place()[0] <= journal.log.number
+    journal.syncs.wait_for(journal.control.newest())
+    assert synced
+
+
 @pytest.mark.usefixtures("plain_locks")
 @pytest.mark.parametrize("then", [signal.SIGCONT, signal.SIGKILL], ids=["goes on", "is killed"])
 @pytest.mark.parametrize("name", ["journal:sync", "journal:synced"])

@@ -231,7 +231,7 @@ def test_bytes_after_the_end_of_a_shared_file_change_nothing(used: Path, name: s
 
 
 @pytest.mark.parametrize(
-    "name", ["copy of 000000000001.skj", "-1.skj", "1.skj", "999999999999.skj", f"{'9' * 40}.skj"]
+    "name", ["copy of 000000000001.skj", "-1.skj", "1.skj", "004294967296.skj", f"{'9' * 40}.skj"]
 )
 @pytest.mark.parametrize("copied", [False, True])
 def test_files_that_somebody_put_beside_those_of_the_journal_are_ignored(
