@@ -90,14 +90,14 @@ def age_of(value: bytes) -> tuple[int, int]:
 class Placement:
     """Puts back the candidates that are noted in `found`."""
 
-    def __init__(self, found: Found, *, only_retired: bool = False) -> None:
+    def __init__(self, found: Found, *, nodes_until: tuple[int, int] = (0, 0)) -> None:
         """Put back what is noted.
 
         Args:
-            only_retired: of these two tables, parts of `retired` were lost, and none of `nodes`.
+            nodes_until: up to this age, all nodes that are live are known to be in `found`.
         """
         self.found = found
-        self._only_retired = only_retired
+        self._nodes_until = nodes_until
         self.report = found.report
 
     def run(self) -> None:
@@ -158,7 +158,8 @@ class Placement:
                 keep_node(self.found, envelope, why)
             return True
         was_retired = self.found.noted(DAMAGED[keys.RETIRED] + db_key) is not None or (
-            self._only_retired  # no ID says so of one that was deleted, and of an empty stream
+            # No ID says so of one that was deleted, and of an empty stream.
+            candidate.age() <= self._nodes_until
             and candidate.known_live
             and not candidate.tail
             and self.found.noted(DAMAGED[keys.NODES] + db_key) is None

@@ -43,6 +43,7 @@ _BAD_KEY: Final = "the key is not possible in its table"
 _NUMBER_SIZE: Final = 8
 _NODE_KEY_SIZE: Final = 24
 _NO_ID: Final = bytes(16)
+_ANY_AGE: Final = (1 << 64, 0)
 
 
 class Search:
@@ -88,8 +89,10 @@ class Search:
             self._scan(walk)
         read_names(self.found)
         if self.damaged:
-            only_retired = tables is not None and self._has_holes(keys.RETIRED) and not self.holes()
-            placement.Placement(self.found, only_retired=only_retired).run()
+            nodes_until = (0, 0)  # a later node than the trees is live, though it is not in them
+            if tables is not None and self._has_holes(keys.RETIRED) and not self.holes():
+                nodes_until = self._newest or _ANY_AGE
+            placement.Placement(self.found, nodes_until=nodes_until).run()
         self.report.corrected += self._guesser.corrected
 
     # --- rows of the trees ------------------------------------------------------------------

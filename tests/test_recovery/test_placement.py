@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import pytest
 
 import streamkeep
 from streamkeep import recovery
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, node_key, pack_number
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.rows.records import PAGE_FIT, StreamRecord
 from streamkeep.recovery.fsck.findings import Severity
-from streamkeep.recovery.fsck.source import open_source
+from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.salvage.found import Found
 from streamkeep.recovery.salvage.losses import LostAndFound
 from streamkeep.recovery.salvage.placement import DAMAGED, FOUND_NODE, Candidate, Placement
@@ -118,6 +120,17 @@ def test_a_node_that_cannot_be_read_to_its_end_is_not_dropped(
         ]
 
 
+def damage_retired(path: Path) -> None:
+    with open_source(path) as source:
+        tables = source.tables
+        assert tables is not None
+        root, page_size = tables.tree(RETIRED).database.root, tables.pages.page_size
+        assert root is not None
+    with (path / "data.mdb").open("r+b") as file:
+        file.seek(root * page_size)
+        file.write(b"\xff")  # the number of the page
+
+
 def test_a_deleted_entry_that_waits_for_the_archive_does_not_come_back(tmp_path: Path) -> None:
     """Its leaf is found without its tree, which only `retired` has lost."""
     path = tmp_path / "store"
@@ -128,14 +141,7 @@ def test_a_deleted_entry_that_waits_for_the_archive_does_not_come_back(tmp_path:
         store.set_retention("empty", archive=True, archive_deleted=True)
         store.xadd("empty", {"n": 1}, id="1-0")
         store.xdel("empty", "1-0")
-    with open_source(path) as source:
-        tables = source.tables
-        assert tables is not None
-        root, page_size = tables.tree(RETIRED).database.root, tables.pages.page_size
-        assert root is not None
-    with (path / "data.mdb").open("r+b") as file:
-        file.seek(root * page_size)
-        file.write(b"\xff")  # the number of the page
+    damage_retired(path)
     assert [one.code for one in recovery.check(path) if one.severity > Severity.NOTE] == ["SK004"]
     report = salvaged(path, tmp_path / "repaired").report
     assert not report.lost_anything()
@@ -144,3 +150,27 @@ def test_a_deleted_entry_that_waits_for_the_archive_does_not_come_back(tmp_path:
         assert [one.id for one in store.xrange("s", history=True)] == [b"1-0", b"2-0", b"3-0"]
         assert store.xlen("empty") == 0
         assert [one.id for one in store.xrange("empty", history=True)] == [b"1-0"]
+
+
+def test_entries_of_a_later_commit_than_the_trees_stay_live(tmp_path: Path) -> None:
+    """The newest meta page is lost, so their leaves are found without a tree, too."""
+    path = tmp_path / "store"
+    with streamkeep.open(path, node_max_entries=1) as store:
+        store.set_retention("s", archive=True, archive_deleted=True)
+        store.xadd_many("s", [{"n": n} for n in range(3)], ["1-0", "2-0", "3-0"])
+        store.xdel("s", "2-0")
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"n": 4}, id="4-0")
+        store.xadd("s", {"n": 5}, id="5-0")
+    newest = read_metas(Folder(path))[0][-1]
+    with (path / "data.mdb").open("r+b") as file:
+        file.seek(newest.commit_number % 2 * newest.page_size)
+        file.write(bytes(newest.page_size))
+    (path / CHECKPOINT_FILE).unlink()
+    shutil.rmtree(path / "journal")
+    damage_retired(path)
+    salvaged(path, tmp_path / "repaired")
+    with streamkeep.open(tmp_path / "repaired") as store:
+        assert [one.id for one in store.xrange("s")] == [b"1-0", b"3-0", b"4-0", b"5-0"]
+        history = [one.id for one in store.xrange("s", history=True)]
+        assert history == [b"1-0", b"2-0", b"3-0", b"4-0", b"5-0"]
