@@ -13,10 +13,17 @@ import lmdb
 from librt.strings import BytesWriter
 
 from streamkeep.engine.txn.overlay import LazyRow, Table, encoded
-from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import GROUPS, NAMES, STREAMS
-from streamkeep.format.journal.journal import DELETE, EXTEND, MOVE, PUT, ChangeReader, check_kept
+from streamkeep.format.journal.journal import (
+    DELETE,
+    EXTEND,
+    MOVE,
+    PUT,
+    ChangeReader,
+    extend_checksum,
+    is_sound,
+)
 
 _MOST_COMMITS: Final = 1000
 _MOST_BYTES: Final = 1 << 20  # of records
@@ -31,15 +38,18 @@ class ExtendedRow(LazyRow):
     other share them.
     """
 
-    def __init__(self, head: bytes, body: BytesWriter, size: int, end: bytes) -> None:
+    def __init__(
+        self, head: bytes, body: BytesWriter, size: int, end: bytes, *, sound: bool
+    ) -> None:
         self.head = head
         self.body = body
         self.size = size  # bytes of the body that belong to this row
+        self.sound = sound  # whether the row was that was extended first
         self._end = end  # the last byte before the checksum
 
     def encode(self) -> bytes:
         value = self.head + self.body.getvalue()[: self.size] + self._end
-        return value + digest64(value)
+        return value + extend_checksum(value, sound=self.sound)
 
 
 def extended(old: bytes | LazyRow | None, change: ChangeReader) -> ExtendedRow:
@@ -55,13 +65,13 @@ def extended(old: bytes | LazyRow | None, change: ChangeReader) -> ExtendedRow:
         row = None if old is None else encoded(old)
         change.change().check(-1 if row is None else len(row))
         assert row is not None
-        check_kept(row)
+        sound = is_sound(row)
         body = BytesWriter()
         body.write(row[len(head) : len(head) + kept])
     else:
-        body = old.body
+        body, sound = old.body, old.sound
     body.write(tail[:-1])
-    return ExtendedRow(head, body, len(body), tail[-1:])
+    return ExtendedRow(head, body, len(body), tail[-1:], sound=sound)
 
 
 class Memtable:

@@ -23,6 +23,8 @@ An operation is one change of a table. Operations are replayed in order:
 
 Every append rewrites the row of a stream's tail node; SPLICE only journals the new part. EXTEND
 also spares its writer the checksum of the row, which a deferred transaction does not even encode.
+Neither hides that a row was damaged: SPLICE has the checksum of what its writer knew, and EXTEND
+makes a wrong one of a wrong one. So both are applied, and only that row cannot be read.
 """
 
 from __future__ import annotations
@@ -247,10 +249,19 @@ def find_record(data: bytes, offset: int, commit_number: int) -> tuple[int, int,
     return None
 
 
-def check_kept(row: bytes) -> None:
-    """Raise CorruptionError if a row that EXTEND keeps is damaged: a new checksum would hide it."""
-    if digest64(row[:-8]) != row[-8:]:
-        raise CorruptionError("journal", "the row that an EXTEND changes is damaged")
+def is_sound(row: bytes) -> bool:
+    """Return whether a row that an EXTEND changes has the checksum of its bytes."""
+    return digest64(row[:-8]) == row[-8:]
+
+
+def extend_checksum(content: bytes, *, sound: bool) -> bytes:
+    """Return the checksum of a row after an EXTEND.
+
+    A right one would hide the damage of the row before: then it is wrong in each byte, since repair
+    corrects a single one.
+    """
+    right = digest64(content)
+    return right if sound else bytes([byte ^ 0xFF for byte in right])
 
 
 class Change(NamedTuple):
@@ -292,8 +303,7 @@ class Change(NamedTuple):
         value = self.head + old[size : size + self.kept] + self.value
         if self.kind != EXTEND:
             return value
-        check_kept(old)
-        return value + digest64(value)
+        return value + extend_checksum(value, sound=is_sound(old))
 
     def joined(self, old: bytes) -> bytes:
         """Return what a SPLICE or EXTEND makes of a row that lacks some of what it kept.

@@ -248,8 +248,9 @@ class StreamWriter:
         slots = slots_of(value, number, key, None, record=True)
         more = [slot for slot in slots if (slot.ms, slot.seq) > highest]
         loss = self.report.stream(number)
-        if before is None:
+        if before is None or placement.readable_envelope(before) is None:
             loss.unverified += sum(not slot.deleted for slot in more)
+        if before is None:
             loss.entries = None
             loss.ranges.append((first_unread(more, highest), None))
         else:  # the journal lacks what came between

@@ -28,6 +28,7 @@ from streamkeep.format.core.keys import NODES, STREAMS, TABLES, pack_number
 from streamkeep.format.journal import journal
 from streamkeep.format.journal.checkpoint import CheckpointSlot
 from streamkeep.format.journal.position import LogPosition, encode_position
+from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.source import open_source
 from streamkeep.recovery.salvage.repair import repair
 from tiers import daily_or_all
@@ -712,26 +713,118 @@ def test_a_check_of_a_store_in_use_reads_the_commits_that_lmdb_lacks(tmp_path: P
         os.close(ready)
 
 
-def test_a_record_that_extends_a_damaged_row_gives_it_no_new_checksum(tmp_path: Path) -> None:
-    """It would hide the damage from everybody."""
+# --- records that extend a damaged row ------------------------------------------------------------
+
+
+def damage_row(path: Path) -> None:
+    """Change a byte of the entry of `s` that `data.mdb` had at the checkpoint."""
+    data = (path / "data.mdb").read_bytes()
+    assert data.count(b"before the checkpoint") == 1
+    with (path / "data.mdb").open("r+b") as file:
+        file.seek(data.index(b"before the checkpoint"))
+        file.write(b"B")
+
+
+def two_streams(path: Path) -> streamkeep.Store[bytes]:
+    """Return an open store whose `data.mdb` has an entry each of `s` and `other`."""
+    one = streamkeep.open(path)
+    one.xadd("s", {"n": "before the checkpoint"})
+    one.xadd("other", {"n": 0})
+    checkpoint_now(one)
+    return one
+
+
+def assert_only_s_is_damaged(one: streamkeep.Store[bytes], others: int) -> None:
+    assert [entry.fields[b"n"] for entry in one.xrange("other")] == [
+        str(number).encode() for number in range(others)
+    ]
+    with pytest.raises(CorruptionError, match=r"stream 1: the checksum .* does not match"):
+        one.xrange("s")
+
+
+def test_a_record_that_extends_a_damaged_row_gives_it_no_right_checksum(tmp_path: Path) -> None:
+    """It would hide the damage from everybody. A recovery goes on, for the other streams."""
     path = tmp_path / "store"
 
     def work() -> None:
-        one = streamkeep.open(path)
-        one.xadd("s", {"n": "before the checkpoint"})
-        checkpoint_now(one)
-        one.xadd("s", {"n": "after it"})
+        one = two_streams(path)
+        for number in (1, 2):
+            one.xadd("s", {"n": "after it"})
+            one.xadd("other", {"n": number})
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert not in_child(work)
-    data = (path / "data.mdb").read_bytes()
-    assert b"before the checkpoint" in data
-    (path / "data.mdb").write_bytes(data.replace(b"before the", b"Before the"))
-    assert "SK024" in [one.code for one in recovery.check(path)]
-    assert "the row that an EXTEND changes is damaged" in str(
-        repair(path, tmp_path / "new").report.lines()
-    )
-    with streamkeep.open(tmp_path / "new") as saved:
-        assert [one.fields[b"n"] for one in saved.xrange("s")][1:] == [b"after it"]
-    with pytest.raises(CorruptionError, match="the row that an EXTEND changes is damaged"):
-        streamkeep.open(path)
+    damage_row(path)
+    for new in ("before", "after"):  # its recovery
+        (found,) = [str(one) for one in recovery.check(path) if one.severity > Severity.NOTE]
+        assert "does not match" in found
+        lines = repair(path, tmp_path / new).report.lines()
+        assert "unverified: stream 's': 3 entries from damaged nodes; the values may be wrong" in (
+            lines
+        )
+        with streamkeep.open(tmp_path / new) as saved:
+            assert [one.fields[b"n"] for one in saved.xrange("s")][1:] == [b"after it"] * 2
+        with streamkeep.open(path) as one:
+            assert_only_s_is_damaged(one, 3)
+
+
+def test_the_other_streams_of_a_damaged_row_stay_readable_for_all_processes(tmp_path: Path) -> None:
+    """Also after a process that met the damage has put the row into LMDB."""
+    path = tmp_path / "store"
+    to_child, from_parent = os.pipe()
+    to_parent, from_child = os.pipe()
+
+    def work() -> None:
+        one = two_streams(path)
+        for number in range(1, 5):
+            os.write(from_child, b"!")
+            os.read(to_child, 1)
+            one.xadd("s", {"n": "after it"})
+            one.xadd("other", {"n": number})
+        os.write(from_child, b"!")
+        os.read(to_child, 1)
+
+    child = child_of(work)
+    os.close(from_child)
+    try:
+        os.read(to_parent, 1)
+        damage_row(path)
+        os.write(from_parent, b"!")
+        os.read(to_parent, 1)
+        with streamkeep.open(path) as one:
+            for others in (2, 3, 4):
+                assert_only_s_is_damaged(one, others)
+                if others == 3:
+                    flush_now(one)
+                    assert_only_s_is_damaged(one, others)
+                os.write(from_parent, b"!")
+                os.read(to_parent, 1)
+            flush_now(one)
+            assert_only_s_is_damaged(one, 5)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        for handle in (to_child, from_parent, to_parent):
+            os.close(handle)
+    with streamkeep.open(path) as one:
+        assert_only_s_is_damaged(one, 5)
+
+
+def test_repair_counts_the_entries_of_a_damaged_row_also_if_a_record_is_lost(
+    tmp_path: Path,
+) -> None:
+    """It joins what later records add to the row, which has no right checksum then."""
+    path = tmp_path / "store"
+
+    def work() -> None:
+        one = two_streams(path)
+        for _ in range(3):
+            one.xadd("s", {"n": "after it"})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(work)
+    damage_row(path)
+    damage(path, 2)
+    lines = repair(path, tmp_path / "new").report.lines()
+    assert "unverified: stream 's': 3 entries from damaged nodes; the values may be wrong" in lines
+    assert any(line.startswith("lost: stream 's': 1 entry, from") for line in lines), lines

@@ -97,6 +97,12 @@ def test_an_extend_makes_the_new_value_and_its_checksum(old: bytes, tail: bytes,
     for wrong in (None, old[:-1], old + b"x"):
         with pytest.raises(CorruptionError, match=f"EXTEND of a row: expected {len(old)} bytes"):
             one.apply(wrong)
+    made = old[:-1] + bytes([old[-1] ^ 1])
+    for _ in range(2):  # the first leaves a damaged row to the second
+        content = b"H" * head + made[head:-9] + tail
+        made = one._replace(kept=len(made) - head - 9).apply(made)
+        assert made[:-8] == content
+        assert all(a != b for a, b in zip(made[-8:], digest64(content), strict=True))
 
 
 def test_files_of_format_1_are_read() -> None:
