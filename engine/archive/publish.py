@@ -126,18 +126,22 @@ def has_remote(environment: Environment) -> bool:
 
 
 def sealed_streams(environment: Environment) -> dict[int, set[bytes]]:
-    """Return the keys under which streams with sealed segments are known, by stream number."""
-    archive = environment.remote_archive()
-    newest = None if archive is None else archive.newest()
+    """Return the keys under which streams with sealed segments are known, by stream number.
+
+    The manifest is the one with which the next publication begins, which may have no head. The
+    caller has the archive's lock.
+    """
+    archive, setting = environment.remote_archive(), environment.read(remote_setting)
     found: dict[int, set[bytes]] = {}
-    if newest is not None:
-        last = newest[1].streams
-        for record, sealed in newest[1].segments:
+    if archive is not None and setting is not None:
+        head = RemoteHead(environment, archive, setting, setting)
+        _, manifest = head.manifest_before(archive.head())
+        for record, sealed in manifest.segments:
             if sealed:
                 known = found.setdefault(record.stream_number, set())
                 known.add(record.key)
-                if record.stream_number in last:
-                    known.add(last[record.stream_number].key)
+                if record.stream_number in manifest.streams:
+                    known.add(manifest.streams[record.stream_number].key)
     return found
 
 
@@ -188,13 +192,11 @@ class _Publication:
         moved = self.source is not self.remote
         removed: list[SegmentRecord] = []
         if moved:
-            last, before, removed = self._take_along()
+            last, version, before, removed = self._take_along()
         else:
-            last, before = head, self.head.manifest_before(head)
+            last, (version, before) = head, self.head.manifest_before(head)
         sealed_ms = None if last is None else last.sealed_ms
-        ranges = [
-            one for one in self.setting.removed if last is None or one.version >= last.version
-        ]
+        ranges = [one for one in self.setting.removed if one.version >= version]
         streams, records = self.environment.read(streams_of, before, ranges)
         folder = self.environment.folder
         local = {one.path for one in records if folder.exists(stored_name(one.path))}
@@ -227,15 +229,15 @@ class _Publication:
         self._remove_objects(head, before, manifest, kept)
         return self.report
 
-    def _take_along(self) -> tuple[remote.Head | None, remote.Manifest, list[SegmentRecord]]:
+    def _take_along(self) -> tuple[remote.Head | None, int, remote.Manifest, list[SegmentRecord]]:
         """Copy the sealed segments from where the archive was; each may be an only copy.
 
         What a move that did not come to its end has left there counts only without a source:
         entries in it may have been removed since.
 
         Returns:
-            the head of the source; the manifest to go on from; and what that of the source names of
-            the archive, some of which may have been removed since.
+            the head of the source; the manifest to go on from, after its version; and what that of
+            the source names of the archive, some of which may have been removed since.
         """
         assert self.noted is not None
         problem = "it is no longer there"
@@ -253,7 +255,7 @@ class _Publication:
             newest, problem = None, "another copy of the store has written there"
         if newest is None:
             log.warning("%s: copies of live entries are not taken: %s", self.source.uri, problem)
-            return None, self.head.manifest_before(None), []
+            return None, *self.head.manifest_before(None), []
         head, manifest = newest
         sealed = [one for one in manifest.segments if one.sealed]
         for one in sealed:
@@ -266,7 +268,7 @@ class _Publication:
             self.remote.objects.put(self.remote.name(one.name), segment.read_at, segment.size)
             self.remote.verify(one.record, sealed=True)
         archived = [one.record for one in manifest.segments if not one.sealed]
-        return head, remote.Manifest(manifest.streams, tuple(sealed)), archived
+        return head, head.version, remote.Manifest(manifest.streams, tuple(sealed)), archived
 
     # --- segments ---------------------------------------------------------------------------
 

@@ -56,23 +56,26 @@ class RemoteHead:
                 self.setting.version,
             )
 
-    def manifest_before(self, head: remote.Head | None) -> remote.Manifest:
+    def manifest_before(self, head: remote.Head | None) -> tuple[int, remote.Manifest]:
         """Return the manifest of a head, or the newest one that this store has noted without it.
 
-        If both are lost, what sealed segments are there. What a first publication has left that was
-        killed before it noted a manifest does not count: entries in it may have been removed since.
+        Its version is before it. If both are lost, what sealed segments are there. What a first
+        publication has left that was killed before it noted a manifest does not count: entries in
+        it may have been removed since.
         """
         try:
             if head is not None:
-                return self.remote.manifest(head)
+                return head.version, self.remote.manifest(head)
             name = self._newest_manifest()
             if name is not None:  # killed before the head, or it is lost
-                return remote.decode_manifest(self.remote.objects.get(name), name)
+                manifest = remote.decode_manifest(self.remote.objects.get(name), name)
+                return remote.version_of(name), manifest
         except (FileNotFoundError, CorruptionError) as error:
             log.warning("%s: the manifest is lost, making another: %s", self.remote.uri, error)
         first = not self.manifests() if self.noted is None else self.noted.version == 0
         found = [] if first else self._find_sealed()
-        return remote.Manifest({}, remote.in_order(iter(found)))
+        version = 0 if head is None else head.version
+        return version, remote.Manifest({}, remote.in_order(iter(found)))
 
     def _newest_manifest(self) -> str | None:
         """Return the object of the newest manifest whose version this store has noted."""

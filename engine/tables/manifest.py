@@ -99,14 +99,6 @@ def is_named(txn: Txn, record: rows.SegmentRecord) -> bool:
     return value is not None and decode_row(record.db_key(), value).path == record.path
 
 
-def archived_streams(txn: Txn) -> Iterator[int]:
-    """Yield the numbers of the streams that have segments, also of deleted ones, ascending."""
-    record = next(iter_segments(txn), None)
-    while record is not None:
-        yield record.stream_number
-        record = next(segments_from(txn, record.stream_number + 1, 0, 0), None)
-
-
 def _neighbours(
     txn: Txn, db_key: bytes
 ) -> tuple[rows.SegmentRecord | None, rows.SegmentRecord | None]:

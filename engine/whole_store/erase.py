@@ -80,11 +80,12 @@ def erase(
     count = 0
     living = environment.read(lambda txn: txn.stream_number(name))  # first: it may be deleted
     numbers = environment.read(archived_under, name) if wanted else set()
-    if wanted and (copied := _find_copied(environment, name, numbers)):
-        mark.write(_note_copied, copied, wanted)
     # Also where nothing is archived yet: an archiver that was killed meanwhile would leave a file
     # with entries that no row, retired or archived, names any more.
     with ArchiveLock(environment):
+        # Here: a publication that has the lock may just have sealed a stream that is gone by now.
+        if wanted and (copied := _find_copied(environment, name, numbers)):
+            mark.write(_note_copied, copied, wanted)
         remove_leftovers(environment, numbers)
         for start in range(0, len(wanted), _STEP):
             step = wanted[start : start + _STEP]

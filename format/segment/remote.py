@@ -165,6 +165,12 @@ def manifest_name(version: int, token: str) -> str:
     return f"{MANIFESTS}/{version:020d}-{token}.jsonl.zst"
 
 
+def version_of(name: str) -> int:
+    """Return the version of a manifest by its name."""
+    digits = name.rpartition("/")[2].partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
+
+
 def checksum_of(data: bytes) -> str:
     return digest64(data).hex()
 

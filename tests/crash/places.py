@@ -10,7 +10,7 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import retired_streams
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.tables.manifest import archived_streams, iter_segments
+from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.scan import rows_with
 from streamkeep.engine.tables.segment_files import open_segment
@@ -47,7 +47,8 @@ class Places:
         with store.snapshot() as snapshot:
             txn = snapshot.txn
             names = {number: name for name, number in iter_keys(txn)}
-            for number in sorted({*names, *retired_streams(txn), *archived_streams(txn)}):
+            archived = {one.stream_number for one in iter_segments(txn)}
+            for number in sorted({*names, *retired_streams(txn), *archived}):
                 if number in names:
                     self._take(number, LIVE, live_nodes(txn, number, names[number]))
                 self._take(number, RETIRED_ROW, retired_nodes(txn, number))

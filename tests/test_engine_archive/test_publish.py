@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -313,6 +314,46 @@ def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream(
         assert ids_there(store, fleet) == [one.decode() for one in ids]
 
 
+@pytest.mark.parametrize("lost", ["killed", "head"])
+def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream_without_a_head(
+    open_store: Open, tmp_path: Path, lost: str
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 10)
+    store.set_retention("s", archive=False)
+    if lost == "killed":
+        failpoints.arm("publish:noted", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.archive(to=fleet, seal=True)
+    else:
+        store.archive(to=fleet, seal=True)
+        (fleet / store.uuid / "store.json").unlink()
+    store.delete("s")
+    store.erase("s", ids.pop(4))
+    assert ids_there(store, fleet) == [one.decode() for one in ids]
+
+
+def test_an_erasure_reaches_what_was_sealed_while_it_waited(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    ids = fill(store, 10)
+    store.set_retention("s", archive=False)
+    gone = ids.pop(4)
+    waits = threading.Thread(target=lambda: store.erase("s", gone))
+
+    def meanwhile() -> None:
+        store.delete("s")
+        waits.start()
+        waits.join(0.5)
+        assert waits.is_alive()
+
+    failpoints.arm("publish:uploaded", meanwhile)
+    store.archive(to=fleet, seal=True)
+    waits.join()
+    assert ids_there(store, fleet) == [one.decode() for one in ids]
+
+
 def test_a_manifest_keeps_the_last_key_of_a_deleted_stream(
     open_store: Open, tmp_path: Path
 ) -> None:
@@ -459,6 +500,22 @@ def test_a_sealed_stream_that_was_taken_back_is_sealed_again(
         assert manifest_of(store, fleet).streams[1].complete_to >= (20, 0)
         store.xadd("s", {"n": "new"}, id="*")
         store.xtrim("s", maxlen=0)
+
+
+def test_a_range_that_was_taken_back_counts_once_also_without_a_head(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, fleet = open_store(), tmp_path / "fleet"
+    store.xadd_many("s", [{"n": "old"}] * 9, [f"{n}-0" for n in range(1, 10)])
+    store.archive(to=fleet, seal=True)
+    store.xtrim("s", maxlen=0)
+    store.xsetid("s", "5-0")
+    store.xadd("s", {"n": "new"}, id="7-0")
+    store.archive(seal=True)
+    store.xtrim("s", maxlen=0)  # now only the sealed segment has it
+    (fleet / store.uuid / "store.json").unlink()
+    store.archive()
+    assert ids_there(store, fleet) == [*(f"{n}-0" for n in range(1, 6)), "7-0"]
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -49,7 +49,6 @@ def test_rows_are_found_by_id(txn: WriteTxn) -> None:
     assert [one.sequence for one in (*rows, other)] == [1, 2, 3, 4]
     assert list(manifest.iter_segments(txn, 7)) == rows
     assert list(manifest.iter_segments(txn)) == [*rows, other]
-    assert list(manifest.archived_streams(txn)) == [7, 8]
     find = [manifest.find_segment(txn, 7, ms, 0) for ms in (9, 10, 15, 29, 30, 49, 50, TOP)]
     a, b, c = rows
     assert find == [None, a, a, a, b, b, c, c]
