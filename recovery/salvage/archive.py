@@ -260,9 +260,10 @@ class ArchiveWriter:
                 number, *key, one.epoch, one.commit_number, b"", one.listpack, one.trimmed
             )
             self.found.put(keys.RETIRED, db_key, value)
-        if count and not is_live(self.found, number):
-            name = encode_former_name(number, record.key)
-            self.found.put(keys.RETIRED, former_name_key(number), name)
+        name_key = former_name_key(number)
+        if count and not is_live(self.found, number) and not self.found.get(keys.RETIRED, name_key):
+            name = encode_former_name(number, record.key)  # of then; a row has the last one
+            self.found.put(keys.RETIRED, name_key, name)
         return count
 
     def _has_erased(self, record: manifest.SegmentRecord, segment: Segment) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,3 +175,24 @@ def test_entries_of_a_later_commit_than_the_trees_stay_live(tmp_path: Path) -> N
         assert [one.id for one in store.xrange("s")] == [b"1-0", b"3-0", b"4-0", b"5-0"]
         history = [one.id for one in store.xrange("s", history=True)]
         assert history == [b"1-0", b"2-0", b"3-0", b"4-0", b"5-0"]
+
+
+def test_a_renamed_and_deleted_stream_keeps_its_last_key(tmp_path: Path) -> None:
+    """Its segment, of which only a part is sound, has the key before."""
+    path, ids = tmp_path / "s", [f"{n}-0" for n in range(1, 2000)]
+    with streamkeep.open(path) as store:
+        store.set_retention("old", archive=True)
+        store.xadd_many("old", [{"n": random.randbytes(200)} for _ in ids], ids)
+        store.xtrim("old", maxlen=9, approximate=False)
+        store.archive()
+        store.rename("old", "k")
+        store.set_retention("k", archive_deleted=True)
+        store.delete("k")
+    [segment] = path.rglob("*.seg")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+    salvaged(path, tmp_path / "new")
+    with streamkeep.open(tmp_path / "new") as store:
+        assert [one.key for one in store.archived_streams()] == [b"k"]
+        assert store.erase("k", ids[50], ids[-1]) == 2
