@@ -12,8 +12,9 @@ replaces it, and the manifest is unchanged. Entries that were erased from this s
 a file with such entries is rewritten without them.
 
 From the archive of a store, under a URI or in a folder, archived segments are taken whole, and of
-sealed ones only what no archived one has, unless the stream has live entries there. Its manifest
-knows the present key of a renamed stream.
+sealed ones only what no archived one has, unless the stream has live entries there. For any other
+reason that keeps one out, its entries are missing: that is an error, but the rest is adopted first.
+The manifest of that archive knows the present key of a renamed stream.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class Adopted(NamedTuple):
     source: Path | str  # a URI, if it is not on a disk
     record: SegmentRecord | None  # None if the archive already has this segment
     erased: int  # the number of entries left out because they were erased from this store
+
+
+class _StillLive(CommandError):
+    """The stream has entries of the range that are live, or in the node that still grows."""
 
 
 class _Target(NamedTuple):
@@ -192,11 +197,13 @@ def adopt(
     Raises:
         StoreError: a block is larger. Files before it remain adopted.
         CorruptionError: a file is damaged. Files before it remain adopted.
-        CommandError: a file overlaps with what the stream has. Files before it remain adopted.
+        CommandError: a file overlaps with what the stream has. Files before it remain adopted; for
+            a sealed segment, all others that fit. One that overlaps live entries is left out.
     """
     wanted = find_files(places, max_block_bytes)
     total = sum(one.size for one in wanted)
     done = 0
+    unfit: CommandError | None = None
     for one in wanted:
         segment = one.open()
         if segment is not None:
@@ -206,13 +213,18 @@ def adopt(
             except CommandError as error:
                 if not one.sealed:
                     raise
-                log.warning("%s; it is left out: it is a copy of entries that were live", error)
+                if isinstance(error, _StillLive):
+                    log.warning("%s; it is left out: it is a copy of entries that were live", error)
+                else:
+                    unfit = unfit or error
             else:
                 environment.settle()
                 yield adopted
         done += one.size
         if progress is not None:
             progress(done, total)
+    if unfit is not None:
+        raise unfit
 
 
 def _adopt_one(
@@ -302,24 +314,26 @@ def _find_target(
     for other in overlapping(txn, number, first, last):
         if other.checksum == trailer.checksum:
             return _Target(number, name, False, other, set())
-        raise _unfit(
-            segment,
+        problem = (
             f"it overlaps with {other.where}; next: if the file of that is lost, "
-            "`streamkeep archive remove` its row, then adopt again",
+            "`streamkeep archive remove` its row, then adopt again"
         )
+        raise CommandError(_unfit(segment, problem))
     if txn.get(STREAMS, pack_number(number)) is not None:
         stream = txn.load_numbered(number, name)
         if stream.has_tail() and (stream.tail_ms, stream.tail_seq) <= last:  # it still grows
             newest = StreamId(stream.tail_ms, stream.tail_seq)
-            raise _unfit(segment, f"the newest live entries begin at {newest}, not after it")
+            problem = f"the newest live entries begin at {newest}, not after it"
+            raise _StillLive(_unfit(segment, problem))
         if stream.nodes() and (node := _node_within(Live(txn, stream), first, last)):
-            raise _unfit(segment, f"it overlaps with the live entries from {StreamId(*node)} on")
+            problem = f"it overlaps with the live entries from {StreamId(*node)} on"
+            raise _StillLive(_unfit(segment, problem))
     if _node_within(Retired(txn, number), first, last):
-        raise _unfit(
-            segment,
+        problem = (
             "this store has trimmed entries of that range that are not archived yet; next: "
-            "archive them, then adopt the file",
+            "archive them, then adopt the file"
         )
+        raise CommandError(_unfit(segment, problem))
     erased = erased_ids(txn, number, first, last)
     if ours:
         erased |= erased_ids(txn, index.stream_number, first, last)
@@ -335,9 +349,9 @@ def _node_within(source: Source, first: Id, last: Id) -> Id | None:
     return None
 
 
-def _unfit(segment: Segment, problem: str) -> CommandError:
+def _unfit(segment: Segment, problem: str) -> str:
     first, last = StreamId(*segment.trailer.first_id), StreamId(*segment.trailer.last_id)
-    return CommandError(f"{segment.where} ({first} to {last}) does not fit: {problem}")
+    return f"{segment.where} ({first} to {last}) does not fit: {problem}"
 
 
 def _register(

@@ -803,6 +803,32 @@ def test_a_restored_store_takes_what_an_erasure_has_rewritten(
         assert shown(earlier) == [one for one in ids if one != ids[7]]
 
 
+@pytest.mark.parametrize(
+    "problem", ["were erased from this store", "not archived yet", "overlaps with"]
+)
+def test_a_sealed_segment_that_does_not_fit_is_an_error_after_the_others_were_adopted(
+    open_store: Open, tmp_path: Path, problem: str
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = {key: fill(store, 30, key) for key in ("s", "t")}
+    store.archive(to=fleet, seal=True)
+    place = f"{fleet.as_uri()}/{store.uuid}"
+    with streamkeep.open(tmp_path / "again") as again:
+        if problem == "were erased from this store":
+            list(again.adopt_segments(place))
+            again.erase("s", *ids["s"])
+            again.drop_segments("t")
+        else:
+            again.set_retention("s", archive=True)
+            again.xadd("s", {"n": "0"}, id=ids["s"][0])
+            again.xtrim("s", maxlen=0, approximate=False)
+            if problem == "overlaps with":
+                again.archive()
+        with pytest.raises(errors.CommandError, match=problem):
+            list(again.adopt_segments(place))
+        assert shown(again, "t") == ids["t"]
+
+
 def test_a_store_is_made_again_from_an_archive_that_has_replaced_a_part_of_sealed_segments(
     open_store: Open, tmp_path: Path
 ) -> None:
