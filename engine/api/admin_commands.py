@@ -448,7 +448,7 @@ class AdminCommands(Generic[Text]):
         with translated():
             return erase.erase(self._environment, name, parsed, wait_s, progress)
 
-    def find_remains(self, key: Key, where: Condition) -> list[StreamId]:
+    def find_remains(self, key: Key, where: Condition | None = None) -> list[StreamId]:
         """Return the IDs of all entries with these fields of which the store still has the bytes.
 
         Beside live and archived entries these are deleted and trimmed ones that are still in a
@@ -459,14 +459,14 @@ class AdminCommands(Generic[Text]):
             assert not store.find_remains(key, {"user": 42})
 
         Args:
-            where: as for `scan`.
+            where: as for `scan`; None for all entries.
 
         Raises:
             MissingSegmentError, CorruptionError: a segment is lost or damaged, so that it cannot be
                 searched.
         """
         self._check_open()
-        wanted = to_condition(where)
+        wanted = {} if where is None else to_condition(where)
         with translated():
             found = erase.find_remains(self._environment, to_bytes(key, "key"), wanted)
         return [StreamId(*one) for one in found]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -160,7 +160,7 @@ def _is_leftover(environment: Environment, path: str, rows: list[SegmentRecord])
 
 
 def find_strays(
-    environment: Environment, numbers: set[int], name: bytes | None
+    environment: Environment, numbers: Set[int], name: bytes | None, unread: list[CorruptionError]
 ) -> dict[int, list[SegmentRecord]]:
     """Return the segments below `archive/` that no row names, and that may have a stream's entries.
 
@@ -170,9 +170,11 @@ def find_strays(
     Args:
         numbers: of streams to which they may belong.
         name: a key that they may have; None for any of these streams.
+        unread: gets what is wrong with each that may have such entries and cannot be read.
 
     Returns:
-        rows that they could have, by the number of the stream; by 0 if only the key is known.
+        rows that they could have, by the number of each stream to which they may belong; by 0 if
+        only the key is known.
     """
     folder = environment.folder
     paths = {one for one in folder.files_below(ARCHIVE_FOLDER) if one.endswith(SUFFIX)}
@@ -181,26 +183,68 @@ def find_strays(
         paths -= {path for _, path in environment.read(doomed_files)}
     found: dict[int, list[SegmentRecord]] = {}
     for path in sorted(paths):
+        segment: Segment | None = None
+        problem: Exception | None = None
         try:
             segment = open_stored(folder, path, max_block_bytes=MAX_BLOCK_BYTES)
-            for problem in segment.check():
-                raise problem
+            problem = next(iter(segment.check()), None)
         except MissingSegmentError:
             continue
         except (CorruptionError, StoreError) as error:
-            log.warning("%s: what is in it is not erased; next: remove the file", error)
-            continue
-        place, _, quoted = path.partition("/")[0].partition("-")
-        index = segment.index
-        known = {one for one in numbers if str(one) == place}
-        if index.store_uuid == environment.uuid.bytes:
-            known |= numbers & {index.stream_number}
-        if known or (name is not None and (index.key == name or quoted == quote(name[:40], ""))):
-            number = min(known, default=0)
-            key = index.key if known or name is None else name
+            problem = error
+        top = path.rpartition("/")[0].partition("/")[0]
+        place, _, quoted = top.partition("-")
+        at_home = {one for one in numbers if str(one) == place}
+        known = set(at_home)
+        has_key = name is not None and quoted == quote(name[:40], "")
+        if segment is not None:
+            if segment.index.store_uuid == environment.uuid.bytes:
+                known |= numbers & {segment.index.stream_number}
+            has_key = has_key or segment.index.key == name
+        if problem is not None:
+            if known or has_key or (segment is None and not place.isdecimal()):
+                what = (
+                    f"it cannot be read, and may hold what was to be erased ({problem}); next: put "
+                    "a sound copy in its place and erase again, or remove it"
+                )
+                unread.append(CorruptionError(f"{ARCHIVE_FOLDER}/{path}", what))
+            elif segment is None:
+                log.warning("%s; nothing in it is erased: its folder is of another stream", problem)
+        elif segment is not None and (known or has_key):
+            key = segment.index.key if known or name is None else name
+            # If it is rewritten, it stays in its folder, which may be all that says whose it is.
+            number = min(at_home or known, default=0)
             record = record_of(segment, path, ADOPTED)._replace(stream_number=number, key=key)
-            found.setdefault(number, []).append(record)
+            for one in known or {0}:
+                found.setdefault(one, []).append(record)
     return found
+
+
+def erase_segments(
+    environment: Environment,
+    wanted: Mapping[int, Ids],
+    name: bytes | None,
+    unread: list[CorruptionError],
+) -> int:
+    """Erase entries in the segments of streams, and in strays; return their number.
+
+    The caller has the archive's lock.
+
+    Args:
+        wanted: by stream number; by 0 those of strays of which only the key `name` is known. In
+            ascending order.
+        unread: as of `find_strays`.
+
+    Raises:
+        CorruptionError, StoreFullError: see `erase_archived`.
+    """
+    count = 0
+    strays = find_strays(environment, wanted.keys() - {0}, name, unread)
+    for number in sorted(wanted):
+        count += erase_archived(environment, number, wanted[number], strays.get(number, ()))
+        if number in strays:  # they may have other names now, and belong to another stream, too
+            strays = find_strays(environment, wanted.keys() - {0}, name, [])
+    return count
 
 
 def erase_archived(
@@ -212,6 +256,7 @@ def erase_archived(
 
     Args:
         ids: in ascending order.
+        number: 0 for strays alone.
         strays: of `find_strays`; their entries do not count.
 
     Raises:
@@ -221,7 +266,7 @@ def erase_archived(
     """
     count = 0
     for plan in environment.read(_plans, environment, number, ids, strays):
-        erased = _rewrite(environment, plan)
+        erased = _rewrite(environment, number, plan)
         count += 0 if plan.record in strays else erased
     return count
 
@@ -258,8 +303,8 @@ def _plans(
     return plans
 
 
-def _rewrite(environment: Environment, plan: _Plan) -> int:
-    """Replace a segment by one without some entries; return the number of those entries."""
+def _rewrite(environment: Environment, number: int, plan: _Plan) -> int:
+    """Replace a segment of a stream by one without some entries; return their number."""
     record, ids = plan
     segment = environment.segments.open(record)
     dictionary = None
@@ -297,7 +342,7 @@ def _rewrite(environment: Environment, plan: _Plan) -> int:
         written = open_stored(environment.folder, path)
     failpoints.hit("erase:written")
     count = record.entries - writer.entries
-    environment.write(_replace, record, written, path, ids, count, wait=True, frees=True)
+    environment.write(_replace, number, plan, written, path, count, wait=True, frees=True)
     environment.segments.forget(record.path)
     failpoints.hit("erase:segment")
     return count
@@ -315,11 +360,12 @@ def _sample(segment: Segment, ids: Ids) -> list[bytes]:
 
 
 def _replace(
-    txn: WriteTxn, record: SegmentRecord, written: Segment | None, path: str, ids: Ids, count: int
+    txn: WriteTxn, number: int, plan: _Plan, written: Segment | None, path: str, count: int
 ) -> None:
+    record, ids = plan
     txn.add_garbage(encode_file_garbage(record.path))
-    for ms, seq in ids if record.stream_number else ():
-        manifest.put_erasure(txn, record.stream_number, ms, seq)
+    for ms, seq in ids if number else ():
+        manifest.put_erasure(txn, number, ms, seq)
     if not manifest.is_named(txn, record):
         return  # a stray
     manifest.delete_segment(txn, record)

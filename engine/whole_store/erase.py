@@ -23,8 +23,8 @@ from typing import Final
 from streamkeep.engine.archive import garbage
 from streamkeep.engine.archive.erase import (
     archived_under,
-    erase_archived,
     erase_retired,
+    erase_segments,
     find_strays,
     remove_leftovers,
     written_under,
@@ -74,9 +74,12 @@ def erase(
 
     Raises:
         ErasureBlockedError: see `scrub`. The entries are deleted; erasing again continues the work.
+        CorruptionError: a segment cannot be read. If the manifest names it, erasing again continues
+            the work; if not, everything else is done.
     """
     wanted = sorted(set(ids))
     mark = Mark(environment)
+    unread: list[CorruptionError] = []
     count = 0
     living = environment.read(lambda txn: txn.stream_number(name))  # first: it may be deleted
     numbers = environment.read(archived_under, name) if wanted else set()
@@ -90,28 +93,31 @@ def erase(
         for start in range(0, len(wanted), _STEP):
             step = wanted[start : start + _STEP]
             count += mark.write(erase_step, numbers, step, living)
-        strays = find_strays(environment, numbers, name) if wanted else {}
-        for number in sorted(numbers | strays.keys()):
-            count += erase_archived(environment, number, wanted, strays.get(number, ()))
+        if wanted:
+            each = dict.fromkeys({0, *numbers}, wanted)
+            count += erase_segments(environment, each, name, unread)
     for number in numbers:
         _forget_messages(mark, number, set(wanted))
     finished = {number: set(wanted) for number in numbers}
     scrubbed = False
     while not scrubbed:
         while mark.others:
-            _finish_others(mark, finished)
+            _finish_others(mark, finished, unread)
         garbage.remove_files(environment)
         publish(environment)  # removes what holds an erased entry from the object store
         failpoints.hit("erase:stored")
         scrubbed = scrub(mark, timeout, progress)
+    if unread:
+        raise unread[0]
     return count
 
 
-def _finish_others(mark: Mark, finished: dict[int, set[Id]]) -> None:
+def _finish_others(mark: Mark, finished: dict[int, set[Id]], unread: list[CorruptionError]) -> None:
     """Erase what segments and messages still have of the entries that any erasure has recorded.
 
     Args:
         finished: by stream number, the entries that segments have no more; this adds to them.
+        unread: as of `find_strays`.
     """
     mark.others = False  # a transaction here may see the mark of one more
     environment = mark.environment
@@ -119,14 +125,15 @@ def _finish_others(mark: Mark, finished: dict[int, set[Id]]) -> None:
         _forget_messages(mark, number, ids)
     with ArchiveLock(environment):
         recorded = environment.read(_recorded)
-        numbers = {number for number, _ in recorded}
-        remove_leftovers(environment, numbers)
-        strays = find_strays(environment, numbers, None)
-        for number, ids in recorded:
-            done = finished.setdefault(number, set())
-            if left := sorted(ids - done):
-                erase_archived(environment, number, left, strays.get(number, ()))
-                done.update(left)
+        remove_leftovers(environment, {number for number, _ in recorded})
+        left = {
+            number: sorted(rest)
+            for number, ids in recorded
+            if (rest := ids - finished.get(number, set()))
+        }
+        erase_segments(environment, left, None, unread)
+        for number, done in left.items():
+            finished.setdefault(number, set()).update(done)
 
 
 def _find_copied(environment: Environment, name: bytes, numbers: set[int]) -> set[int]:
@@ -291,7 +298,11 @@ def find_remains(
     """
     found: set[Id] = set()
     numbers = environment.read(archived_under, name)
-    for record in chain(*find_strays(environment, numbers, name).values()):
+    unread: list[CorruptionError] = []
+    strays = find_strays(environment, numbers, name, unread)
+    if unread:
+        raise unread[0]
+    for record in {one.path: one for one in chain(*strays.values())}.values():
         segment = environment.segments.open(record)
         for block in range(len(segment.index.blocks)):
             for node in segment.block(block):

@@ -585,6 +585,21 @@ def test_an_archive_leaves_a_place_that_is_gone_only_when_it_is_told_so(
     assert ids_there(store, two) == [one.decode() for one in ids]
 
 
+def test_a_move_that_is_repeated_removes_there_what_was_erased_since(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store, two = open_store(), tmp_path / "two"
+    ids = fill(store, 10)
+    store.archive(to=tmp_path / "one", seal=True)
+    failpoints.arm("publish:uploaded", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        store.archive(to=two, seal=True)
+    store.erase("s", ids.pop(4))
+    store.archive(to=two)
+    assert len(list(two.rglob("*.seg"))) == 1
+    assert ids_there(store, two) == [one.decode() for one in ids]
+
+
 def test_an_archive_that_moves_leaves_behind_what_was_removed(
     open_store: Open, tmp_path: Path, clock: ManualClock
 ) -> None:

@@ -16,15 +16,18 @@ import pytest
 import streamkeep
 from conftest import assert_sound
 from erased import SECRET, entry, grep, harmless
-from inside import environment_of, run_read
+from inside import environment_of, run_read, uuid_of
 from patience import PATIENCE_S, line_of, thread_of
-from segments import entries_of
+from segments import entries_of, some, write_file
 from stopped import child_of, die_at, status_of
 from stores import Open
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.archive.erase import remove_leftovers
+from streamkeep.engine.archive import garbage
+from streamkeep.engine.archive.erase import erase_segments, remove_leftovers
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.engine.tables.segment_files import open_segment
 from streamkeep.engine.whole_store import erase
 from streamkeep.engine.whole_store.scrub import is_unfinished
@@ -253,6 +256,55 @@ def test_what_a_killed_adoption_has_left_is_found_and_erased(
     assert next(one.id for one in store.xrange(key, history=True)) == b"1-0"
     assert store.erase(key, "1-0") == 1
     assert list(store.path.rglob("*.seg")) == []
+
+
+@pytest.mark.parametrize("key", ["k", "other"])
+def test_an_erasure_fails_at_its_end_if_a_file_that_nothing_names_cannot_be_read(
+    open_store: Open, tmp_path: Path, key: str
+) -> None:
+    store = open_store(node_max_entries=4)
+    for one in ("k", "other"):
+        store.set_retention(one, archive=True)
+        store.xadd_many(one, [entry(n) for n in range(1, 9)], [f"{n}-0" for n in range(1, 9)])
+        store.xtrim(one, maxlen=4, approximate=False)
+    store.archive()
+    [file] = store.path.glob("archive/*-k/*.seg")
+    damaged = bytearray(file.read_bytes())
+    damaged[50] ^= 1  # in a block: the index is sound
+    store.drop_segments("k")
+    file.with_name("9.seg").write_bytes(damaged)
+    if key == "k":
+        with pytest.raises(errors.CorruptionError, match="may hold what was to be erased"):
+            store.erase(key, "1-0", "7-0")
+        with pytest.raises(errors.CorruptionError, match="may hold what was to be erased"):
+            store.find_remains(key, {"city": "x"})
+    else:
+        assert store.erase(key, "1-0", "7-0") == 2
+    assert not run_read(store, is_unfinished)
+    assert [one.id for one in store.xrange(key, "5", history=True)] == [b"5-0", b"6-0", b"8-0"]
+    file.with_name("9.seg").rename(store.path / "archive" / "1-1.seg")
+    (store.path / "archive" / "1-1.seg").write_bytes(damaged[:-9])  # nor has it an index
+    with pytest.raises(errors.CorruptionError, match="may hold what was to be erased"):
+        store.erase(key, "6-0")
+
+
+def test_a_file_in_the_folder_of_another_stream_loses_what_was_erased_from_either(
+    store: Store,
+) -> None:
+    for key in ("x", "y"):
+        store.xadd(key, harmless(1), "9000-0")
+    written = write_file(store.path / "archive", some(9), number=2, store_uuid=uuid_of(store))
+    file = store.path / "archive" / written.path
+    file.parent.rename(file.parent.with_name("1-x"))
+    environment = environment_of(store)
+    ids = [one[:2] for one in some(9)]
+    with ArchiveLock(environment):
+        erase_segments(environment, {1: ids[:1], 2: ids[2:3]}, None, [])
+        garbage.remove_files(environment)
+    [left] = store.path.glob("archive/1-*/*.seg")
+    assert [one[:2] for one in entries_of(open_segment(left))] == [ids[1], *ids[3:]]
+    erased = [run_read(store, erased_ids, number, (0, 0), ids[-1]) for number in (1, 2)]
+    assert erased == [{ids[0]}, {ids[2]}]
 
 
 # --- whose archive it is ------------------------------------------------------------------------

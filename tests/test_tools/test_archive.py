@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,6 +11,7 @@ from cli_runner import lines, objects, reply, run
 from conftest import assert_sound
 from segments import archive, pairs_of, retire, some
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables.segment_files import open_segment
 from streamkeep.tools.commands import archive_cmd
 
@@ -101,6 +103,22 @@ def test_erasing_what_is_in_no_node_any_more(tmp_path: Path) -> None:
     assert "data.mdb" in files()  # nothing was read or overwritten for it
     assert lines("erase", str(path), "visits", "--where", "name=SECRETANN", "--yes") == ["0"]
     assert files() == []
+
+
+def test_erasing_what_only_a_killed_adoption_has_left(tmp_path: Path) -> None:
+    with Store(tmp_path / "source") as source:
+        archive(source, "k", some(9))
+        list(source.export_segments(tmp_path / "out"))
+    path = tmp_path / "s"
+    with Store(path) as store:
+        failpoints.arm("adopt:copied", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            list(store.adopt_segments(tmp_path / "out", key="visits"))
+    [one, *_] = some(9)
+    assert lines("erase", path, "visits", f"{one[0]}-{one[1]}", "--yes") == ["0"]
+    [segment] = path.rglob("*.seg")
+    assert open_segment(segment).trailer.entries == 8
+    assert "no stream 'visit'" in run("erase", path, "visit", "1-0", "--yes", status=6).stderr
 
 
 def test_erasing_what_only_a_published_archive_has(tmp_path: Path) -> None:

@@ -428,6 +428,8 @@ def erase(
         known = store.exists(key) if key is not None else True
         known = known or key in {one.key for one in store.archived_streams()}
         known = known or key in {one.key for one in store.archived_segments()}
+        # Or files that a killed `archive adopt` has left.
+        known = known or (key is not None and store.find_remains(key) != [])
         # Before all of STORE is read for a key that was mistyped. Where the archive is published,
         # segments there may be all that is left of a deleted stream.
         if key is not None and not known and store.remote_archive() is None:
