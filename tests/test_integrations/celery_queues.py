@@ -29,3 +29,10 @@ def publish(connection: Connection, *bodies: Any, queue: Queue | None = None, **
             producer.publish(
                 body, exchange=to.exchange, routing_key=to.routing_key, declare=[to], **how
             )
+
+
+def poison(shared: stores.Shared) -> None:
+    """Have a store as it is after a failed sync."""
+    control = shared.opened.store._environment.context.control
+    assert control is not None
+    control.poison()

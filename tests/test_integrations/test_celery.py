@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,14 +14,14 @@ import pytest
 from celery import Celery
 from kombu import Connection, Consumer, Exchange, Queue
 
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 from stopped import child_of, status_of
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery import stores, workers
 from streamkeep.integrations.celery.topology import SPACE, Topology
 from streamkeep.jobs import queue_names
-from test_integrations.celery_queues import jobs_of, publish, tasks
+from test_integrations.celery_queues import jobs_of, poison, publish, tasks
 from test_integrations.crew import lines
 
 
@@ -249,6 +251,30 @@ def test_fanout_and_topics_reach_all_that_listen_in_any_connection(
         publish(connection, "again", queue=Queue("", control))
         assert second.wait(2) == ["stop", "again"]
         second.close()
+
+
+def test_a_mailbox_of_a_store_that_is_gone_ends_its_connection(url: str) -> None:
+    path, control = parse_address(url).path, Exchange("control", "fanout")
+    with Connection(url) as connection:
+        inbox = Inbox(connection, mailbox("a", control))
+        path.rename(path.with_name("elsewhere"))
+        with pytest.raises(connection.recoverable_connection_errors, match="deleted or moved"):
+            inbox.wait(1)
+    with suppress(StoreError):  # it has no last checkpoint
+        stores.close_all()
+
+
+def test_a_connection_ends_all_of_its_threads_after_a_failed_sync(url: str) -> None:
+    with Connection(url) as connection:
+        inbox = Inbox(connection, tasks(), mailbox("a", Exchange("control", "fanout")))
+        publish(connection, 1)
+        inbox.wait(1)
+        poison(stores.shared(parse_address(url)))
+    with suppress(StoreError):  # it has no last checkpoint
+        stores.close_all()
+    names = {"streamkeep-take", "streamkeep-read"}
+    wait_until(lambda: names.isdisjoint(one.name for one in threading.enumerate()))
+    assert inbox.channel.closed
 
 
 def test_a_forked_child_reads_mailboxes_of_its_own(connection: Connection, url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 from typing import Any
 from unittest import mock
 
@@ -11,8 +12,12 @@ from celery import Celery, canvas
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 from celery.result import AsyncResult, GroupResult
 
+import streamkeep
 from patience import PATIENCE_S, thread_of, wait_until
-from streamkeep.integrations.celery import backend
+from streamkeep.format.core.errors import RecoveryNeededError
+from streamkeep.integrations.address import parse_address
+from streamkeep.integrations.celery import backend, stores
+from test_integrations.celery_queues import poison
 
 
 def test_a_result_wakes_its_callers(app: Celery) -> None:
@@ -110,3 +115,28 @@ def test_a_chord_with_a_group_in_its_group_ends_with_its_last_task(app: Celery) 
         assert bool(sent) == (number == 3)
         backend.set_chord_size("g", 3)  # Celery knows it when it sends the last task
     assert len(sent) == 1
+
+
+def test_a_result_goes_to_the_store_in_place_of_one_that_was_moved(app: Celery, url: str) -> None:
+    app.backend.store_result("a", 1, "SUCCESS")
+    path = parse_address(url).path
+    path.rename(path.with_name("elsewhere"))
+    app.backend.store_result("b", 2, "SUCCESS")
+    stores.close_all()
+    assert app.backend.get_result("b") == 2
+    assert app.backend.get_state("a") == "PENDING"
+
+
+def test_after_a_failed_sync_a_store_is_connected_to_when_no_one_has_it_open(url: str) -> None:
+    one = stores.shared(parse_address(url))
+    one.connect()
+    other = streamkeep.open(one.opened.address.path)
+    poison(one)
+    for _ in range(2):
+        with pytest.raises(RecoveryNeededError):
+            one.connect()  # Kombu waits longer before each attempt
+    assert one.opened.opened is None
+    with suppress(RecoveryNeededError):
+        other.close()
+    one.connect()
+    one.opened.apply(lambda txn: txn.xadd(b"a", {b"f": b"v"}))

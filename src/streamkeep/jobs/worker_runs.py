@@ -36,7 +36,7 @@ class Alarm:
 
     def ring(self) -> None:
         """Wake the thread now, or have its next wait return at once."""
-        with suppress(OSError):  # it was closed
+        with suppress(OSError, ValueError):  # it was closed
             os.eventfd_write(self.handle, 1)
 
     def silence(self) -> None:

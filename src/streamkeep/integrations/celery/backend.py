@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
 
 from celery import states
 from celery.backends.base import KeyValueStoreBackend
@@ -19,7 +19,10 @@ from kombu.utils.encoding import bytes_to_str
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery.stores import shared
-from streamkeep.integrations.values import MAX_TTL_MS, Values
+from streamkeep.integrations.values import MAX_TTL_MS, OpenedStore, Values
+from streamkeep.jobs.handler_errors import FOR_GOOD
+
+Result = TypeVar("Result")
 
 _SPACE: Final = "celery:results"
 _MOST_BELLS: Final = 200  # of results that one call waits for at a time
@@ -46,9 +49,20 @@ class StreamkeepBackend(KeyValueStoreBackend):
         more = {"url": self.url, "expires": self.expires}
         return super().__reduce__(args, {**(kwargs or {}), **more})
 
-    @property
-    def _opened(self) -> Any:
-        return shared(self._address).opened
+    def _use(self, work: Callable[[OpenedStore], Result]) -> Result:
+        """Call a function of the store; once more if the store has to be opened again.
+
+        A child of the pool has no connection that would notice that the store was moved.
+        """
+        one = shared(self._address)
+        try:
+            return work(one.opened)
+        except FOR_GOOD:
+            one.connect()
+            return work(one.opened)
+
+    def _apply(self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False) -> Result:
+        return self._use(lambda opened: opened.apply(work, frees=frees))
 
     def as_uri(self, include_password: bool = True) -> str:
         return str(self.url)
@@ -57,8 +71,7 @@ class StreamkeepBackend(KeyValueStoreBackend):
 
     def get(self, key: Any) -> bytes | None:
         name = bytes_to_str(key)
-        found: bytes | None = self._opened.read(lambda one: self._values.get(one, name))
-        return found
+        return self._use(lambda opened: opened.read(lambda one: self._values.get(one, name)))
 
     def mget(self, keys: list[Any]) -> list[bytes | None]:
         """Return several values, of one moment."""
@@ -67,14 +80,13 @@ class StreamkeepBackend(KeyValueStoreBackend):
         def look(snapshot: Snapshot[Any]) -> list[bytes | None]:
             return [self._values.get(snapshot, name) for name in names]
 
-        found: list[bytes | None] = self._opened.read(look)
-        return found
+        return self._use(lambda opened: opened.read(look))
 
     def set(self, key: Any, value: Any) -> None:
         """Store a value for as long as `result_expires` says; it is on disk on return."""
         data = value if isinstance(value, bytes) else str(value).encode()
         name = bytes_to_str(key)
-        self._opened.apply(lambda txn: self._values.put(txn, name, data, _ttl_ms(self.expires)))
+        self._apply(lambda txn: self._values.put(txn, name, data, _ttl_ms(self.expires)))
 
     def delete(self, key: Any) -> None:
         """Remove a value, and note the end of a chord if it is the counter of one."""
@@ -87,7 +99,7 @@ class StreamkeepBackend(KeyValueStoreBackend):
                 self._values.put(txn, _ended(name), b"1", _ttl_ms(self.expires))
                 self._values.delete(txn, _size(name))
 
-        self._opened.apply(delete, frees=True)
+        self._apply(delete, frees=True)
 
     def expire(self, key: Any, value: Any) -> None:
         """Set how many seconds a value is kept, to a tenth; without waiting for the disk.
@@ -95,9 +107,11 @@ class StreamkeepBackend(KeyValueStoreBackend):
         Celery does it several times for each task of a chord, and for all of them at the end.
         """
         name, ttl_ms = bytes_to_str(key), _ttl_ms(value)
-        self._opened.store.apply(
-            lambda txn: self._values.expire(txn.as_bytes(), name, ttl_ms), sync="none"
-        )
+
+        def expire(txn: Transaction[Any]) -> None:
+            self._values.expire(txn.as_bytes(), name, ttl_ms)
+
+        self._use(lambda opened: opened.store.apply(expire, sync="none"))
 
     # --- chords ---------------------------------------------------------------------------------
 
@@ -139,8 +153,7 @@ class StreamkeepBackend(KeyValueStoreBackend):
                 return self._values.add(txn, name, 1, ttl_ms)
             return int(self._values.get(txn, name) or 0)
 
-        total: int = self._opened.apply(count)
-        return total
+        return self._apply(count)
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -227,7 +240,8 @@ class StreamkeepBackend(KeyValueStoreBackend):
             ]
 
         bells = [self._values.bell(name) for name in names]
-        self._opened.read_when(look, bells, max(1, round(min(limits) * 1000)))
+        wait_ms = max(1, round(min(limits) * 1000))
+        self._use(lambda opened: opened.read_when(look, bells, wait_ms))
 
 
 def _left(deadline: float | None) -> float | None:

@@ -12,12 +12,13 @@ import threading
 import uuid
 import weakref
 from collections import deque
+from contextlib import suppress
 from queue import Empty
 from typing import Any, Final, NamedTuple
 
 from kombu.utils.json import loads
 
-from streamkeep.format.core.errors import StoreClosedError
+from streamkeep.format.core.errors import StoreClosedError, StoreError
 from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.celery.topology import REFRESH_S, Topology, messages_after, stream_of
 from streamkeep.integrations.celery.workers import known_tasks
@@ -239,8 +240,9 @@ class PassingIntake:
     def close(self) -> None:
         self._closed = True
         if self._thread is not None:
-            self._wake()
-            self._thread.join()
+            with suppress(StoreError):  # it ends when the store that fails is closed
+                self._wake()
+                self._thread.join()
 
     def _wake(self) -> None:
         self._opened.store.apply(lambda txn: txn.wake(self._poke), sync="none")
@@ -249,6 +251,11 @@ class PassingIntake:
         while not self._closed:
             try:
                 self._read()
+            except FOR_GOOD as error:
+                # Its positions are not those of another store in its place.
+                self._bell.failure = error  # for the loop, which connects again
+                self._bell.ring()
+                return
             except Exception as error:
                 if not self._closed:
                     log.error("cannot read passing queues: %s; trying again", error)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
-from streamkeep.format.core.errors import NotAStoreError, StoreError
+from streamkeep.format.core.errors import StoreError
 from streamkeep.integrations.address import Address
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.jobs import Queue
+from streamkeep.jobs.handler_errors import FOR_GOOD
 
 CODEC: Final = "bytes"
 
@@ -30,16 +33,29 @@ class Shared:
         return found
 
     def connect(self) -> None:
-        """Open the store; open it again if it was moved or deleted, or a sync has failed."""
-        control = self.opened.store._environment.context.control
-        assert control is not None  # it was opened for writing
-        with suppress(NotAStoreError):
-            control.check_not_moved()
-            if not control.poisoned():
+        """Open the store; open it again if it was moved or deleted, or a sync has failed.
+
+        Raises:
+            RecoveryNeededError: a sync has failed, and another process still has the store open.
+        """
+        with _connecting:
+            with suppress(*FOR_GOOD):
+                self._check()
                 return
-        with suppress(StoreError):  # it cannot have a last checkpoint
-            self.close()
-        self.opened.store  # noqa: B018
+            with suppress(StoreError):  # it cannot have a last checkpoint
+                self.close()
+            try:
+                self._check()
+            except StoreError:
+                with suppress(StoreError):  # the last process that opens it again recovers it
+                    self.close()
+                raise
+
+    def _check(self) -> None:
+        journal = self.opened.store._environment.context.journal
+        assert journal is not None  # it was opened for writing
+        journal.control.check_not_moved()
+        journal.syncs.check()
 
     def close(self) -> None:
         """Close the store; a later use opens it again."""
@@ -50,6 +66,16 @@ class Shared:
 
 
 _shared: dict[Address, Shared] = {}
+# Two threads that find a store gone close it once: the second would close the one in its place.
+_connecting = threading.Lock()
+
+
+def _have_own_lock() -> None:
+    global _connecting
+    _connecting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_have_own_lock)
 
 
 def shared(address: Address) -> Shared:

@@ -428,9 +428,11 @@ class Transport(virtual.Transport):
             self._loop.on_tick.discard(self._ask)
             self._loop.remove(self.bell.handle)
             self._loop = None
-        self.passing.close()
-        super().close_connection(connection)
-        self.bell.close()
+        try:
+            self.passing.close()
+            super().close_connection(connection)
+        finally:
+            self.bell.close()
 
 
 def _time_of(eta: Any) -> datetime | None:
