@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dramatiq
 import pytest
@@ -19,8 +20,9 @@ from dramatiq.errors import ConnectionClosed, QueueNotFound
 from dramatiq.results import ResultMissing, Results, ResultTimeout
 
 from patience import PATIENCE_S, wait_until
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
+from streamkeep.integrations.dramatiq import broker as module
 from streamkeep.jobs.putting import put_all
 
 PATIENCE_MS = int(PATIENCE_S * 1000)
@@ -115,6 +117,34 @@ def test_a_consumer_ends_when_its_store_is_gone_and_the_next_has_the_one_in_its_
     consumer.close()
     actor.send(2)
     assert next(broker.consume("default", timeout=PATIENCE_MS)).args == (2,)
+
+
+def test_results_go_to_the_store_in_place_of_one_that_was_moved(
+    broker: StreamkeepBroker, tmp_path: Path
+) -> None:
+    results = StreamkeepBackend(tmp_path / "s")
+    actor = actor_of(broker, print)
+    first, second = actor.send(1), actor.send(2)
+    results.store_result(first, 1, 10_000)
+    broker.close()
+    (tmp_path / "s").rename(tmp_path / "elsewhere")
+    results.store_result(second, 2, 10_000)
+    assert results.get_result(second) == 2
+    with pytest.raises(ResultMissing):
+        results.get_result(first)
+    results.close()
+
+
+def test_a_consumer_whose_store_another_closed_leaves_the_one_in_its_place_open(
+    broker: StreamkeepBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.declare_queue("default")
+    consumer = broker.consume("default", timeout=0)
+    opened = broker.queue().store
+    monkeypatch.setattr(module, "take", mock.Mock(side_effect=StoreClosedError("by another")))
+    with pytest.raises(ConnectionClosed):
+        next(consumer)
+    assert broker.queue().store is opened
 
 
 def test_priorities_of_the_store(broker: StreamkeepBroker) -> None:

@@ -101,10 +101,17 @@ class LazyStore:
     def _note_opened(self) -> None:
         """Do what has to be done when the store was opened, before another thread gets it."""
 
-    def close(self) -> None:
-        """Close the store, if it was opened here. A later call opens it again."""
+    def close(self, only: Store[Any] | None = None) -> None:
+        """Close the store, if it was opened here. A later call opens it again.
+
+        Args:
+            only: close this one, and not another that was opened since.
+        """
         with self._lock:
-            opened, self._opened = self._opened, None
+            opened = self._opened
+            if only is not None and opened is not only:
+                return
+            self._opened = None
         if opened is not None and not isinstance(self._given, Store):
             opened.close()
 

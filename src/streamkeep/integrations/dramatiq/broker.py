@@ -22,7 +22,7 @@ from dramatiq.logging import get_logger
 from dramatiq.message import Message
 
 from streamkeep.engine.api.views import Sync
-from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
 from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue, take
@@ -226,7 +226,8 @@ class StreamkeepConsumer(Consumer):
                 begins=False,
             )
         except StoreError as error:
-            if isinstance(error, FOR_GOOD):
+            # What has closed it, such as the consumer of another queue, has one in its place.
+            if isinstance(error, FOR_GOOD) and not isinstance(error, StoreClosedError):
                 with suppress(StoreError):  # it cannot have a last checkpoint
                     self._broker.close()
             raise ConnectionClosed(error) from error
