@@ -142,15 +142,13 @@ def create_whole(path: Path, data: bytes, modes: Modes | None = None) -> bool:
 def replacing(path: Path, modes: Modes | None = None) -> Iterator[BinaryIO]:
     """Write a file in a `with` block; it gets its name, durably, if the block raises no error.
 
-    Until then an existing file of that name is unchanged. A device or a pipe is written directly. A
-    link stays, and the file that it names is written, as with tar and pg_dump.
+    Until then an existing file of that name is unchanged. A device or a pipe is written directly.
 
     Args:
         modes: those of the file; by default the umask decides.
     """
-    ordinary = path.is_file() or not path.exists()  # asks the kernel if this link may be followed
-    target = path.resolve()
-    with _named_at_end(target, os.replace, modes) if ordinary else open(path, "wb") as out:
+    ordinary = path.is_file() or not path.exists()
+    with _named_at_end(path, os.replace, modes) if ordinary else open(path, "wb") as out:
         yield out
 
 

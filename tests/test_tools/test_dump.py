@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import json
+import os
 import tempfile
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -22,6 +25,7 @@ from model.profile import configured
 from redis_parts import stream_parts
 from streamkeep import transfer
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import files
 from streamkeep.format.redis.stream_dump import READ_LOSS
 from streamkeep.format.redis.stream_parts import Part
 from streamkeep.jobs import Queue
@@ -253,6 +257,38 @@ def test_a_dump_to_a_link_writes_the_file_that_it_names() -> None:
         run("dump", "s", "--output", "link.csv", *more)
         assert Path("link.csv").is_symlink()
         assert [one.name for one in Path("folder").iterdir()] == ["a.csv"]
+    Path("loop.csv").symlink_to("loop.csv")
+    told = run("dump", "s", "--output", "loop.csv", status=1).stderr
+    assert "loop.csv: the link leads to itself" in told
+    assert Path("loop.csv").is_symlink()
+
+
+def test_other_files_are_written_in_place_of_a_link_to_them(tmp_path: Path) -> None:
+    victim, planted = tmp_path / "victim", tmp_path / "planted"
+    victim.write_text("mine")
+    planted.symlink_to(victim)
+    with files.replacing(planted) as out:
+        out.write(b"new")
+    assert not planted.is_symlink()
+    assert victim.read_text() == "mine"
+
+
+def test_a_dump_follows_no_link_that_the_kernel_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill()
+    link = Path("link.csv").absolute()
+    link.symlink_to("a.csv")
+    look = os.stat
+
+    def forbid(path: Any, **how: Any) -> os.stat_result:
+        if str(path).endswith("link.csv") and how.get("follow_symlinks", True):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path, **how)
+
+    monkeypatch.setattr(os, "stat", forbid)
+    assert "link.csv" in run("dump", "s", "--output", link, status=1).stderr
+    assert not Path("a.csv").exists()
 
 
 def test_wrong_command_lines() -> None:
