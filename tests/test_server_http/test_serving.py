@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -269,6 +270,38 @@ def test_the_end_waits_for_no_idle_client_with_tls(
         slow.close()
 
     serve(store, scenario, tls=tls_context(certificate, key))
+
+
+def test_one_connection_without_a_socket_keeps_no_other_from_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "_MOMENT_S", 0.001)
+    ours, theirs = socket.socketpair()
+
+    def connection(place: socket.socket | None) -> Any:
+        one = mock.Mock()
+        one.transport.is_closing.return_value = True
+        one.transport.get_write_buffer_size.return_value = 0
+        one.transport.get_extra_info.return_value = place
+        return one
+
+    closed = socket.socket()
+    closed.close()
+    gone, invalid, waits = (connection(one) for one in (None, closed, ours))
+    server = mock.Mock(server_state=mock.Mock(connections=[gone, invalid, waits]))
+
+    async def scenario() -> None:
+        ending = asyncio.create_task(HttpServer._end_tls(server))
+        while not waits.transport.abort.called:
+            assert not ending.done()
+            await asyncio.sleep(0)
+        assert waits.transport.is_closing.call_count > 1  # looks
+        ending.cancel()
+
+    with ours, theirs:
+        asyncio.run(scenario())
+    assert not gone.transport.abort.called
+    assert not invalid.transport.abort.called
 
 
 def test_a_name_is_bound_on_all_its_addresses() -> None:

@@ -171,19 +171,28 @@ class HttpServer(uvicorn.Server):
         for one in self._secure:
             one.close()
         ending = asyncio.create_task(self._end_tls())
-        await super().shutdown(sockets)
-        ending.cancel()
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
 
     async def _end_tls(self) -> None:
         """End the connections that only wait for their peers to answer the end of TLS."""
+        waiting: set[asyncio.BaseTransport] = set()
         while True:
             await asyncio.sleep(_MOMENT_S)
+            former, waiting = waiting, set()
             for one in list(self.server_state.connections):
                 transport = one.transport
-                if transport.is_closing() and not transport.get_write_buffer_size():
-                    # The transport under that of TLS has bytes only if those of the socket wait.
-                    left = fcntl.ioctl(transport.get_extra_info("socket"), termios.TIOCOUTQ, _NONE)
-                    if left == _NONE:
+                sent = transport.is_closing() and not transport.get_write_buffer_size()
+                place = transport.get_extra_info("socket")
+                if not sent or place is None or place.fileno() < 0:  # it is as good as closed
+                    continue
+                # The transport under that of TLS has bytes only if those of the socket wait. At the
+                # first look, they may just be on their way from one to the other.
+                if fcntl.ioctl(place, termios.TIOCOUTQ, _NONE) == _NONE:
+                    waiting.add(transport)
+                    if transport in former:
                         transport.abort()
 
     async def start(self) -> None:
