@@ -17,7 +17,8 @@ import pytest
 
 from cli_runner import run
 from patience import PATIENCE_S, wait_until
-from streamkeep.jobs import Queue
+from streamkeep.jobs import Queue, worker_processes
+from streamkeep.jobs.worker_processes import Processes
 from streamkeep.recovery import restore_copy
 from tiers import slow_but
 
@@ -214,6 +215,23 @@ def test_a_job_that_needs_too_much_memory_fails_in_a_new_process_only(
     assert len((folder / "swell").read_text().split()) == 2
     assert [line["event"] for line in lines].count("given_back") == 1
     assert {line["status"] for line in lines if line["event"] == "child_ended"} == {75}
+
+
+def test_children_that_end_together_count_as_one_attempt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+
+    def end_at_once(self: Processes, orders: int, events: int) -> int:
+        with begun.open("a") as file:
+            file.write("x")
+        return 1
+
+    monkeypatch.setattr(Processes, "_be_child", end_at_once)
+    monkeypatch.setattr(worker_processes, "_LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(worker_processes, "_TICK_S", 0.01)
+    assert not Processes([Queue(tmp_path / "s")], concurrency=6).run()
+    assert len(begun.read_text()) > 6 + 3  # it has waited four times
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.system import failpoints
-from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.format.core.errors import ArgumentError, NotAStoreError, StoreError
 from streamkeep.jobs import waiting, worker_runs
 from streamkeep.jobs import worker as worker_module
 from streamkeep.jobs.async_queue import AsyncQueue
@@ -451,3 +451,33 @@ def test_a_worker_ends_when_only_another_opening_of_the_store_helps(
     assert [told in one for one in ended] == [True]
     with suppress(StoreError):
         queue.close()
+
+
+def test_tasks_that_run_have_their_time_when_the_store_is_gone(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    gone = threading.Event()
+
+    @queue.task
+    async def task() -> str:
+        while not gone.is_set():
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)
+        ended.append("it has")
+        return "done"
+
+    job = task.delay()
+    real = waiting.take
+
+    def take(queues: Any, consumer: Any, count: int, **options: Any) -> Any:
+        if count == 1:  # room for one more
+            gone.set()
+            raise NotAStoreError("gone")
+        return real(queues, consumer, count, **options)
+
+    monkeypatch.setattr(worker_module, "take", take)
+    with pytest.raises(QueueError, match="gone"):
+        Worker(queue, mode="asyncio", concurrency=2).run()
+    assert ended == ["it has"]
+    assert job.result(timeout=PATIENCE_S) == "done"

@@ -426,7 +426,11 @@ class Worker:
             while not room.locked():
                 await room.acquire()
                 count += 1
-            jobs = await _in_thread(partial(self._take, count))
+            try:
+                jobs = await _in_thread(partial(self._take, count))
+            except FOR_GOOD as error:
+                self._stop_because_of(error)  # what runs has its time
+                break
             for _ in range(count - len(jobs)):
                 room.release()
             for job in jobs:

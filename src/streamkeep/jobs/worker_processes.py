@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 EXIT_FAILED: Final = 1
 _EARLY_S: Final = 1.0  # a child that ends so soon has not worked
-_MOST_EARLY: Final = 5  # such ends, one after the other, after which the parent gives up
+_MOST_EARLY: Final = (
+    5  # rounds with such an end, one after the other, after which the parent gives up
+)
 _LONGEST_PAUSE_S: Final = 5.0
 _TICK_S: Final = 0.5
 _KILL_AFTER_S: Final = 5.0  # beyond the time of grace
@@ -292,9 +294,11 @@ class Processes:
             if self._stops:
                 continue
             early = not child.worked and time.monotonic() - child.begun < _EARLY_S
-            self._early = self._early + 1 if early else 0
-            self._wait_until = 0.0
-            if early:
+            if not early:
+                self._early = 0
+                self._wait_until = 0.0
+            elif child.begun >= self._wait_until:  # the others that began with it tell no more
+                self._early += 1
                 pause = min(_LONGEST_PAUSE_S, 0.1 * 2**self._early)
                 self._wait_until = time.monotonic() + pause
             how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
@@ -308,5 +312,8 @@ class Processes:
                 extra={"streamkeep": {"event": "child_ended", "status": code, "job": child.job}},
             )
             if self._early >= _MOST_EARLY:
-                log.error("%d processes ended without work; the worker gives up", self._early)
+                log.error(
+                    "processes ended without work %d times in a row; the worker gives up",
+                    self._early,
+                )
                 self.stop()
