@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -165,6 +166,13 @@ def test_a_lost_segment_is_adopted_and_not_repaired(path: Path, tmp_path: Path) 
         segment.unlink()
     told = run("fsck", path, status=4).stderr
     assert "next: `streamkeep archive adopt STORE FILE` restores it from a copy" in told
+    damaged = tmp_path / "damaged"
+    shutil.copytree(path, damaged)
+    with Store(damaged) as store, store.transaction() as transaction:
+        stream = transaction._txn.find_stream(b"orders")
+        assert stream is not None
+        stream.record.length += 1  # which a repair mends
+    assert f"next: streamkeep repair {damaged} " in run("fsck", damaged, status=4).stderr
     run("archive", "adopt", path, tmp_path / "copy")
     assert "clean" in run("fsck", path).stderr
 

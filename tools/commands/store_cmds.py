@@ -116,7 +116,7 @@ def fsck(
         moved = Progress(lambda state: advance(state.done, state.total))
         for found in check(store_path, quick=quick, stream=key, progress=moved):
             counts[found.severity] += 1
-            if found.severity is Severity.ERROR:
+            if found.severity is not Severity.NOTE:
                 codes.add(found.code)
             tell_finding(found)
     errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]

@@ -188,7 +188,7 @@ class StreamkeepBroker(AsyncBroker):
                     try:
                         held.extend(await self._take(store, queues, pace.wanted()))
                     except FOR_GOOD:
-                        raise  # it is recovered once each process has ended, this one too
+                        raise  # only another opening of the store helps, by a new process
                     except STORE_FAILS as error:  # taskiq would cancel the tasks that run
                         log.error("cannot take messages: %s; trying again", error)
                         await asyncio.sleep(_AGAIN_S)
