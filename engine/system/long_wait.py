@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -95,6 +96,9 @@ class LongWait:
         Raises:
             StoreLockedError: the process that has the lock is stopped, or hangs.
         """
+        # Runs what handlers are due. A loop that is compiled does not, and an interrupt that comes
+        # just before a sleep ends none: Ctrl-C took ten seconds.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ())
         if self.is_long() and self.stopped():
             raise StoreLockedError(self._problem())
 
