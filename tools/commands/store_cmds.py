@@ -116,7 +116,9 @@ def fsck(
         moved = Progress(lambda state: advance(state.done, state.total))
         for found in check(store_path, quick=quick, stream=key, progress=moved):
             counts[found.severity] += 1
-            if found.severity is not Severity.NOTE:
+            if found.severity is Severity.ERROR or (
+                found.severity is Severity.WARNING and "repair" in CATALOGUE[found.code].advice
+            ):
                 codes.add(found.code)
             tell_finding(found)
     errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]

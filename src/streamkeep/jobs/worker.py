@@ -428,7 +428,7 @@ class Worker:
                 count += 1
             try:
                 jobs = await _in_thread(partial(self._take, count))
-            except FOR_GOOD as error:
+            except (*FOR_GOOD, OSError) as error:
                 self._stop_because_of(error)  # what runs has its time
                 break
             for _ in range(count - len(jobs)):

@@ -42,8 +42,10 @@ class Shared:
             with suppress(*FOR_GOOD):
                 self._check()
                 return
-            with suppress(StoreError):  # it cannot have a last checkpoint
-                self.close()
+            for one in list(_shared.values()):  # a result backend has one with other options
+                if one.opened.address.path == self.opened.address.path:
+                    with suppress(StoreError):  # it cannot have a last checkpoint
+                        one.close()
             try:
                 self._check()
             except StoreError:
@@ -61,7 +63,7 @@ class Shared:
         """Close the store; a later use opens it again."""
         with ExitStack() as stack:
             stack.callback(self.opened.close)
-            for queue in self.queues.values():
+            for queue in list(self.queues.values()):  # another thread may add one
                 stack.callback(queue.close)
 
 

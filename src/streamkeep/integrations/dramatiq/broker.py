@@ -25,6 +25,7 @@ from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
 from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.address import parse_address
+from streamkeep.integrations.dramatiq.results import StreamkeepBackend
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.dead_letters import purge_retries
 from streamkeep.jobs.handler_errors import FOR_GOOD, text_of
@@ -230,6 +231,10 @@ class StreamkeepConsumer(Consumer):
             if isinstance(error, FOR_GOOD) and not isinstance(error, StoreClosedError):
                 with suppress(StoreError):  # it cannot have a last checkpoint
                     self._broker.close()
+                for one in self._broker.middleware:  # results keep the store open, too
+                    if isinstance(backend := getattr(one, "backend", None), StreamkeepBackend):
+                        with suppress(StoreError):
+                            backend.close()
             raise ConnectionClosed(error) from error
         for job in jobs:
             self._open(job)
