@@ -122,8 +122,11 @@ class Syncs:
         if not number:
             return False  # no file is in use
         first, start = control.durable_place()
-        doubtful = control.is_shared() or control.is_syncing(JOURNAL_SYNC)
+        doubtful = control.is_syncing(JOURNAL_SYNC)
         mark = control.begin_sync(JOURNAL_SYNC)
+        doubtful = (
+            doubtful or control.is_shared()
+        )  # now: who opens the store later has another mark
         try:
             failpoints.hit("journal:sync")
             for one in range(first, number + 1):

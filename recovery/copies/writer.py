@@ -21,8 +21,8 @@ from streamkeep.format.copies import piece as piece_format
 from streamkeep.format.copies.head import Generation
 from streamkeep.format.copies.piece import Piece, PieceName
 from streamkeep.format.core.errors import CorruptionError, StreamkeepError
-from streamkeep.format.core.keys import ERASURES, SEGMENTS, TABLES
-from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations
+from streamkeep.format.core.keys import ERASURES, SEGMENTS, STREAMS, TABLES, unpack_number
+from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations, is_sound
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.copies.history import History
 from streamkeep.recovery.copies.target import Progress, Rows, Target, chain_of, segment_name
@@ -245,6 +245,17 @@ class Writer:
             keys = keys.union(self._last_keys if known else self._keys_of(rows))
             first = rows.first
         order = sorted(keys)
+        for table, db_key in order:
+            row = txn.get(table, db_key) if table == STREAMS else None
+            if row is not None and not is_sound(row):
+                log.warning(
+                    "stream %d is damaged in %s: the copy goes on with the records of commits only"
+                    "; next: `streamkeep fsck`",
+                    unpack_number(db_key),
+                    self.environment.path,
+                )
+                self._pieces = 0
+                return
         values = ((table, db_key, txn.get(table, db_key)) for table, db_key in order)
         sent, parts = self._send_all(first, values, None)
         failpoints.hit("ship:rows")

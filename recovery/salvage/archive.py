@@ -70,6 +70,7 @@ class ArchiveWriter:
         self._remote = self._find_remote(source)
         self._records: defaultdict[int, list[manifest.SegmentRecord]] = defaultdict(list)
         self._sequence = 0  # the highest one
+        self._named: set[int] = set()  # deleted streams whose last key no row has
         self._sequences: set[int] = set()
         self._live: NodeWalk | None = None  # over the live nodes of the stream that is written
         self._kept: list[tuple[Id, Id]] = []  # its segments that are kept, ascending
@@ -261,7 +262,10 @@ class ArchiveWriter:
             )
             self.found.put(keys.RETIRED, db_key, value)
         name_key = former_name_key(number)
-        if count and not is_live(self.found, number) and not self.found.get(keys.RETIRED, name_key):
+        # A row that was found has the last key, and so has the newest of segments without one.
+        if number in self._named or not self.found.get(keys.RETIRED, name_key):
+            self._named.add(number)
+        if count and number in self._named and not is_live(self.found, number):
             name = encode_former_name(number, record.key)  # of then; a row has the last one
             self.found.put(keys.RETIRED, name_key, name)
         return count

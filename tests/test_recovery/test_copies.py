@@ -919,6 +919,26 @@ def test_rows_that_were_not_completed_are_written_again(
     assert [len(one.parts) > 2 for one in Target(target).rows(generation.name)] == [False, True]
 
 
+def test_the_row_of_a_damaged_stream_is_not_copied(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The copy has its entries in the records of the commits, from which a restore makes it."""
+    monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 1)
+    monkeypatch.setattr(writer, "is_sound", lambda row: False)
+    with streamkeep.open(tmp_path / "store") as store:
+        store.xadd("s", {"n": "0"})
+        ship(store, target)
+        for n in range(3):
+            store.xadd("s", {"n": str(n)})
+            ship(store, target)
+    assert "the copy goes on with the records of commits only" in caplog.text
+    generation = Target(target).known_head().generations[-1]
+    assert len(Target(target).rows(generation.name)) == 1  # the base
+    restore_copy(target, tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert restored.xlen("s") == 4
+
+
 def test_a_restored_store_holds_no_journal(open_store: Open, target: str, tmp_path: Path) -> None:
     """Until it is shipped, nothing needs it; then its copy begins anew."""
     ship(open_store(), target)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
+from inside import begin_write
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.system.safe_files import Folder
@@ -18,6 +19,7 @@ from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, node_key, pack_
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.rows.records import PAGE_FIT, StreamRecord
+from streamkeep.format.rows.retired import former_name_key
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.salvage.found import Found
@@ -196,3 +198,29 @@ def test_a_renamed_and_deleted_stream_keeps_its_last_key(tmp_path: Path) -> None
     with streamkeep.open(tmp_path / "new") as store:
         assert [one.key for one in store.archived_streams()] == [b"k"]
         assert store.erase("k", ids[50], ids[-1]) == 2
+
+
+def test_without_its_row_a_deleted_stream_gets_the_key_of_its_newest_segment(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s"
+    with streamkeep.open(path) as store:
+        store.set_retention("old", archive=True, archive_deleted=True)
+        for key, first in ("old", 1), ("k", 1000):
+            if key == "k":
+                store.rename("old", "k")
+            ids = [f"{n}-0" for n in range(first, first + 900)]
+            store.xadd_many(key, [{"n": random.randbytes(200)} for _ in ids], ids)
+            store.xtrim(key, maxlen=0, approximate=False)
+            store.archive()
+        store.delete("k")
+        txn = begin_write(store)
+        txn.delete(RETIRED, former_name_key(1))
+        txn.commit()
+    for segment in path.rglob("*.seg"):
+        data = bytearray(segment.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        segment.write_bytes(data)
+    salvaged(path, tmp_path / "new")
+    with streamkeep.open(tmp_path / "new") as store:
+        assert [one.key for one in store.archived_streams()] == [b"k"]
