@@ -323,10 +323,10 @@ def test_a_close_that_is_interrupted_leaves_nothing_open(
     assert count >= 10
 
 
-@pytest.mark.usefixtures("no_collections")
+@pytest.mark.usefixtures("no_collections", "plain_locks")  # before the store is opened
 @pytest.mark.parametrize("times", [1, 3])
 def test_an_interrupt_while_close_waits_for_another_thread_leaves_nothing_open(
-    store: Store, tmp_path: Path, plain_locks: None, times: int
+    store: Store, tmp_path: Path, times: int
 ) -> None:
     """One interrupt ends the wait for a checkpoint, two more that for the locks."""
     begun, go_on = threading.Event(), threading.Event()
