@@ -34,7 +34,7 @@ from streamkeep.engine.system.owners import TRUST_VARIABLE, Owners, Trusted, use
 from streamkeep.format.core.errors import UntrustedFileError
 
 _NO_NAMES: Final = {"", ".", ".."}
-_PIECE: Final = 8 << 20
+_PIECE: Final = 1 << 20
 _DATA_FILE: Final = "data.mdb"  # of `checkpoint`, which imports this module
 # How long to wait until another process has set the mode of a file that it has just created.
 _MOMENT_S: Final = 0.2
@@ -57,10 +57,18 @@ _KINDS: Final = {
 _OTHER_KIND: Final = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES}
 
 
-def _differs(direct: int, handle: int, start: int, size: int) -> bool:
+def _differing(direct: int, handle: int, start: int, size: int) -> list[int]:
+    """Return the offsets of pages of which the disk and the memory of the system differ."""
     with mmap.mmap(-1, size) as data:  # at an address that such a read needs
-        got = os.preadv(direct, [data], start)
-        return data[:got] != os.pread(handle, got, start)
+        on_disk = data[: os.preadv(direct, [data], start)]
+    cached = os.pread(handle, len(on_disk), start)
+    if on_disk == cached:
+        return []
+    return [
+        start + at
+        for at in range(0, len(on_disk), _PAGE)
+        if on_disk[at : at + _PAGE] != cached[at : at + _PAGE]
+    ]
 
 
 class Folder:
@@ -351,15 +359,14 @@ class Folder:
             if not os.path.samestat(os.fstat(direct), os.fstat(handle)):
                 return  # another process has begun the file again: no commit was in it
             for start in range(first // _PAGE * _PAGE, os.fstat(handle).st_size, _PIECE):
-                if _differs(direct, handle, start, _PIECE):
-                    for page in range(start, start + _PIECE, _PAGE):
-                        tries = 0
-                        while _differs(direct, handle, page, _PAGE):
-                            tries += 1
-                            if tries == _TRIES:
-                                what = f"{self.path / name}: the disk has refused a page before"
-                                raise OSError(errno.EIO, what)
-                            time.sleep(_POLL_S)
+                for page in _differing(direct, handle, start, _PIECE):
+                    tries = 0
+                    while _differing(direct, handle, page, _PAGE):
+                        tries += 1
+                        if tries == _TRIES:
+                            what = f"{self.path / name}: the disk has refused a page before"
+                            raise OSError(errno.EIO, what)
+                        time.sleep(_POLL_S)
         finally:
             os.close(direct)
 
