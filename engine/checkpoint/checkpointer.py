@@ -150,7 +150,6 @@ class Checkpointer:
             sync = journal.syncs.wait_for
             failed = attempt("the sync of the journal", sync, context.last_commit)
         journal.control.forget_killed()
-        attempt("the preparation of a journal file", journal.prepare_recycled)
         context.wait.report()
         if now >= self._chores_at:
             self._chores_at = now + CHORES_EVERY_S

@@ -43,8 +43,13 @@ from streamkeep.engine.crash_recovery.state import (
     lacks,
 )
 from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, StoredRows
-from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, read_control_file
-from streamkeep.engine.journal.journal import NEW_RECYCLED, RECYCLED_NAMES
+from streamkeep.engine.journal.control_file import (
+    CONTROL_FILE,
+    NEW_CONTROL_FILE,
+    ControlFile,
+    read_control_file,
+)
+from streamkeep.engine.journal.journal import RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
     Owner,
@@ -69,7 +74,6 @@ from streamkeep.format.lmdb_file.meta_page import meta_page_for
 from streamkeep.format.rows.records import decode_epoch, encode_number
 from streamkeep.format.rows.recovery import META_RECOVERY, Recovery, decode_recovery
 
-_NEW_CONTROL: Final = f"{NEW_RECYCLED}.head"  # left by a killed process, it is removed as those are
 _CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
 _KILLED: Final = "the last process that used it was killed, or did not close it"
@@ -173,12 +177,10 @@ def _set_checkpoint(
 
 
 def _clear_journal(store: Folder) -> Folder:
-    """Open or make the journal's folder; remove unfinished files for reuse."""
+    """Open or make the journal's folder; remove what a killed recovery was making."""
     journal = store.make_folder(JOURNAL_FOLDER)
     keep_in_place(journal.handle)
-    for name in journal.names():
-        if name.startswith(NEW_RECYCLED):
-            journal.remove(name)
+    journal.remove(NEW_CONTROL_FILE)
     return journal
 
 
@@ -256,15 +258,15 @@ def _replace_control_file(journal: Folder, position: LogPosition, durable: int) 
     # `keep_in_place`). By a rename: until a checkpoint is made, only the control file says which
     # commits a recovery has replayed, so a damaged journal would lose them without an error.
     try:
-        control = ControlFile(journal, _NEW_CONTROL, only=True)
+        control = ControlFile(journal, NEW_CONTROL_FILE, only=True)
     except OSError as error:
         if not isinstance(translate_os(error), StoreFullError):
             raise
         journal.remove(CONTROL_FILE)  # whose block is the only room on a full disk
-        control = ControlFile(journal, _NEW_CONTROL, only=True)
+        control = ControlFile(journal, NEW_CONTROL_FILE, only=True)
     control.reset(position, durable)
     control.close()
-    journal.rename(_NEW_CONTROL, CONTROL_FILE)
+    journal.rename(NEW_CONTROL_FILE, CONTROL_FILE)
 
 
 def _forget_errors(store: Folder) -> None:

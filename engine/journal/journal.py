@@ -22,7 +22,7 @@ import time
 from typing import Final
 
 from streamkeep.engine.journal import reader
-from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
+from streamkeep.engine.journal.control_file import CONTROL_FILE, NEW_CONTROL_FILE, ControlFile
 from streamkeep.engine.journal.slots import is_slot_name, read_slots
 from streamkeep.engine.journal.syncs import Syncs, sync_failed
 from streamkeep.engine.journal.write_lock import LOCK_FILE, TURN_FILE
@@ -36,11 +36,11 @@ from streamkeep.format.journal.position import LogPosition, encode_position
 
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
+_FILL_SIZE: Final = 1 << 16
 _NONE: Final = 1 << 62  # no file has a number from here on
 _TRIES: Final = 5  # to write over a block that moves, on a full disk
 _PAUSE_S: Final = 0.01  # between them
 RECYCLED: Final = "spare"
-NEW_RECYCLED: Final = "spare.new"  # with a random suffix, while it is made
 _NEW: Final = "new"
 RECYCLED_NAMES: Final = (RECYCLED, _NEW)
 
@@ -49,8 +49,7 @@ log = logging.getLogger("streamkeep")
 
 def is_journal_name(name: str) -> bool:
     return (
-        name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE, TURN_FILE)
-        or name.startswith(f"{NEW_RECYCLED}.")
+        name in (CONTROL_FILE, NEW_CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE, TURN_FILE)
         or reader.is_file_name(name)
         or is_slot_name(name)
     )
@@ -73,6 +72,7 @@ class Journal:
         self._handle = -1  # of that file
         self._opened = -1  # its number
         self._room = 0  # where its last record must end
+        self._filled = 0  # up to where its blocks have been written, as far as this process knows
         self._next_offset = 0
         self._next_chain = 0
         self._written = 0, 0  # file and offset of the last record that was written
@@ -165,6 +165,8 @@ class Journal:
         self._next_offset = log.offset + size
         self._next_chain = chain
         if durable:
+            if self._next_offset > self._filled:
+                self._fill(self._next_offset)
             files.begin_writing(self._handle, log.offset, size)
         if control.file_number() != log.number:
             control.set_file(log.number)
@@ -176,6 +178,24 @@ class Journal:
             self._file.write(offset, data)
         except OSError as error:
             raise translate_os(error) from error
+
+    def _fill(self, offset: int) -> None:
+        """Write zeros where the next records go, unless the blocks there have been written before.
+
+        The first write to a reserved block makes its sync also write the file's block map. This way
+        one sync in 300 does so, and not one in 20. To fill a whole file would make all syncs of
+        that moment wait for 0.1 s.
+        """
+        end = self._room + len(reader.END)
+        try:
+            hole = os.lseek(self._handle, offset, os.SEEK_HOLE)
+            self._filled = hole
+            if hole < offset + files.PAGE:
+                start = -(-offset // files.PAGE) * files.PAGE
+                self._filled = min(start + _FILL_SIZE, end)
+                files.write_pages(self._handle, start, self._filled)
+        except OSError:  # it is only slower
+            self._filled = end
 
     def publish(self) -> None:
         """Make the commit whose record was just written.
@@ -271,7 +291,6 @@ class Journal:
         handle = self.folder.open(_NEW, os.O_RDWR | os.O_CREAT)
         failpoints.hit("journal:unnamed")
         try:
-            new = os.fstat(handle).st_size == 0
             try:
                 # A store of a few thousand commits should not take 16 MiB.
                 most = self.first_size if first else 2 * max(self._room, self.first_size)
@@ -279,8 +298,6 @@ class Journal:
             except OSError:  # the disk is nearly full: the record itself may fit
                 os.ftruncate(handle, 0)
                 files.reserve(handle, least)
-            if new and first:
-                files.fill(handle)
             files.write_at(handle, header + reader.END, 0)
         except OSError:
             self.folder.remove(_NEW)
@@ -291,7 +308,7 @@ class Journal:
     def _open_file(self, number: int) -> None:
         """Open a file for writing; it has no room if it is gone."""
         self._close_file()
-        self._opened, self._room = number, 0
+        self._opened, self._room, self._filled = number, 0, 0
         try:
             self._handle = self.folder.open(reader.file_name(number), os.O_RDWR)
             self._file = SharedFile(self._handle)
@@ -302,30 +319,6 @@ class Journal:
         self._room = len(self._file.data) - len(reader.END)
 
     # --- files ------------------------------------------------------------------------------
-
-    def prepare_recycled(self) -> None:
-        """Prepare a file for later; it is also a reserve of space for a full disk."""
-        # A whole file is begun faster, and synced faster, if it is there. A small store needs none.
-        if self.log.offset < self.file_size // 4 or self.folder.exists(RECYCLED):
-            return
-        self.control.check_not_moved()
-        # A random name: another process may be preparing one, too, and a finished one is used.
-        name = f"{NEW_RECYCLED}.{os.urandom(8).hex()}"
-        try:
-            handle = self.folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            try:
-                files.reserve(handle, self.file_size)
-                # So that one sync in ten need not also write the block map. Without syncs, that
-                # would only double what the disk writes.
-                if self.syncs.used:
-                    files.fill(handle)
-            finally:
-                os.close(handle)
-            failpoints.hit("journal:new-recycled")
-            self.folder.rename(name, RECYCLED)
-        except OSError:  # the next file will be a smaller one
-            self.folder.remove(name)
-        self.syncs.used = False
 
     def drop_recycled(self) -> bool:
         """Remove the recycled file to make room on a full disk; return whether there was one."""

@@ -13,6 +13,7 @@ import contextlib
 import os
 from typing import Final, NamedTuple
 
+from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.journal import journal
@@ -188,6 +189,7 @@ class Reader:
                 self._handle = self.folder.open(name or file_name(number))
             except FileNotFoundError:
                 return False
+            files.read_only_what_is_asked(self._handle)
             self._opened = number
         end = self._base + len(self._data)
         if offset < self._base or offset + size > end:

@@ -28,14 +28,9 @@ from streamkeep.format.core.errors import (
 
 
 class Syncs:
-    """The syncs of an open journal; they need no write lock.
-
-    Attributes:
-        used: callers have waited for the disk since a file was prepared for them.
-    """
+    """The syncs of an open journal; they need no write lock."""
 
     def __init__(self, folder: Folder, control: ControlFile, log: Reader) -> None:
-        self.used = False
         self._folder = folder
         self._control = control
         self._log = log  # where the newest commit ends that this process knows
@@ -103,7 +98,6 @@ class Syncs:
 
     def _is_durable(self, commit_number: int) -> bool:
         """Note that a caller waits for a commit; return whether it is on disk already."""
-        self.used = True
         if self._awaited < commit_number:
             self._awaited = commit_number
         return self._control.durable() >= commit_number

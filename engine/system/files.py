@@ -20,7 +20,8 @@ from streamkeep.format.core.values import as_given
 
 FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence, start, length, pid
 _ZEROS: Final = bytes(1 << 20)
-_ZERO_PAGE: Final = bytes(4096)
+PAGE: Final = 4096
+_ZERO_PAGE: Final = bytes(PAGE)
 
 # sync_data(handle) returns after the contents of a file are on disk.
 sync_data: Callable[[int], None] = os.fdatasync
@@ -79,17 +80,14 @@ def write_zeros(handle: int, offset: int, size: int) -> None:
         offset += piece
 
 
-def fill(handle: int) -> None:
-    """Fill a reserved file with zeros, on disk, before small parts of it are synced often.
+def write_pages(handle: int, start: int, end: int) -> None:
+    """Overwrite pages of a file with zeros, each by itself.
 
-    The first write to a reserved block makes the next sync also write the file's block map. This
-    function does that beforehand.
+    The kernel keeps large writes as large folios, and a sync of a few bytes then writes a whole
+    folio.
     """
-    # Page by page: the kernel keeps large writes as large folios, and a sync of a few bytes then
-    # writes a whole folio.
-    for offset in range(0, os.fstat(handle).st_size, len(_ZERO_PAGE)):
+    for offset in range(start, end, PAGE):
         write_at(handle, _ZERO_PAGE, offset)
-    sync_data(handle)
 
 
 def reserve(handle: int, size: int, start: int = 0) -> None:
@@ -107,6 +105,14 @@ def begin_writing(handle: int, offset: int, size: int) -> None:
     """Start writing a part of a file to disk; a sync is still needed."""
     # DONTNEED starts the write of changed pages at once. Mapped pages stay in memory.
     os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
+
+
+def read_only_what_is_asked(handle: int) -> None:
+    """Have the kernel read nothing ahead of a file to which others append.
+
+    Pages that are read ahead become large folios, of which a sync writes all for a few bytes.
+    """
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def sync_folder(handle: int) -> None:

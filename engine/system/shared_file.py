@@ -3,8 +3,8 @@
 Each process maps such a file for reading, and sees at once what others write. How it writes
 depends on the file system (`moves_blocks`):
 
-- Where an overwritten block stays where it is, it writes through the map. The blocks were reserved
-  before, so no write can fail.
+- Where an overwritten block stays where it is, it writes through the map, unless there is much to
+  write. The blocks were reserved before, so no write can fail.
 - Where an overwritten block may move, as on btrfs, and on XFS after `cp --reflink`, there may be no
   room for the new block. A write through the map then ends the process with SIGBUS. If that
   happens in LMDB's lock, the system cannot release the lock either. So the process writes by
@@ -31,6 +31,7 @@ _MOUNTS: Final = "/proc/self/mountinfo"
 _GET_FLAGS: Final = 0x80086601  # ioctl numbers and flag of Linux's chattr +C
 _SET_FLAGS: Final = 0x40086602
 _NO_COPY_ON_WRITE: Final = 0x00800000
+_LARGE: Final = 1 << 15  # bytes that pwrite(2) copies faster than faults, one for each page
 _word: Final = struct.Struct("=Q").pack
 
 
@@ -73,10 +74,12 @@ class SharedFile:
         self.handle = handle
         self._writes = moves_blocks(handle)
         self.data = mmap.mmap(handle, size, access=mmap.ACCESS_READ if self._writes else 0)
+        # Pages that are read ahead become large folios, of which a sync writes all for a few bytes.
+        self.data.madvise(mmap.MADV_RANDOM)
 
     def write(self, offset: int, data: bytes) -> None:
         """Overwrite bytes, which other processes then see; raise OSError if there is no room."""
-        if self._writes:
+        if self._writes or len(data) >= _LARGE:
             files.write_at(self.handle, data, offset)
         else:
             self.data[offset : offset + len(data)] = data

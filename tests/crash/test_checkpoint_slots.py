@@ -1,4 +1,4 @@
-"""Which of two checkpoints counts; files of the journal that are spare, or outlived their end."""
+"""Which of two checkpoints counts; files of the journal that outlived their end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import pytest
 
 import streamkeep
 from crash.losses import in_child, small_journal
-from crash.power import another_boot, copy_store
-from inside import checkpoint_file_of, checkpoint_now, flush_each_commit, journal_of
+from crash.power import another_boot
+from inside import checkpoint_file_of, checkpoint_now, flush_each_commit
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.journal import control_file
-from streamkeep.engine.journal.journal import NEW_RECYCLED, Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, journal_files, read_header
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
@@ -191,49 +190,11 @@ def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
         assert [str(finding) for finding in recovery.check(tmp_path / "lost")] == []
 
 
-# --- spare files of the journal are made beside writers, in several processes at a time -----------
-
-
-def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with small_journal(), streamkeep.open(path) as store:
-        journal = journal_of(store)
-        folder = Folder(path / JOURNAL_FOLDER)
-        other = Journal(folder, journal.control, journal.store_uuid, journal.epoch)
-        other.file_size = journal.file_size
-        while journal.log.offset < journal.file_size // 4:
-            store.xadd("s", {"pad": "x" * 300})
-        other.log.go_to(*journal.log.position)
-        other.syncs.wait_for(0)  # so that it fills what it makes
-        fill = files.fill
-        slow = [True]
-
-        def fill_late(handle: int) -> None:
-            """Wait until the store has made one as well, and uses it."""
-            if slow.pop() if slow else False:
-                journal.prepare_recycled()
-                before = journal.log.number
-                while journal.log.number == before:
-                    store.xadd("s", {"pad": "y" * 300})
-                for _ in range(5):
-                    store.xadd("s", {"pad": "z" * 300})
-            fill(handle)
-
-        monkeypatch.setattr(files, "fill", fill_late)
-        other.prepare_recycled()
-        assert not slow
-        expected = store.xlen("s")
-        copy_store(path, tmp_path / "copy")
-        other.close()
-    with another_boot(), streamkeep.open(tmp_path / "copy") as copy:
-        assert copy.xlen("s") == expected
-
-
-def test_what_a_killed_process_was_making_is_removed(tmp_path: Path) -> None:
+def test_what_a_killed_recovery_was_making_is_removed(tmp_path: Path) -> None:
     with streamkeep.open(tmp_path / "store") as store:
         store.xadd("s", {"f": "v"})
-    left = tmp_path / "store" / JOURNAL_FOLDER / f"{NEW_RECYCLED}.0123456789abcdef"
+    left = tmp_path / "store" / JOURNAL_FOLDER / control_file.NEW_CONTROL_FILE
     left.write_bytes(bytes(100))
+    assert [str(one) for one in recovery.check(tmp_path / "store")] == []
     with streamkeep.open(tmp_path / "store"):
         assert not left.exists()

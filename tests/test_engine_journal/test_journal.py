@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import select
@@ -13,7 +14,7 @@ import pytest
 
 from crash.losses import small_journal
 from crash.power import another_boot, watched
-from inside import checkpointer_of, context_of, journal_of
+from inside import context_of, journal_of
 from patience import wait_until
 from stopped import child_of
 from stores import Open
@@ -26,37 +27,32 @@ from streamkeep.engine.system.long_wait import holders_of
 from streamkeep.engine.system.safe_files import Folder
 
 
-def test_new_files_are_filled_while_nobody_waits(
+def test_blocks_are_written_ahead_of_records_for_which_callers_wait(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled: list[int] = []
-    fill = files.fill
+    """Otherwise one sync in 20 also writes the map of the file's blocks."""
+    filled: list[tuple[int, int]] = []
+    write = files.write_pages
 
-    def watch(handle: int) -> None:
-        fill(handle)
-        size = os.fstat(handle).st_size
-        assert os.pread(handle, size + 1, 0) == bytes(size)
-        filled.append(size)
+    def watch(handle: int, start: int, end: int) -> None:
+        assert os.pread(handle, end - start, start) == bytes(end - start)
+        write(handle, start, end)
+        filled.append((start, end))
 
-    monkeypatch.setattr(files, "fill", watch)
+    monkeypatch.setattr(files, "write_pages", watch)
     store = open_store(sync="none")
-    checkpointer = checkpointer_of(store)
-    checkpointer.stop()  # which makes a spare file, too
-    store.xadd("s", {"f": "v"})
     journal = journal_of(store)
-    assert filled == [journal.first_size]
-    for _ in range(6):
-        store.xadd("s", {"f": os.urandom(journal.first_size)})  # more than fits: a writer waits
-    assert filled == [journal.first_size]
-    journal.file_size = journal.first_size  # so that a quarter of it is in use
-    journal.prepare_recycled()
-    recycled = store.path / JOURNAL_FOLDER / "spare"
-    assert recycled.stat().st_size == journal.file_size
-    assert filled == [journal.first_size]  # no caller has waited for a sync
-    assert journal.drop_recycled()
-    journal.syncs.wait_for(store.durability().last_commit)
-    journal.prepare_recycled()
-    assert filled == [journal.first_size, journal.file_size]
+    for _ in range(100):
+        store.xadd("s", {"f": os.urandom(1000)})
+    assert filled == []  # no caller waits for a sync
+    begin = journal.log.offset
+    for _ in range(300):
+        store.using("commit").xadd("s", {"f": os.urandom(1000)})
+    end = journal.log.offset
+    assert filled[0][0] <= begin + (2 << 12)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(filled))
+    assert sum(stop - start for start, stop in filled) >= end - begin - (1 << 16)
+    assert len(filled) < 20
 
 
 def test_a_store_of_few_commits_keeps_small_journal_files(tmp_path: Path) -> None:

@@ -227,7 +227,6 @@ def test_the_disk_follows_every_interval(
     synced = []
     journal = SimpleNamespace(
         syncs=SimpleNamespace(wait_for=lambda commit: synced.append(now[0])),
-        prepare_recycled=lambda: None,
         control=SimpleNamespace(erasures=lambda: 0),
     )
     context: Any = SimpleNamespace(

@@ -164,7 +164,6 @@ def test_a_process_that_fell_behind_recycled_files_begins_at_the_image(
                 own.xadd("s", {"n": number, "f": bytes(2000)})
                 if number % 20 == 0:
                     inside.checkpoint_now(own)
-                    journal.prepare_recycled()
             assert journal.log.number > 4
             os.write(ready[1], b"y")
             os.read(go[0], 1)
