@@ -47,9 +47,6 @@ class Backoff(NamedTuple):
         return f"{self.first_ms}ms..{self.most_ms}ms"
 
 
-DEFAULT_BACKOFF: Final = Backoff(1000, 600_000)
-
-
 def backoff_of(value: str | Duration | Backoff) -> Backoff:
     """Return a backoff: "2s..10m" from two seconds up to ten minutes; one duration for a fixed one.
 
@@ -66,6 +63,9 @@ def backoff_of(value: str | Duration | Backoff) -> Backoff:
         return found
     fixed = milliseconds(value, "backoff")
     return Backoff(fixed, fixed)
+
+
+DEFAULT_BACKOFF: Final = "1s..10m"
 
 
 # --- options ------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Policy(NamedTuple):
     """
 
     retries: int = 3
-    backoff: Backoff = DEFAULT_BACKOFF
+    backoff: Backoff = backoff_of(DEFAULT_BACKOFF)
     max_runtime_ms: int = 0
     result_ttl_ms: int = DEFAULT_RESULT_TTL_MS
     max_deaths: int = 5

@@ -24,7 +24,14 @@ from streamkeep.jobs.job import Job
 from streamkeep.jobs.job_calls import end_jobs
 from streamkeep.jobs.layout import QUEUES_SPACE, ListState
 from streamkeep.jobs.listing import Listed, Minute, QueueStats, WorkerFacts, stats_of
-from streamkeep.jobs.options import Backoff, Options, Policy, backoff_of, check_options
+from streamkeep.jobs.options import (
+    DEFAULT_BACKOFF,
+    Backoff,
+    Options,
+    Policy,
+    backoff_of,
+    check_options,
+)
 from streamkeep.jobs.periodic import Rule
 from streamkeep.jobs.putting import put_all
 from streamkeep.jobs.state import EVERYONE, Settings, Step, load_settings
@@ -57,7 +64,7 @@ class Queue(Declaring):
         *,
         codec: str = codecs.JSON,
         retries: int = 3,
-        backoff: str | Duration | Backoff = "1s..10m",
+        backoff: str | Duration | Backoff = DEFAULT_BACKOFF,
         result_ttl: Duration = "1h",
         max_deaths: int = 5,
         max_result_bytes: int = 1 << 20,
@@ -72,9 +79,9 @@ class Queue(Declaring):
             codec: of payloads and results: "json", "bytes", or "pickle", which runs code that a
                 payload contains: only if all writers are trusted.
             retries: how many attempts may follow the first one that failed.
-            backoff: how long a job waits before its next attempt: "1s..10m" is one second after
-                the first failure, twice as long after each further one, ten minutes at most; a half
-                of it is random. One duration for a fixed wait.
+            backoff: how long a job waits before its next attempt: "1s..10m", the default, is one
+                second after the first failure, twice as long after each further one, ten minutes at
+                most; a half of it is random. One duration for a fixed wait.
             result_ttl: how long results are kept; 0 for not at all.
             max_deaths: a job that this many workers ran when they died is a dead letter.
             max_result_bytes: the largest result.

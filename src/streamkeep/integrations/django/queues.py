@@ -57,7 +57,7 @@ from streamkeep.jobs.handler_errors import (
 )
 from streamkeep.jobs.job import current
 from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
-from streamkeep.jobs.options import Options
+from streamkeep.jobs.options import DEFAULT_BACKOFF, Options
 from streamkeep.jobs.putting import collect, plan_put
 from streamkeep.jobs.state import Step, job_id_of
 
@@ -71,7 +71,7 @@ class QueueSettings(NamedTuple):
     """The options of a backend that its queues have."""
 
     retries: int = 0
-    backoff: Any = "1s..10m"
+    backoff: Any = DEFAULT_BACKOFF
     result_ttl: Duration = "7d"
     max_runtime: Duration = 0
     max_deaths: int = 5
