@@ -345,6 +345,17 @@ def test_what_older_servers_cannot_hold_is_listed() -> None:
         assert (above in new, settings in new) == (kind == "resp", False)
 
 
+def test_parquet_names_what_helps_where_an_id_is_too_large_for_its_column() -> None:
+    with streamkeep.open("s") as store:
+        store.xadd("a", {"f": "v"}, id=f"{1 << 63}-1")
+    for more, column in ([], "ms"), (["--field", "f"], "ts"):
+        told = run("dump", "s", "--output", "a.parquet", *more, status=1).stderr
+        assert f"too large for column '{column}'" in told
+        assert "next: --field with --errors null makes its time null; jsonl and csv have" in told
+    run("dump", "s", "--output", "a.parquet", "--field", "f", "--errors", "null")
+    run("dump", "s", "--output", "a.csv")
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_standard_output_gets_the_same_bytes_as_a_file(kind: str) -> None:
     fill()

@@ -155,17 +155,23 @@ def write_parquet(source: Source, chosen: Chosen | None, out: BinaryIO) -> None:
 def _batches(
     source: Source, stream: Stream, schema: Any, chosen: Chosen | None
 ) -> Iterator[pyarrow.RecordBatch]:
-    from streamkeep.arrow.batches import RowShape, record_batches
+    from streamkeep.arrow.batches import IdRangeError, RowShape, record_batches
     from streamkeep.arrow.frames import BATCH_ROWS, FrameReader
 
     limits = source.limits
     nodes = ([node] for node in source.nodes(stream))
-    if chosen is None:
-        yield from record_batches(RowShape(schema, stream.name), nodes, limits.start, limits.end)
-        return
-    reader = FrameReader(schema, stream.name, chosen.errors, chosen.repeated, BATCH_ROWS)
-    parts = ((limits.start, chunk) for chunk in nodes)
-    yield from reader.batches(parts, limits.end)
+    try:
+        if chosen is None:
+            shape = RowShape(schema, stream.name)
+            yield from record_batches(shape, nodes, limits.start, limits.end)
+            return
+        reader = FrameReader(schema, stream.name, chosen.errors, chosen.repeated, BATCH_ROWS)
+        parts = ((limits.start, chunk) for chunk in nodes)
+        yield from reader.batches(parts, limits.end)
+    except IdRangeError as error:  # its advice is for those who choose columns
+        problem = str(error).partition("; next: ")[0]
+        hint = "fields= with errors=null makes its time null; jsonl and csv have every ID"
+        raise TransferError(problem, hint=hint) from error
 
 
 def _schema(pa: Any, source: Source, chosen: Chosen | None) -> Any:
