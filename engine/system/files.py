@@ -7,6 +7,7 @@ otherwise a power loss may remove a store whose data is safely on disk.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -142,6 +143,19 @@ def create_whole(path: Path, data: bytes, modes: Modes | None = None) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def behind_links(path: Path) -> Path:
+    """Return what is to be replaced: of a link, the file that it names, as with tar and pg_dump.
+
+    Raises:
+        OSError: the links have no end, or the system follows none here.
+    """
+    # The kernel follows no link of another user in a folder such as /tmp; `realpath` would.
+    with suppress(FileNotFoundError):  # the file is to be made
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return path  # a device or a pipe
+    return Path(os.path.realpath(path))
 
 
 @contextmanager

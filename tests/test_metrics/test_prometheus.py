@@ -82,6 +82,12 @@ def test_a_textfile_that_is_a_link_or_a_pipe_stays_one(filled: Store, tmp_path: 
         write_textfile(filled, link)
         assert link.is_symlink()
         assert (tmp_path / name).read_text().startswith("# HELP streamkeep_commit_number ")
+    loop = tmp_path / "loop.prom"
+    loop.symlink_to("other.prom")
+    (tmp_path / "other.prom").symlink_to("loop.prom")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        write_textfile(filled, loop)
+    assert loop.is_symlink()
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
@@ -121,6 +127,9 @@ def test_the_commands(tmp_path: Path) -> None:
     assert summary["metrics"] == len(found)
     run("metrics", path, "--textfile", tmp_path / "one.prom")
     assert (tmp_path / "one.prom").exists()
+    (loop := tmp_path / "loop.prom").symlink_to(loop)
+    told = run("metrics", path, "--textfile", loop, status=1).stderr
+    assert told.endswith("symbolic links\nnext: correct the links, or name another place\n")
     screen = "\n".join(lines("top", path, "--interval", "50ms"))
     assert re.search(r"^default +1( +0){4} +0/s +", screen, re.MULTILINE)
     assert re.search(r"^orders +1 +0/s +- +- +- +- +-$", screen, re.MULTILINE)

@@ -231,6 +231,7 @@ def wants_json(args: Sequence[str]) -> bool:
 _OF_SYSTEM: Final = {
     errno.EACCES: "work as a user who may use this place, or name another place",
     errno.EDQUOT: "make room, or raise the quota of this user",
+    errno.ELOOP: "correct the links, or name another place",
     errno.ENOENT: "correct the path",
     errno.ENOSPC: "make room on the disk, or name a place on another disk",
     errno.ENOTDIR: "correct the path",

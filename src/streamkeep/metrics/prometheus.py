@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
@@ -58,10 +57,8 @@ def write_textfile(store: Store[Any], path: str | os.PathLike[str]) -> None:
     The file is replaced at once, so that the node exporter never reads a half of it. A link stays,
     and what it leads to is replaced. A device or a pipe is written directly.
     """
-    target = files.path_of(path, "path")
+    target = files.behind_links(files.path_of(path, "path"))
     ordinary = target.is_file() or not target.exists()
-    if ordinary:
-        target = Path(os.path.realpath(target))
     text = prometheus_text(store)
     with files.replacing(target) as out:
         out.write(text.encode())

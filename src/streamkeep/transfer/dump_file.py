@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
-import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, NamedTuple, assert_never
 
 from streamkeep.engine.api.command_base import Key, RangeId, end_bound, start_bound
 from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.commands.rows import iter_rows
 from streamkeep.engine.system.clock import current_clock
-from streamkeep.engine.system.files import path_of, replacing
+from streamkeep.engine.system.files import behind_links, path_of, replacing
 from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.lag import lag
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import ArgumentError, TargetExistsError, TransferError
+from streamkeep.format.core.errors import ArgumentError, TargetExistsError
 from streamkeep.format.redis.stream_dump import TARGETS, Losses
 from streamkeep.transfer.dumping.jsonl import JsonWriter
 from streamkeep.transfer.dumping.redis_files import write_commands, write_payloads, write_rdb
@@ -222,25 +219,8 @@ def dump_group(
 @contextmanager
 def _opened(target: DumpTarget) -> Iterator[BinaryIO]:
     if isinstance(target, (str, os.PathLike)):
-        with replacing(_named_file(path_of(target, "target"))) as out:
+        with replacing(behind_links(path_of(target, "target"))) as out:
             yield out
         return
     yield target
     target.flush()
-
-
-def _named_file(path: Path) -> Path:
-    """Return what is to be replaced: of a link, the file that it names, as with tar and pg_dump."""
-    try:
-        # The kernel follows no link of another user in a folder such as /tmp; `realpath` would.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return path  # a device or a pipe
-    except FileNotFoundError:
-        pass  # the file is to be made
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise TransferError(
-            f"{path}: the link leads to itself; next: give a file's name"
-        ) from error
-    return Path(os.path.realpath(path))
