@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+import streamkeep
 from patience import PATIENCE_S, wait_until
-from streamkeep.format.core.errors import StoreFullError
+from streamkeep.format.core.errors import RecoveryNeededError, StoreFullError
 from streamkeep.integrations import acknowledger
 from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.extras import missing
+from streamkeep.jobs import Queue, take
 from streamkeep.jobs.running import return_job
 
 
@@ -23,10 +27,13 @@ class Job:
     id = "1"
 
     def __init__(self, failures: int) -> None:
-        self.queue = self
+        self.queue = self.core = self
         self.ended = False
         self.failures = failures
         self.calls = 0
+
+    def usable(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def done_many(self, jobs: list[Any]) -> None:
         self._call()
@@ -62,6 +69,27 @@ def test_an_acknowledgement_is_tried_again_until_the_store_has_room(
     acknowledging.close()
     assert later.ended
     assert caplog.text.count("the disk is full") == 1
+
+
+def test_an_acknowledgement_closes_a_store_that_must_be_recovered_between_its_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acknowledger, "_AGAIN_S", 0.001)
+    queue, other = Queue(tmp_path / "s"), streamkeep.open(tmp_path / "s")
+    queue.put(1)
+    [job] = take([queue], queue.consumer, 1)
+    control = other._environment.context.control
+    assert control is not None
+    control.poison()
+    acknowledging = Acknowledger()
+    acknowledging.add(job)
+    acknowledging.close()
+    wait_until(lambda: queue.core.opened is None)
+    with suppress(RecoveryNeededError):
+        other.close()
+    wait_until(lambda: job.ended)
+    assert queue.stats().done == 1
+    queue.close()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -140,3 +140,14 @@ def test_after_a_failed_sync_a_store_is_connected_to_when_no_one_has_it_open(url
         other.close()
     one.connect()
     one.opened.apply(lambda txn: txn.xadd(b"a", {b"f": b"v"}))
+
+
+def test_a_store_whose_journal_lacks_commits_is_not_connected_to(url: str) -> None:
+    one = stores.shared(parse_address(url))
+    one.opened.apply(lambda txn: txn.xadd(b"a", {b"f": b"v"}))
+    control = one.opened.store._environment.context.control
+    assert control is not None
+    control.publish(control.newest() + 1)
+    with pytest.raises(RecoveryNeededError):
+        one.connect()
+    assert one.opened.opened is None

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from kombu import Connection
 import streamkeep
 from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, status_of
+from streamkeep.format.core.errors import StoreError
 from streamkeep.integrations.address import parse_address
+from streamkeep.integrations.celery import stores
 from streamkeep.jobs import take
-from test_integrations.celery_queues import jobs_of, publish
+from test_integrations.celery_queues import jobs_of, poison, publish
 from test_integrations.crew import Crew, lines
 from tiers import slow_but
 
@@ -215,6 +218,21 @@ def test_shutdowns_end_tasks_or_return_them(
     crew.work()
     wait_until(lambda: lines(tmp_path / "started").count("2") == 2)
     cold.revoke(terminate=True)
+
+
+def test_workers_whose_children_idle_recover_the_store_after_a_failed_sync(
+    crew: Workers, url: str, sent: Callable[..., Any]
+) -> None:
+    workers = [crew.work() for _ in range(2)]
+    assert [one.get(timeout=PATIENCE_S) for one in [sent("work", 1).delay() for _ in range(8)]]
+    poison(stores.shared(parse_address(url)))
+    with suppress(StoreError):  # it has no last checkpoint
+        stores.close_all()
+    logs = [crew.folder / f"w{number}.log" for number in (1, 2)]
+    wait_until(lambda: all("".join(lines(log)).count("Connected to") == 2 for log in logs))
+    assert sent("add", 1, 2).delay().get(timeout=PATIENCE_S) == 3
+    for worker in workers:
+        crew.stop(worker)
 
 
 def test_a_forked_child_opens_the_store_for_itself(app: Celery, url: str) -> None:

@@ -90,7 +90,9 @@ class Acknowledger:
         left: list[Job] = []
         for its in by_queue.values():
             try:
-                its[0].queue.done_many(its)
+                # A store is recovered after a failed sync when no process has it open.
+                with its[0].queue.core.usable():
+                    its[0].queue.done_many(its)
             except JobLostError as error:
                 if len(its) == 1:
                     log.warning("%s", error)

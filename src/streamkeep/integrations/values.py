@@ -24,6 +24,7 @@ from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
 from streamkeep.integrations.address import Address
 from streamkeep.jobs.core import LazyStore
+from streamkeep.jobs.handler_errors import FOR_GOOD
 
 Result = TypeVar("Result")
 Reader = Transaction[Any] | Snapshot[Any]
@@ -165,6 +166,22 @@ class OpenedStore(LazyStore):
         if known is None or known._store is not store:
             known = self._async = AsyncStore(store)
         return known
+
+    def check(self) -> None:
+        """Raise if the store has to be opened again: it was moved, or a sync has failed."""
+        journal = self.store._environment.context.journal
+        assert journal is not None  # it was opened for writing
+        journal.control.check_not_moved()
+        journal.syncs.check()
+        self.read(lambda _: None)  # finds out whether the journal lacks commits
+
+    def use(self, work: Callable[[], Result]) -> Result:
+        """Call what uses the store; once more if the store has to be opened again."""
+        try:
+            with self.usable():
+                return work()
+        except FOR_GOOD:
+            return work()
 
     def apply(self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False) -> Result:
         """Run a function of a transaction; see `Store.apply`."""

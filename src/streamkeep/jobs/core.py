@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,13 +25,13 @@ from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import SharedTransaction, apply_bytes
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
 from streamkeep.jobs.dead_letters import has_strays, schedule_strays
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.errors import QueueError
-from streamkeep.jobs.handler_errors import GIVEN_UP, RETRYING, log_failure
+from streamkeep.jobs.handler_errors import FOR_GOOD, GIVEN_UP, RETRYING, log_failure
 from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.running import Again, Done, Outcome, aexecute, execute
@@ -114,6 +114,17 @@ class LazyStore:
             self._opened = None
         if opened is not None and not isinstance(self._given, Store):
             opened.close()
+
+    @contextmanager
+    def usable(self) -> Iterator[Store[Any]]:
+        """Yield the store; close it if it turns out that it has to be opened again."""
+        used = self.store
+        try:
+            yield used
+        except FOR_GOOD:
+            with suppress(StoreError):  # it cannot have a last checkpoint
+                self.close(used)
+            raise
 
     def read(self, look: Callable[[Snapshot[Any]], Result]) -> Result:
         with self.store.snapshot() as snapshot, translated():

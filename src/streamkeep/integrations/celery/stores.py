@@ -7,13 +7,14 @@ import threading
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
-from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.integrations.address import Address
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.jobs import Queue
 from streamkeep.jobs.handler_errors import FOR_GOOD
 
 CODEC: Final = "bytes"
+_LOOK_S: Final = 1.0
 
 
 class Shared:
@@ -40,24 +41,18 @@ class Shared:
         """
         with _connecting:
             with suppress(*FOR_GOOD):
-                self._check()
+                self.opened.check()
                 return
             for one in list(_shared.values()):  # a result backend has one with other options
                 if one.opened.address.path == self.opened.address.path:
                     with suppress(StoreError):  # it cannot have a last checkpoint
                         one.close()
             try:
-                self._check()
+                self.opened.check()
             except StoreError:
                 with suppress(StoreError):  # the last process that opens it again recovers it
                     self.close()
                 raise
-
-    def _check(self) -> None:
-        journal = self.opened.store._environment.context.journal
-        assert journal is not None  # it was opened for writing
-        journal.control.check_not_moved()
-        journal.syncs.check()
 
     def close(self) -> None:
         """Close the store; a later use opens it again."""
@@ -83,6 +78,26 @@ os.register_at_fork(after_in_child=_have_own_lock)
 def shared(address: Address) -> Shared:
     found = _shared.get(address)
     return _shared.setdefault(address, Shared(address)) if found is None else found
+
+
+def watch(**_: Any) -> None:
+    """Have a child of a pool close a store that must be opened again, also while it runs nothing.
+
+    A store is recovered after a failed sync when no process has it open.
+    """
+    threading.Thread(target=_watch, name="streamkeep-watch", daemon=True).start()
+
+
+def _watch() -> None:
+    while True:
+        threading.Event().wait(_LOOK_S)
+        for one in list(_shared.values()):
+            with suppress(StreamkeepError, OSError), _connecting:
+                try:
+                    if one.opened.opened is not None:
+                        one.opened.check()
+                except FOR_GOOD:
+                    one.close()
 
 
 def close_all() -> None:

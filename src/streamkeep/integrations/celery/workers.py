@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from celery.signals import worker_init
+from celery.signals import worker_init, worker_process_init
 from celery.worker.request import Request
+
+from streamkeep.integrations.celery import stores
 
 _apps: list[Any] = []  # of the worker that runs in this process
 
@@ -21,6 +23,7 @@ _apps: list[Any] = []  # of the worker that runs in this process
 def follow() -> None:
     """Note the application of a worker when it starts."""
     worker_init.connect(_note, weak=False, dispatch_uid="streamkeep")
+    worker_process_init.connect(stores.watch, weak=False, dispatch_uid="streamkeep")
 
 
 def _note(sender: Any, **_: Any) -> None:

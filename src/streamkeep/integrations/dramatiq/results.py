@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from dramatiq.encoder import Encoder
 from dramatiq.results.backend import DEFAULT_TIMEOUT, Missing, ResultBackend
 from dramatiq.results.errors import ResultMissing, ResultTimeout
 
 from streamkeep.engine.api.views import Snapshot, Sync
-from streamkeep.format.core.errors import StoreError
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore, Values
-from streamkeep.jobs.handler_errors import FOR_GOOD
-
-Result = TypeVar("Result")
 
 
 class StreamkeepBackend(ResultBackend):
@@ -65,31 +59,20 @@ class StreamkeepBackend(ResultBackend):
             found = self._values.get(snapshot, key)
             return [] if found is None else [found]
 
-        found = self._use(lambda: self._opened.read(look))
+        found = self._opened.use(lambda: self._opened.read(look))
         if not found and block and wait_ms > 0:
             bells = [self._values.bell(key)]
-            found = self._use(lambda: self._opened.read_when(look, bells, wait_ms))
+            found = self._opened.use(lambda: self._opened.read_when(look, bells, wait_ms))
         if not found:
             raise ResultTimeout(message) if block else ResultMissing(message)
         [data] = found
         return self.unwrap_result(self.encoder.decode(data))
 
     def _get(self, message_key: str) -> Any:
-        data = self._use(lambda: self._opened.read(lambda one: self._values.get(one, message_key)))
+        opened = self._opened
+        data = opened.use(lambda: opened.read(lambda one: self._values.get(one, message_key)))
         return Missing if data is None else self.encoder.decode(data)
 
     def _store(self, message_key: str, result: Any, ttl: int) -> None:
-        data = self.encoder.encode(result)
-        self._use(
-            lambda: self._opened.apply(lambda txn: self._values.put(txn, message_key, data, ttl))
-        )
-
-    def _use(self, work: Callable[[], Result]) -> Result:
-        """Call what uses the store; once more if the store has to be opened again."""
-        used = self._opened.store
-        try:
-            return work()
-        except FOR_GOOD:
-            with suppress(StoreError):  # it cannot have a last checkpoint
-                self._opened.close(used)
-            return work()
+        data, opened = self.encoder.encode(result), self._opened
+        opened.use(lambda: opened.apply(lambda txn: self._values.put(txn, message_key, data, ttl)))
