@@ -330,6 +330,36 @@ def test_results_are_missing_kept_taken_and_expire(tmp_path: Path) -> None:
     run(work())
 
 
+def test_results_and_schedules_are_those_of_the_store_in_place_of_one_that_was_moved(
+    tmp_path: Path,
+) -> None:
+    def result(value: int) -> TaskiqResult[int]:
+        return TaskiqResult(is_err=False, log=None, return_value=value, execution_time=0.0)
+
+    async def work() -> None:
+        worker: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
+        caller: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
+        source = StreamkeepScheduleSource(tmp_path / "s")
+        [nightly, hourly] = [
+            ScheduledTask(task_name="t", labels={}, args=[], kwargs={}, cron=cron)
+            for cron in ("0 3 * * *", "0 * * * *")
+        ]
+        await worker.set_result("a", result(1))
+        await source.add_schedule(nightly)
+        assert await caller.is_result_ready("a")
+        (tmp_path / "s").rename(tmp_path / "elsewhere")
+        assert not await caller.is_result_ready("b")
+        await worker.set_result("b", result(2))
+        await source.add_schedule(hourly)
+        assert (await caller.get_result("b")).return_value == 2
+        assert not await caller.is_result_ready("a")
+        assert [one.cron for one in await source.get_schedules()] == ["0 * * * *"]
+        for one in (worker, caller, source):
+            await one.shutdown()
+
+    run(work())
+
+
 def test_schedules_are_added_listed_sent_and_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

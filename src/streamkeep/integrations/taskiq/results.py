@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from taskiq import AsyncResultBackend, TaskiqResult
@@ -12,11 +13,14 @@ from taskiq.depends.progress_tracker import TaskProgress
 from taskiq.exceptions import ResultGetError
 from taskiq.serializers import JSONSerializer
 
+from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Sync, Transaction
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore, Values, ttl_of
+from streamkeep.jobs.handler_errors import FOR_GOOD
 
 Returned = TypeVar("Returned")
+Result = TypeVar("Result")
 
 DEFAULT_TTL_S: Final = 86_400.0
 _PROGRESS: Final = "__progress"
@@ -98,20 +102,38 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
         return progress
 
     async def _put(self, name: str, data: bytes) -> None:
-        store = await self._opened.asynchronous()
-        await store.apply(lambda txn: self._values.put(txn.as_bytes(), name, data, self._ttl_ms))
+        await self._apply(lambda txn: self._values.put(txn, name, data, self._ttl_ms))
 
     async def _get(self, name: str) -> bytes | None:
-        store = await self._opened.asynchronous()
-        with store.snapshot() as snapshot:
-            return self._values.get(snapshot.as_bytes(), name)
-
-    async def _pop(self, name: str) -> bytes | None:
-        store = await self._opened.asynchronous()
-
-        def pop(txn: Transaction[Any]) -> bytes | None:
-            found = self._values.get(txn.as_bytes(), name)
-            self._values.delete(txn.as_bytes(), name)
+        async def look(store: AsyncStore[Any]) -> bytes | None:
+            with store.snapshot() as snapshot:
+                found = self._values.get(snapshot.as_bytes(), name)
+            if found is None:  # it may be in a store in place of this one
+                self._opened.check()
             return found
 
-        return await store.apply(pop, frees=True)
+        return await self._use(look)
+
+    async def _pop(self, name: str) -> bytes | None:
+        def pop(txn: Transaction[Any]) -> bytes | None:
+            found = self._values.get(txn, name)
+            self._values.delete(txn, name)
+            return found
+
+        return await self._apply(pop, frees=True)
+
+    async def _apply(
+        self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False
+    ) -> Result:
+        return await self._use(
+            lambda store: store.apply(lambda txn: work(txn.as_bytes()), frees=frees)
+        )
+
+    async def _use(self, work: Callable[[AsyncStore[Any]], Awaitable[Result]]) -> Result:
+        """Await what uses the store; once more if the store has to be opened again."""
+        store = await self._opened.asynchronous()
+        try:
+            with self._opened.usable():
+                return await work(store)
+        except FOR_GOOD:
+            return await work(await self._opened.asynchronous())

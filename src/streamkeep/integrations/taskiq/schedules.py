@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from typing import Any
 
 from taskiq import ScheduledTask, ScheduleSource
 from taskiq.abc.serializer import TaskiqSerializer
@@ -53,7 +52,7 @@ class StreamkeepScheduleSource(ScheduleSource):
 
     async def get_schedules(self) -> list[ScheduledTask]:
         """Return all schedules; one that cannot be read is logged and left out."""
-        found = await asyncio.to_thread(self._opened.read, self._values.everything)
+        found = await asyncio.to_thread(self._opened.use, self._all)
         schedules = []
         for data in found:
             try:
@@ -66,17 +65,20 @@ class StreamkeepScheduleSource(ScheduleSource):
         """Store a schedule, in place of one that has its ID."""
         data = self._serializer.dumpb(schedule.model_dump(mode="json"))
 
-        def put(txn: Any) -> None:
-            self._values.put(txn, schedule.schedule_id, data)
+        def put() -> None:
+            self._opened.apply(lambda txn: self._values.put(txn, schedule.schedule_id, data))
 
-        await asyncio.to_thread(self._opened.apply, put)
+        await asyncio.to_thread(self._opened.use, put)
 
     async def delete_schedule(self, schedule_id: str) -> None:
+        def delete() -> None:
+            self._opened.apply(lambda txn: self._values.delete(txn, schedule_id), frees=True)
 
-        def delete(txn: Any) -> bool:
-            return self._values.delete(txn, schedule_id)
+        await asyncio.to_thread(self._opened.use, delete)
 
-        await asyncio.to_thread(lambda: self._opened.apply(delete, frees=True))
+    def _all(self) -> list[bytes]:
+        self._opened.check()  # there may be a store in place of this one
+        return self._opened.read(self._values.everything)
 
     async def post_send(self, task: ScheduledTask) -> None:
         """Delete a schedule that has one time, after its task was sent."""
