@@ -203,15 +203,15 @@ def test_a_process_that_grew_too_large_stops_after_its_job(
     assert queue.stats().waiting == 2
 
 
-def test_an_error_of_the_store_ends_no_worker(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
+def test_an_error_of_the_store_ends_no_worker_and_is_told_once(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @queue.task
     def task() -> str:
         return "ran"
 
     job = task.delay()
-    real, failures = waiting.take, [ArgumentError("not now")]
+    real, failures = waiting.take, [ArgumentError("not now") for _ in range(9)]
 
     def take(*args: Any, **options: Any) -> Any:
         if failures:
@@ -222,6 +222,8 @@ def test_an_error_of_the_store_ends_no_worker(
     monkeypatch.setattr(worker_module, "_FAILED_PAUSE_S", 0)
     with working(Worker(queue)):
         assert job.result(timeout=PATIENCE_S) == "ran"
+    told = [one.getMessage() for one in caplog.records]
+    assert told.count("no job can be taken, trying again: not now") == 1
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ class Worker:
         self._threads: set[threading.Thread] = set()
         self._stopping = False
         self._now = False  # stop without grace
+        self._refused = False  # the last take failed
         self._ran = 0  # jobs that have ended here
         self._error: BaseException | None = None  # because of which it stops
         self._alarm = worker_runs.Alarm()
@@ -321,7 +322,7 @@ class Worker:
     def _take(self, count: int) -> list[Job]:
         """Take jobs; [] when the worker stops."""
         try:
-            return take(
+            jobs = take(
                 self.queues,
                 self.queues[0].consumer,
                 count,
@@ -332,9 +333,13 @@ class Worker:
         except FOR_GOOD:
             raise  # a worker that is started again opens the store again
         except StreamkeepError as error:
-            log.error("no job can be taken: %s", error)
+            if not self._refused:  # a full disk would fill the log, too
+                log.error("no job can be taken, trying again: %s", error)
+            self._refused = True
             time.sleep(_FAILED_PAUSE_S)
             return []
+        self._refused = False
+        return jobs
 
     def _run_jobs(self) -> None:
         """Take and run one job at a time, in this thread.
