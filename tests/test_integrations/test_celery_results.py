@@ -14,9 +14,10 @@ from celery.result import AsyncResult, GroupResult
 
 import streamkeep
 from patience import PATIENCE_S, thread_of, wait_until
-from streamkeep.format.core.errors import RecoveryNeededError
+from streamkeep.format.core.errors import RecoveryNeededError, StoreFullError
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery import backend, stores
+from streamkeep.integrations.values import Values
 from test_integrations.celery_queues import poison
 
 
@@ -125,6 +126,26 @@ def test_a_result_goes_to_the_store_in_place_of_one_that_was_moved(app: Celery, 
     stores.close_all()
     assert app.backend.get_result("b") == 2
     assert app.backend.get_state("a") == "PENDING"
+
+
+def test_a_result_is_stored_again_when_the_disk_has_room_if_celery_is_to_retry(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Celery("test", backend=url, set_as_current=False)
+    app.conf.result_backend_always_retry = True
+    app.conf.result_backend_base_sleep_between_retries_ms = 1
+    refused = [StoreFullError("the disk is full")] * 2
+    put = Values.put
+
+    def store(*args: Any) -> None:
+        if refused:
+            raise refused.pop()
+        put(*args)
+
+    monkeypatch.setattr(Values, "put", store)
+    app.backend.store_result("a", 1, "SUCCESS")
+    assert app.backend.get_result("a") == 1
+    app.close()
 
 
 def test_after_a_failed_sync_a_store_is_connected_to_when_no_one_has_it_open(url: str) -> None:

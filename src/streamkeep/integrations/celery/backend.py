@@ -17,6 +17,7 @@ from celery.exceptions import TimeoutError as CeleryTimeoutError
 from kombu.utils.encoding import bytes_to_str
 
 from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.format.core.errors import StoreFullError
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery.stores import shared
 from streamkeep.integrations.values import MAX_TTL_MS, OpenedStore, Values
@@ -63,6 +64,10 @@ class StreamkeepBackend(KeyValueStoreBackend):
 
     def _apply(self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False) -> Result:
         return self._use(lambda opened: opened.apply(work, frees=frees))
+
+    def exception_safe_to_retry(self, exc: BaseException) -> bool:
+        """Return whether `result_backend_always_retry` may store a result again after an error."""
+        return isinstance(exc, StoreFullError)  # nothing was changed
 
     def as_uri(self, include_password: bool = True) -> str:
         return str(self.url)
@@ -177,7 +182,7 @@ class StreamkeepBackend(KeyValueStoreBackend):
             left = _left(deadline)
             if left is not None and left <= 0:
                 raise CeleryTimeoutError("The operation timed out.")
-            self._sleep([task_id], left, interval if on_interval else None)
+            self._sleep_until_one([task_id], left, interval if on_interval else None)
 
     def iter_native(self, result: Any, *args: Any, on_interval: Any = None, **options: Any) -> Any:
         """Yield the results of a group; raise the error of a task that the group waits for."""
@@ -223,9 +228,13 @@ class StreamkeepBackend(KeyValueStoreBackend):
                 raise CeleryTimeoutError(f"Operation timed out ({timeout})")
             if on_interval:
                 on_interval()
-            self._sleep(list(waiting), left, interval if on_interval or max_iterations else None)
+            self._sleep_until_one(
+                list(waiting), left, interval if on_interval or max_iterations else None
+            )
 
-    def _sleep(self, task_ids: list[str], left: float | None, interval: float | None) -> None:
+    def _sleep_until_one(
+        self, task_ids: list[str], left: float | None, interval: float | None
+    ) -> None:
         """Sleep until one of these tasks has ended, or a time is over."""
         longest = _LOOK_S if len(task_ids) > _MOST_BELLS else _LONGEST_WAIT_S
         limits = [one for one in (left, interval, longest) if one is not None]
