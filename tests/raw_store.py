@@ -99,10 +99,37 @@ def raw_store(path: Path) -> Iterator[RawStore]:
         (path / CHECKPOINT_FILE).write_bytes(slot.encode().ljust(2 * SLOT_SIZE, b"\0"))
 
 
-Recipe = Callable[[Path], None]  # how a store is damaged
+Damage = Callable[[RawStore], None]
+Recipe = Callable[[Path], object]  # how a store is damaged
 
 
-def rows(change: Callable[[RawStore], None]) -> Recipe:
+def put(table: int, db_key: bytes, body: bytes) -> Damage:
+    return lambda raw: raw.put(table, db_key, body)
+
+
+def delete(table: int, *db_keys: bytes) -> Damage:
+    def damage(raw: RawStore) -> None:
+        for db_key in db_keys:
+            raw.delete(table, db_key)
+
+    return damage
+
+
+def move(table: int, db_key: bytes, to: bytes) -> Damage:
+    return lambda raw: raw.move(table, db_key, to)
+
+
+def each(*damages: Damage) -> Damage:
+    """Do one damage after the other."""
+
+    def damage(raw: RawStore) -> None:
+        for one in damages:
+            one(raw)
+
+    return damage
+
+
+def rows(change: Damage) -> Recipe:
     """Change rows of LMDB, with checksums that hold."""
 
     def recipe(path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from raw_store import RawStore, Recipe, raw_store, rows
+from raw_store import Damage, RawStore, Recipe, put, raw_store, rows
 from segments import archive, nodes_of, retire, some, write_file
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
@@ -65,10 +65,6 @@ def write_at(offset: int, data: bytes) -> Callable[[Path], None]:
     return change
 
 
-def cut_off(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
 def middle_block(path: Path) -> None:
     """Damage a block in the middle of a file with several."""
     from streamkeep.engine.tables.segment_files import open_segment
@@ -90,8 +86,23 @@ def rows_of(raw: RawStore) -> list[SegmentRecord]:
     ]
 
 
-def put(raw: RawStore, row: SegmentRecord) -> None:
+def set_in_row(place: int, **values: Any) -> Damage:
+    """Set fields of a row of the manifest."""
+    return lambda raw: put_row(raw, rows_of(raw)[place]._replace(**values))
+
+
+def put_row(raw: RawStore, row: SegmentRecord) -> None:
     raw.put(keys.SEGMENTS, row.db_key(), row.encode())
+
+
+def garbage(path: Callable[[RawStore], str]) -> Damage:
+    """List a file as garbage."""
+
+    def damage(raw: RawStore) -> None:
+        raw.put(keys.GARBAGE, keys.pack_number(1), encode_file_garbage(path(raw)))
+        raw.put(keys.META, NEXT_GARBAGE, encode_number(2))
+
+    return damage
 
 
 def one_more_segment(first_ms: int) -> Recipe:
@@ -100,7 +111,7 @@ def one_more_segment(first_ms: int) -> Recipe:
     def recipe(path: Path) -> None:
         row = write_file(path / FOLDER, some(30, first_ms), number=ORDERS, file_number=77)
         with raw_store(path) as raw:
-            put(raw, row._replace(sequence=70))
+            put_row(raw, row._replace(sequence=70))
             raw.put(keys.META, NEXT_SEQUENCE, encode_number(80))
 
     return recipe
@@ -135,18 +146,10 @@ def retired_and_deleted(raw: RawStore) -> None:
     raw.put_value(keys.RETIRED, key, value)
 
 
-def counts(raw: RawStore) -> None:
-    put(raw, rows_of(raw)[0]._replace(entries=61, nodes=5))
-
-
-def same_sequence(raw: RawStore) -> None:
-    put(raw, rows_of(raw)[1]._replace(sequence=1))
-
-
 def same_file(raw: RawStore) -> None:
     """Have another stream name the file of the first segment."""
     adopted = rows_of(raw)[0]._replace(stream_number=ORDERS + 1, origin=ADOPTED, sequence=9)
-    put(raw, adopted)
+    put_row(raw, adopted)
     raw.put(keys.META, NEXT_SEQUENCE, encode_number(10))
 
 
@@ -155,37 +158,17 @@ def erased(raw: RawStore) -> None:
         raw.put(keys.ERASURES, keys.node_key(ORDERS, ms, seq), encode_erasure(5))
 
 
-def named_and_garbage(raw: RawStore) -> None:
-    row = rows_of(raw)[0]
-    raw.put(keys.GARBAGE, keys.pack_number(1), encode_file_garbage(row.path))
-    raw.put(keys.META, NEXT_GARBAGE, encode_number(2))
-
-
-def path_outside(raw: RawStore) -> None:
-    raw.put(keys.GARBAGE, keys.pack_number(1), encode_file_garbage("../data.mdb"))
-    raw.put(keys.META, NEXT_GARBAGE, encode_number(2))
-
-
-def other_name(raw: RawStore) -> None:
-    name = encode_former_name(ORDERS + 1, b"orders")
-    raw.put_value(keys.RETIRED, former_name_key(ORDERS), name)
-
-
 CASES: Final[dict[str, Recipe]] = {
-    "SK001-segment": rows(
-        lambda raw: raw.put(keys.SEGMENTS, keys.node_key(ORDERS, 1000, 0), b"short")
-    ),
-    "SK001-erasure": rows(
-        lambda raw: raw.put(keys.ERASURES, keys.node_key(ORDERS, 1000, 0), b"short")
-    ),
-    "SK001-garbage": rows(path_outside),
-    "SK014-sequence": rows(lambda raw: raw.put(keys.META, NEXT_SEQUENCE, encode_number(2))),
+    "SK001-segment": rows(put(keys.SEGMENTS, keys.node_key(ORDERS, 1000, 0), b"short")),
+    "SK001-erasure": rows(put(keys.ERASURES, keys.node_key(ORDERS, 1000, 0), b"short")),
+    "SK001-garbage": rows(garbage(lambda raw: "../data.mdb")),
+    "SK014-sequence": rows(put(keys.META, NEXT_SEQUENCE, encode_number(2))),
     "SK003-no-data-file": lambda path: (path / "data.mdb").unlink(),
     "SK301-missing": file(0, Path.unlink),
     "SK301-no-folder": lambda path: shutil.rmtree(path / FOLDER),
     "SK302-header": file(0, write_at(0, bytes(64))),
     "SK302-block": file(0, middle_block),
-    "SK302-cut-off": file(1, cut_off),
+    "SK302-cut-off": file(1, lambda path: path.write_bytes(path.read_bytes()[:-100])),
     "SK302-trailer": file(1, write_at(-9, bytes(9))),
     "SK302-empty": file(0, lambda path: path.write_bytes(b"")),
     "SK303-other-file": file(1, copy_over),
@@ -198,15 +181,17 @@ CASES: Final[dict[str, Recipe]] = {
     "SK306-bytes": rows(flipped_retired),
     "SK306-elsewhere": rows(retired_elsewhere),
     "SK306-deleted": rows(retired_and_deleted),
-    "SK306-name": rows(other_name),
-    "SK307-counts": rows(counts),
-    "SK308-sequence": rows(same_sequence),
-    "SK309-same-file": rows(same_file),
-    "SK309-never-was": rows(
-        lambda raw: raw.put(keys.ERASURES, keys.node_key(9, 1, 1), encode_erasure(5))
+    "SK306-name": rows(
+        lambda raw: raw.put_value(
+            keys.RETIRED, former_name_key(ORDERS), encode_former_name(ORDERS + 1, b"orders")
+        )
     ),
+    "SK307-counts": rows(set_in_row(0, entries=61, nodes=5)),
+    "SK308-sequence": rows(set_in_row(1, sequence=1)),
+    "SK309-same-file": rows(same_file),
+    "SK309-never-was": rows(put(keys.ERASURES, keys.node_key(9, 1, 1), encode_erasure(5))),
     "SK310-erased": rows(erased),
     "SK311-no-row": file(0, lambda path: shutil.copy(path, path.with_name("copy.seg"))),
     "SK312-unfinished": file(0, lambda path: path.with_name("1.seg.tmp").write_bytes(b"x")),
-    "SK313-named": rows(named_and_garbage),
+    "SK313-named": rows(garbage(lambda raw: rows_of(raw)[0].path)),
 }

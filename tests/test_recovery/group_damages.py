@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from raw_store import RawStore
+from raw_store import Damage, RawStore, delete, each, move, put
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.group import NEXT_GROUP
@@ -42,8 +42,7 @@ ENTRIES: Final = 100
 STREAM: Final = pack_number(1)
 FEW, MANY, IDLE = pack_number(1), pack_number(2), pack_number(3)  # the groups
 ANN, BOB = 1, 2  # the consumers of each
-
-Damage = Callable[[RawStore], None]
+ROWS_OF_BOB: Final = name_key(FEW, b"bob"), number_key(FEW, BOB)
 
 
 def build(path: Path) -> None:
@@ -120,15 +119,11 @@ def set_inline(index: int, **values: int) -> Damage:
 # --- each damage --------------------------------------------------------------------------------
 
 
-def owner_without_rows(raw: RawStore) -> None:
-    raw.delete(CONSUMERS, name_key(FEW, b"bob"))
-    raw.delete(CONSUMERS, number_key(FEW, BOB))
-    change_group(raw, b"few", lambda record: setattr(record, "consumers", 1))
-
-
-def owner_without_rows_still_counted(raw: RawStore) -> None:
-    owner_without_rows(raw)
-    set_in_group(b"few", consumers=2)(raw)
+def garbage(number: int, kind: int, of: int) -> Damage:
+    return each(
+        put(GARBAGE, pack_number(number), encode_garbage(kind, of)),
+        put(META, NEXT_GARBAGE, encode_number(number + 1)),
+    )
 
 
 def group_of_no_stream(raw: RawStore) -> None:
@@ -137,26 +132,9 @@ def group_of_no_stream(raw: RawStore) -> None:
     raw.put(GROUPS, name_key(pack_number(77), b"idle"), record.encode())
 
 
-def destroyed_but_not_its_rows(raw: RawStore) -> None:
-    raw.delete(GROUPS, name_key(STREAM, b"many"))
-
-
-def group_is_garbage(raw: RawStore) -> None:
-    raw.put(GARBAGE, pack_number(1), encode_garbage(GROUP_ROWS, 2))
-    raw.put(META, NEXT_GARBAGE, encode_number(2))
-
-
 def torn_page(raw: RawStore) -> None:
     db_key = raw.keys(PEL, MANY)[1]
     raw.put(PEL, db_key, raw.body(PEL, db_key)[:-1])
-
-
-def empty_page(raw: RawStore) -> None:
-    raw.put(PEL, raw.keys(PEL, MANY)[1], b"")
-
-
-def key_above_first_id(raw: RawStore) -> None:
-    raw.move(PEL, raw.keys(PEL, MANY)[0], page_key(2, 1, 1))
 
 
 def key_inside_page_before(raw: RawStore) -> None:
@@ -174,36 +152,8 @@ def key_inside_page_before(raw: RawStore) -> None:
     assert first < early < second
 
 
-def page_beside_inline(raw: RawStore) -> None:
-    raw.put(PEL, page_key(1, 9, 0), raw.body(PEL, raw.keys(PEL, MANY)[0]))
-
-
-def consumer_under_other_name(raw: RawStore) -> None:
-    raw.move(CONSUMERS, name_key(FEW, b"bob"), name_key(FEW, b"eve"))
-
-
-def consumer_without_number_row(raw: RawStore) -> None:
-    raw.delete(CONSUMERS, number_key(FEW, BOB))
-
-
-def number_of_nobody(raw: RawStore) -> None:
-    raw.put(CONSUMERS, number_key(FEW, 3), b"eve")
-
-
-def number_of_other_consumer(raw: RawStore) -> None:
-    raw.put(CONSUMERS, number_key(FEW, BOB), b"ann")
-
-
-def page_not_in_order(raw: RawStore) -> None:
-    raw.delete(PEL_ORDER, raw.keys(PEL_ORDER, MANY)[1])
-
-
 def order_of_other_page(raw: RawStore) -> None:
     raw.put(PEL_ORDER, raw.keys(PEL_ORDER, MANY)[1], raw.keys(PEL, MANY)[2][8:])
-
-
-def order_of_no_page(raw: RawStore) -> None:
-    raw.put(PEL_ORDER, FEW + bytes(12), bytes(16))
 
 
 def order_after_earliest(raw: RawStore) -> None:
@@ -212,83 +162,58 @@ def order_after_earliest(raw: RawStore) -> None:
     raw.move(PEL_ORDER, db_key, later)
 
 
-def owner_not_indexed(raw: RawStore) -> None:
-    raw.delete(CONSUMER_PEL, raw.keys(CONSUMER_PEL, MANY)[1])
-
-
 def index_of_no_owner(raw: RawStore) -> None:
     last = raw.keys(PEL, MANY)[-1]
     raw.put(CONSUMER_PEL, owned_key(2, ANN, 1, int.from_bytes(last[-8:], "big")), b"")
 
 
-def index_of_no_page(raw: RawStore) -> None:
-    raw.put(CONSUMER_PEL, owned_key(2, ANN, 9, 9), b"")
-
-
-def counter_behind(counter: bytes) -> Damage:
-    return lambda raw: raw.put(META, counter, encode_number(1))
-
-
-def garbage_numbers_again(raw: RawStore) -> None:
-    raw.put(GARBAGE, pack_number(8), encode_garbage(GROUP_ROWS, 999))
-
-
-def unknown_garbage(raw: RawStore) -> None:
-    raw.put(GARBAGE, pack_number(8), encode_garbage(99, 999))
-    raw.put(META, NEXT_GARBAGE, encode_number(9))
-
-
-def name_under_other_name(raw: RawStore) -> None:
-    raw.move(KEYS, name_key(b"", b"s"), name_key(b"", b"t"))
-
-
 DAMAGES: Final[list[tuple[str, Damage]]] = [
-    ("SK002", lambda raw: raw.put(META, NEXT_GROUP, b"short")),
-    ("SK010", name_under_other_name),
-    ("SK014", counter_behind(NEXT_GROUP)),
-    ("SK014", counter_behind(NEXT_STREAM)),
-    ("SK014", garbage_numbers_again),
-    ("SK001", unknown_garbage),
-    ("SK201 SK209 SK224", owner_without_rows_still_counted),
-    ("SK201 SK224", owner_without_rows),
+    ("SK002", put(META, NEXT_GROUP, b"short")),
+    ("SK010", move(KEYS, name_key(b"", b"s"), name_key(b"", b"t"))),
+    ("SK014", put(META, NEXT_GROUP, encode_number(1))),
+    ("SK014", put(META, NEXT_STREAM, encode_number(1))),
+    ("SK014", put(GARBAGE, pack_number(8), encode_garbage(GROUP_ROWS, 999))),
+    ("SK001", garbage(8, 99, 999)),
+    ("SK201 SK209 SK224", delete(CONSUMERS, *ROWS_OF_BOB)),
+    ("SK201 SK224", each(delete(CONSUMERS, *ROWS_OF_BOB), set_in_group(b"few", consumers=1))),
     ("SK201 SK210", set_inline(6, consumer=9)),
-    ("SK202", lambda raw: raw.move(GROUPS, name_key(STREAM, b"idle"), name_key(STREAM, b"x"))),
+    ("SK202", move(GROUPS, name_key(STREAM, b"idle"), name_key(STREAM, b"x"))),
     ("SK203", group_of_no_stream),
     ("SK204 SK210 SK224", set_in_group(b"idle", number=1, consumers=2, next_consumer=3)),
-    ("SK205", group_is_garbage),
-    ("SK206", destroyed_but_not_its_rows),
+    ("SK205", garbage(1, GROUP_ROWS, 2)),
+    ("SK206", delete(GROUPS, name_key(STREAM, b"many"))),
     ("SK207", set_in_group(b"many", pending=99)),
     ("SK207", set_in_group(b"idle", pending=1)),
     ("SK208", set_in_group(b"many", nacked=0)),
     ("SK209", set_in_group(b"many", consumers=1)),
     ("SK210", lambda raw: change_consumer(raw, MANY, b"ann", pending=1)),
     ("SK211", torn_page),
-    ("SK211", empty_page),
-    ("SK211", key_above_first_id),
+    ("SK211", lambda raw: raw.put(PEL, raw.keys(PEL, MANY)[1], b"")),
+    ("SK211", lambda raw: raw.move(PEL, raw.keys(PEL, MANY)[0], page_key(2, 1, 1))),
     ("SK211", set_in_page(1, 3, seq=0)),
     ("SK211", set_in_page(1, 3, consumer=0)),
     ("SK211", set_in_page(1, 3, delivery_count=1 << 63)),
     ("SK211", set_inline(1, seq=0)),
     ("SK212", key_inside_page_before),
-    ("SK213", page_beside_inline),
+    ("SK213", lambda raw: raw.put(PEL, page_key(1, 9, 0), raw.body(PEL, raw.keys(PEL, MANY)[0]))),
     ("SK214", set_in_page(0, 5, delivery_time=NOW_MS + 1)),
     ("SK214", set_in_page(0, 0, delivery_time=1)),
     ("SK214", set_inline(0, delivery_time=1)),
     ("SK215", set_in_group(b"many", next_order=50)),
     ("SK215", set_in_group(b"few", next_order=12)),
     ("SK216", set_in_group(b"idle", entries_read=-2)),
-    ("SK221 SK222", consumer_under_other_name),
-    ("SK222", consumer_without_number_row),
-    ("SK222", number_of_nobody),
-    ("SK222", number_of_other_consumer),
+    ("SK221 SK222", move(CONSUMERS, name_key(FEW, b"bob"), name_key(FEW, b"eve"))),
+    ("SK222", delete(CONSUMERS, number_key(FEW, BOB))),
+    ("SK222", put(CONSUMERS, number_key(FEW, 3), b"eve")),
+    ("SK222", put(CONSUMERS, number_key(FEW, BOB), b"ann")),
     ("SK223", set_in_group(b"few", next_consumer=2)),
-    ("SK224", lambda raw: raw.put(CONSUMERS, lease_key(FEW, 9, 1), encode_lease(5))),
-    ("SK224", lambda raw: raw.put(CONSUMERS, lease_key(FEW, ANN, 1 << 40), encode_lease(5))),
-    ("SK231", page_not_in_order),
+    ("SK224", put(CONSUMERS, lease_key(FEW, 9, 1), encode_lease(5))),
+    ("SK224", put(CONSUMERS, lease_key(FEW, ANN, 1 << 40), encode_lease(5))),
+    ("SK231", lambda raw: raw.delete(PEL_ORDER, raw.keys(PEL_ORDER, MANY)[1])),
     ("SK232", order_of_other_page),
-    ("SK232", order_of_no_page),
+    ("SK232", put(PEL_ORDER, FEW + bytes(12), bytes(16))),
     ("SK231 SK232", order_after_earliest),
-    ("SK233", owner_not_indexed),
+    ("SK233", lambda raw: raw.delete(CONSUMER_PEL, raw.keys(CONSUMER_PEL, MANY)[1])),
     ("SK234", index_of_no_owner),
-    ("SK234", index_of_no_page),
+    ("SK234", put(CONSUMER_PEL, owned_key(2, ANN, 9, 9), b"")),
 ]

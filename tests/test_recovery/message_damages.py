@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from raw_store import RawStore
+from raw_store import Damage, RawStore, delete, each, move, put
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.system.clock import ManualClock
@@ -19,8 +18,8 @@ from streamkeep.format.rows.extension import IDEMPOTENCE, idempotence_of, with_s
 STREAM, OTHER = tables.pack_number(1), tables.pack_number(2)
 MESSAGES = tables.pack_number(1)  # the number under which the first stream keeps its rows
 PING, PONG = 1, 2  # its producers
-
-Damage = Callable[[RawStore], None]
+NAME_OF_PONG, NUMBER_OF_PONG = tables.name_key(MESSAGES, b"pong"), tables.number_key(MESSAGES, PONG)
+FIRST = producers.message_key(1, PONG, b"pong-0")  # the first of its messages
 
 
 def build(path: Path) -> None:
@@ -35,63 +34,51 @@ def build(path: Path) -> None:
 # --- how rows are changed -----------------------------------------------------------------------
 
 
-def change_stream(raw: RawStore, db_key: bytes, **values: int) -> None:
+def set_in_stream(db_key: bytes, **values: int) -> Damage:
     """Set fields of a stream's idempotence section."""
-    number = int.from_bytes(db_key, "big")
-    stream = decode_stream(number, b"", raw.value(tables.STREAMS, db_key))
-    state = idempotence_of(stream.record.extension, "test")
-    for field, value in values.items():
-        assert getattr(state, field) != value
-        setattr(state, field, value)
-    extension = with_section(stream.record.extension, IDEMPOTENCE, state.encode())
-    stream.record.extension = extension
-    raw.put_value(tables.STREAMS, db_key, stream.encode(stream.record.encode(), 1, 1))
 
+    def damage(raw: RawStore) -> None:
+        number = int.from_bytes(db_key, "big")
+        stream = decode_stream(number, b"", raw.value(tables.STREAMS, db_key))
+        state = idempotence_of(stream.record.extension, "test")
+        for field, value in values.items():
+            assert getattr(state, field) != value
+            setattr(state, field, value)
+        extension = with_section(stream.record.extension, IDEMPOTENCE, state.encode())
+        stream.record.extension = extension
+        raw.put_value(tables.STREAMS, db_key, stream.encode(stream.record.encode(), 1, 1))
 
-def set_in_stream(**values: int) -> Damage:
-    return lambda raw: change_stream(raw, STREAM, **values)
+    return damage
 
 
 def set_in_producer(**values: int) -> Damage:
     """Set fields of the producer `pong` of the first stream."""
 
     def damage(raw: RawStore) -> None:
-        db_key = tables.name_key(MESSAGES, b"pong")
-        producer, name = producers.decode_producer(raw.body(tables.PRODUCERS, db_key), "test")
-        raw.put(tables.PRODUCERS, db_key, producer._replace(**values).encode(name))
+        producer, name = producers.decode_producer(raw.body(tables.PRODUCERS, NAME_OF_PONG), "test")
+        raw.put(tables.PRODUCERS, NAME_OF_PONG, producer._replace(**values).encode(name))
 
     return damage
 
 
-def first_message(raw: RawStore) -> tuple[bytes, producers.Message]:
-    """Return the key of the first message of `pong`, and the message."""
-    db_key = raw.keys(tables.IDEMPOTENCY, producers.producer_prefix(1, PONG))[0]
-    return db_key, producers.decode_message(raw.body(tables.IDEMPOTENCY, db_key), "test")
+def set_in_message(**values: Any) -> Damage:
+    """Set fields of the first message of `pong`."""
+
+    def damage(raw: RawStore) -> None:
+        message = producers.decode_message(raw.body(tables.IDEMPOTENCY, FIRST), "test")
+        raw.put(tables.IDEMPOTENCY, FIRST, message._replace(**values).encode())
+
+    return damage
+
+
+def garbage(kind: int) -> Damage:
+    return each(
+        put(tables.GARBAGE, tables.pack_number(1), records.encode_garbage(kind, 1)),
+        put(tables.META, NEXT_GARBAGE, records.encode_number(2)),
+    )
 
 
 # --- each damage --------------------------------------------------------------------------------
-
-
-def producer_under_other_name(raw: RawStore) -> None:
-    raw.move(tables.PRODUCERS, tables.name_key(MESSAGES, b"pong"), tables.name_key(MESSAGES, b"x"))
-
-
-def producer_without_number_row(raw: RawStore) -> None:
-    """Its messages are of a producer whom nothing names, then."""
-    raw.delete(tables.PRODUCERS, tables.number_key(MESSAGES, PONG))
-
-
-def number_of_nobody(raw: RawStore) -> None:
-    raw.put(tables.PRODUCERS, tables.number_key(MESSAGES, 9), b"x")
-
-
-def number_of_other_producer(raw: RawStore) -> None:
-    raw.put(tables.PRODUCERS, tables.number_key(MESSAGES, PONG), b"ping")
-
-
-def producer_without_rows(raw: RawStore) -> None:
-    raw.delete(tables.PRODUCERS, tables.name_key(MESSAGES, b"pong"))
-    raw.delete(tables.PRODUCERS, tables.number_key(MESSAGES, PONG))
 
 
 def producer_without_messages(raw: RawStore) -> None:
@@ -100,51 +87,11 @@ def producer_without_messages(raw: RawStore) -> None:
             raw.delete(table, db_key)
 
 
-def message_under_other_name(raw: RawStore) -> None:
-    db_key, _ = first_message(raw)
-    raw.move(tables.IDEMPOTENCY, db_key, producers.message_key(1, PONG, b"x"))
-
-
-def message_without_order(raw: RawStore) -> None:
-    _, message = first_message(raw)
-    raw.delete(tables.IDEMPOTENCY_ORDER, producers.order_key(1, PONG, message.order))
-
-
-def order_without_message(raw: RawStore) -> None:
-    raw.delete(tables.IDEMPOTENCY, first_message(raw)[0])
-
-
-def message_of_other_entry(raw: RawStore) -> None:
-    db_key, message = first_message(raw)
-    raw.put(tables.IDEMPOTENCY, db_key, message._replace(seq=77).encode())
-
-
-def message_of_other_order(raw: RawStore) -> None:
-    db_key, message = first_message(raw)
-    raw.put(tables.IDEMPOTENCY, db_key, message._replace(order=3).encode())
-
-
 def two_streams_with_one_number(raw: RawStore) -> None:
     for table in (tables.PRODUCERS, tables.IDEMPOTENCY, tables.IDEMPOTENCY_ORDER):
         for db_key in raw.keys(table, OTHER):
             raw.delete(table, db_key)
-    change_stream(raw, OTHER, number=1, producers=2, tracked=12, next_producer=3)
-
-
-def messages_are_garbage(raw: RawStore) -> None:
-    raw.put(
-        tables.GARBAGE, tables.pack_number(1), records.encode_garbage(records.IDEMPOTENCE_ROWS, 1)
-    )
-    raw.put(tables.META, NEXT_GARBAGE, records.encode_number(2))
-
-
-def stream_forgot_its_messages(raw: RawStore) -> None:
-    change_stream(raw, OTHER, number=0, producers=0, tracked=0)
-
-
-def nodes_are_garbage(raw: RawStore) -> None:
-    raw.put(tables.GARBAGE, tables.pack_number(1), records.encode_garbage(records.STREAM_NODES, 1))
-    raw.put(tables.META, NEXT_GARBAGE, records.encode_number(2))
+    set_in_stream(OTHER, number=1, producers=2, tracked=12, next_producer=3)(raw)
 
 
 def section_cut_off(raw: RawStore) -> None:
@@ -155,27 +102,27 @@ def section_cut_off(raw: RawStore) -> None:
 
 DAMAGES: Final[list[tuple[str, Damage]]] = [
     ("SK001", section_cut_off),
-    ("SK002", lambda raw: raw.put(tables.META, NEXT_IDEMPOTENCE, b"short")),
-    ("SK014", lambda raw: raw.put(tables.META, NEXT_IDEMPOTENCE, records.encode_number(2))),
-    ("SK015", nodes_are_garbage),
-    ("SK251 SK252", producer_under_other_name),
-    ("SK252 SK261", producer_without_number_row),
-    ("SK252", number_of_nobody),
-    ("SK252", number_of_other_producer),
-    ("SK253", set_in_stream(next_producer=2)),
-    ("SK254", set_in_stream(producers=3)),
-    ("SK255", set_in_stream(tracked=11)),
+    ("SK002", put(tables.META, NEXT_IDEMPOTENCE, b"short")),
+    ("SK014", put(tables.META, NEXT_IDEMPOTENCE, records.encode_number(2))),
+    ("SK015", garbage(records.STREAM_NODES)),
+    ("SK251 SK252", move(tables.PRODUCERS, NAME_OF_PONG, tables.name_key(MESSAGES, b"x"))),
+    ("SK252 SK261", delete(tables.PRODUCERS, NUMBER_OF_PONG)),
+    ("SK252", put(tables.PRODUCERS, tables.number_key(MESSAGES, 9), b"x")),
+    ("SK252", put(tables.PRODUCERS, NUMBER_OF_PONG, b"ping")),
+    ("SK253", set_in_stream(STREAM, next_producer=2)),
+    ("SK254", set_in_stream(STREAM, producers=3)),
+    ("SK255", set_in_stream(STREAM, tracked=11)),
     ("SK256", set_in_producer(tracked=5)),
     ("SK255 SK256 SK257", producer_without_messages),
-    ("SK257", set_in_stream(maxsize=5)),
-    ("SK258 SK259", message_under_other_name),
-    ("SK255 SK256 SK259", message_without_order),
-    ("SK259", order_without_message),
-    ("SK259", message_of_other_entry),
-    ("SK259", message_of_other_order),
+    ("SK257", set_in_stream(STREAM, maxsize=5)),
+    ("SK258 SK259", move(tables.IDEMPOTENCY, FIRST, producers.message_key(1, PONG, b"x"))),
+    ("SK255 SK256 SK259", delete(tables.IDEMPOTENCY_ORDER, producers.order_key(1, PONG, 0))),
+    ("SK259", delete(tables.IDEMPOTENCY, FIRST)),
+    ("SK259", set_in_message(seq=77)),
+    ("SK259", set_in_message(order=3)),
     ("SK260", set_in_producer(next_order=5)),
-    ("SK254 SK261", producer_without_rows),
+    ("SK254 SK261", delete(tables.PRODUCERS, NAME_OF_PONG, NUMBER_OF_PONG)),
     ("SK262", two_streams_with_one_number),
-    ("SK263", messages_are_garbage),
-    ("SK264", stream_forgot_its_messages),
+    ("SK263", garbage(records.IDEMPOTENCE_ROWS)),
+    ("SK264", set_in_stream(OTHER, number=0, producers=0, tracked=0)),
 ]

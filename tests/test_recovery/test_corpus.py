@@ -22,7 +22,7 @@ import pytest
 import hostile
 from damage_reports import compare, families, read
 from inside import checkpoint_now, flush_each_commit
-from raw_store import RawStore, Recipe, codes, raw_store, rows
+from raw_store import Damage, RawStore, Recipe, codes, delete, move, put, raw_store, rows
 from segments import archive, some
 from specimens import shown
 from stopped import killed_at
@@ -57,6 +57,7 @@ from tiers import ALL
 
 PAGE: Final = 4096
 ORDERS, MAILS = 1, 2  # numbers of the streams
+NAME: Final = keys.name_key(b"", b"orders")
 
 
 def build(path: Path) -> None:
@@ -127,34 +128,20 @@ def zero_leaf(table: int) -> Recipe:
     return recipe
 
 
-def first_node(path: Path, change: Callable[[bytearray], None]) -> None:
-    """Change the bytes of a macro node in place."""
-    with open_source(path) as source:
-        assert source.tables is not None
-        row = next(source.tables.walk(keys.NODES))
-        page, index = row.leaf, row.at
-    assert page is not None
-    data = bytearray((path / "data.mdb").read_bytes())
-    start = page.number * PAGE + page.places[index + 1]
-    node = data[start : start + page.sizes[index + 1]]
-    change(node)
-    data[start : start + len(node)] = node
-    (path / "data.mdb").write_bytes(data)
+def in_node(*places: int, bits: int) -> Recipe:
+    """Flip bits of some bytes of a macro node."""
 
+    def recipe(path: Path) -> None:
+        with open_source(path) as source:
+            assert source.tables is not None
+            page = next(source.tables.walk(keys.NODES)).leaf
+        assert page is not None
+        data = bytearray((path / "data.mdb").read_bytes())
+        for place in places:
+            data[page.number * PAGE + page.places[1] + place] ^= bits
+        (path / "data.mdb").write_bytes(data)
 
-def one_byte(path: Path) -> None:
-    def change(node: bytearray) -> None:
-        node[100] ^= 0x55
-
-    first_node(path, change)
-
-
-def two_places(path: Path) -> None:
-    def change(node: bytearray) -> None:
-        node[150] ^= 0xFF
-        node[220] ^= 0xFF
-
-    first_node(path, change)
+    return recipe
 
 
 def used_twice(path: Path) -> None:
@@ -287,72 +274,9 @@ def meta_pages(path: Path) -> None:
     at("data.mdb", PAGE, bytes(200))(path)
 
 
-def stray_file(path: Path) -> None:
-    (path / "notes.txt").write_text("mine")
-
-
 def all_metas(path: Path) -> None:
     meta_pages(path)
     at("steady", 0, bytes(2 * SLOT_SIZE))(path)
-
-
-CASES: Final[dict[str, Recipe]] = {
-    "SK001-row": rows(lambda raw: raw.flip_bit(keys.KEYS, keys.name_key(b"", b"orders"))),
-    "SK001-stream": rows(
-        lambda raw: raw.put_value(keys.STREAMS, keys.pack_number(ORDERS), b"nothing")
-    ),
-    "SK002-meta": rows(lambda raw: raw.delete(keys.META, META_FORMAT)),
-    "SK002-remote": rows(lambda raw: raw.put_value(keys.META, META_REMOTE, b"no setting")),
-    "SK003-both": meta_pages,
-    "SK003-and-steady": all_metas,
-    "SK004-nodes": zero_leaf(keys.NODES),
-    "SK004-streams": zero_leaf(keys.STREAMS),
-    "SK004-keys": zero_leaf(keys.KEYS),
-    "SK005-used-twice": used_twice,
-    "SK006-lost-page": lost_pages,
-    "SK007-counter": counter_of_tree,
-    "SK008-unknown": unknown_table,
-    "SK009-nodes": no_table(b"nodes"),
-    "SK009-groups": no_table(b"groups"),
-    "SK010-other-name": rows(
-        lambda raw: raw.move(keys.KEYS, keys.name_key(b"", b"orders"), keys.name_key(b"", b"other"))
-    ),
-    "SK011-two-names": rows(
-        lambda raw: raw.put(keys.KEYS, keys.name_key(b"", b"copy"), encode_key_row(ORDERS, b"copy"))
-    ),
-    "SK012-no-record": rows(lambda raw: raw.delete(keys.STREAMS, keys.pack_number(ORDERS))),
-    "SK013-no-name": rows(lambda raw: raw.delete(keys.KEYS, keys.name_key(b"", b"orders"))),
-    "SK014-counter": rows(lambda raw: raw.put(keys.META, b"next_stream_number", bytes(7) + b"\1")),
-    "SK015-garbage": rows(
-        lambda raw: raw.put(keys.GARBAGE, keys.pack_number(1), encode_garbage(STREAM_NODES, ORDERS))
-    ),
-    "SK016-no-second-name": rows(lambda raw: raw.delete(keys.NAMES, keys.pack_number(MAILS))),
-    "SK016-other-name": rows(lambda raw: raw.put(keys.NAMES, keys.pack_number(MAILS), b"letters")),
-    "SK020-no-point": at("steady", 0, bytes(2 * SLOT_SIZE)),
-    "SK021-one-slot": one_slot,
-    "SK022-torn": other_boot,
-    "SK023-other-store": checkpoint_of_other,
-    "SK024-gap": gap_in_journal,
-    "SK025-stray": stray_file,
-    "SK026-lost-pages": lost_pages_of_commits,
-    "SK027-damaged-record": damage_in_journal,
-    "SK028-other-row": other_row,
-    "SK101-length": record(length=7),
-    "SK102-first": record(first_ms=0),
-    "SK103-last": record(last_live_seq=3),
-    "SK104-generated": record(last_ms=0, last_seq=5, max_deleted_ms=0, max_deleted_seq=0),
-    "SK105-added": record(entries_added=1),
-    "SK106-deleted": record(max_deleted_ms=9),
-    "SK107-nodes": record(sealed_nodes=99),
-    "SK108-tombstones": record(tombstones=50),
-    "SK110-one-byte": one_byte,
-    "SK110-two-places": two_places,
-    "SK110-counts": rows(lambda raw: miscount(raw)),
-    "SK111-overlap": rows(lambda raw: put_node(raw, keys.node_key(ORDERS, 1, 35), ORDERS, 1, 35)),
-    "SK112-no-stream": rows(lambda raw: put_node(raw, keys.node_key(50, 1, 1), 50, 1, 1)),
-    "SK113-not-trimmed": rows(lambda raw: mark_trimmed(raw)),
-    "SK114-other-place": rows(lambda raw: put_node(raw, keys.node_key(ORDERS, 1, 1), MAILS, 0, 1)),
-}
 
 
 def miscount(raw: RawStore) -> None:
@@ -369,10 +293,67 @@ def mark_trimmed(raw: RawStore) -> None:
     put_node(raw, db_key, old.number, old.ms, old.seq, data=old.listpack, trimmed=b"\xff")
 
 
+CASES: Final[dict[str, Recipe]] = {
+    "SK001-row": rows(lambda raw: raw.flip_bit(keys.KEYS, NAME)),
+    "SK001-stream": rows(
+        lambda raw: raw.put_value(keys.STREAMS, keys.pack_number(ORDERS), b"nothing")
+    ),
+    "SK002-meta": rows(delete(keys.META, META_FORMAT)),
+    "SK002-remote": rows(lambda raw: raw.put_value(keys.META, META_REMOTE, b"no setting")),
+    "SK003-both": meta_pages,
+    "SK003-and-steady": all_metas,
+    "SK004-nodes": zero_leaf(keys.NODES),
+    "SK004-streams": zero_leaf(keys.STREAMS),
+    "SK004-keys": zero_leaf(keys.KEYS),
+    "SK005-used-twice": used_twice,
+    "SK006-lost-page": lost_pages,
+    "SK007-counter": counter_of_tree,
+    "SK008-unknown": unknown_table,
+    "SK009-nodes": no_table(b"nodes"),
+    "SK009-groups": no_table(b"groups"),
+    "SK010-other-name": rows(move(keys.KEYS, NAME, keys.name_key(b"", b"other"))),
+    "SK011-two-names": rows(
+        put(keys.KEYS, keys.name_key(b"", b"copy"), encode_key_row(ORDERS, b"copy"))
+    ),
+    "SK012-no-record": rows(delete(keys.STREAMS, keys.pack_number(ORDERS))),
+    "SK013-no-name": rows(delete(keys.KEYS, NAME)),
+    "SK014-counter": rows(put(keys.META, b"next_stream_number", bytes(7) + b"\1")),
+    "SK015-garbage": rows(
+        put(keys.GARBAGE, keys.pack_number(1), encode_garbage(STREAM_NODES, ORDERS))
+    ),
+    "SK016-no-second-name": rows(delete(keys.NAMES, keys.pack_number(MAILS))),
+    "SK016-other-name": rows(put(keys.NAMES, keys.pack_number(MAILS), b"letters")),
+    "SK020-no-point": at("steady", 0, bytes(2 * SLOT_SIZE)),
+    "SK021-one-slot": one_slot,
+    "SK022-torn": other_boot,
+    "SK023-other-store": checkpoint_of_other,
+    "SK024-gap": gap_in_journal,
+    "SK025-stray": lambda path: (path / "notes.txt").write_text("mine"),
+    "SK026-lost-pages": lost_pages_of_commits,
+    "SK027-damaged-record": damage_in_journal,
+    "SK028-other-row": other_row,
+    "SK101-length": record(length=7),
+    "SK102-first": record(first_ms=0),
+    "SK103-last": record(last_live_seq=3),
+    "SK104-generated": record(last_ms=0, last_seq=5, max_deleted_ms=0, max_deleted_seq=0),
+    "SK105-added": record(entries_added=1),
+    "SK106-deleted": record(max_deleted_ms=9),
+    "SK107-nodes": record(sealed_nodes=99),
+    "SK108-tombstones": record(tombstones=50),
+    "SK110-one-byte": in_node(100, bits=0x55),
+    "SK110-two-places": in_node(150, 220, bits=0xFF),
+    "SK110-counts": rows(miscount),
+    "SK111-overlap": rows(lambda raw: put_node(raw, keys.node_key(ORDERS, 1, 35), ORDERS, 1, 35)),
+    "SK112-no-stream": rows(lambda raw: put_node(raw, keys.node_key(50, 1, 1), 50, 1, 1)),
+    "SK113-not-trimmed": rows(mark_trimmed),
+    "SK114-other-place": rows(lambda raw: put_node(raw, keys.node_key(ORDERS, 1, 1), MAILS, 0, 1)),
+}
+
+
 # --- the tests ----------------------------------------------------------------------------------
 
 
-def numbered(kind: str, damages: list[tuple[str, Callable[[RawStore], None]]]) -> dict[str, Recipe]:
+def numbered(kind: str, damages: list[tuple[str, Damage]]) -> dict[str, Recipe]:
     return {
         f"{names.replace(' ', '-')}-{kind}-{number:02}": rows(change)
         for number, (names, change) in enumerate(damages)

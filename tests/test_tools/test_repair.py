@@ -17,7 +17,7 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.recovery.fsck.source import open_source
-from test_recovery.test_corpus import CASES, PAGE, build, one_byte, other_boot, two_places
+from test_recovery.test_corpus import CASES, PAGE, build, other_boot
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_sound_store_is_clean_and_stays_as_it_is(store: Path) -> None:
 
 
 def test_damage_ends_with_status_4_and_the_next_step(store: Path) -> None:
-    two_places(store)
+    CASES["SK110-two-places"](store)
     result = run("fsck", store, status=4)
     assert result.stdout.startswith("error SK110: stream 'orders' macro node 1-20: ")
     assert f"next: streamkeep repair {store} --output {store}.repaired" in result.stderr
@@ -72,7 +72,7 @@ def test_a_damaged_meta_page_is_damage_not_another_kind_of_file(store: Path, cop
 
 
 def test_quick_finds_what_breaks_a_checksum(store: Path) -> None:
-    one_byte(store)
+    CASES["SK110-one-byte"](store)
     assert "SK110" in run("fsck", store, "--quick", status=4).stdout
 
 
@@ -92,7 +92,7 @@ def test_what_is_no_store_ends_with_status_3(tmp_path: Path) -> None:
 
 
 def test_repair_with_loss_ends_with_status_5_and_twice_changes_nothing(store: Path) -> None:
-    two_places(store)
+    CASES["SK110-two-places"](store)
     before = contents(store)
     target, again = store.with_name("new"), store.with_name("again")
     result = run("repair", store, "--output", target, status=5)
@@ -106,14 +106,14 @@ def test_repair_with_loss_ends_with_status_5_and_twice_changes_nothing(store: Pa
 
 
 def test_a_dry_run_writes_nothing_and_says_the_same(store: Path) -> None:
-    two_places(store)
+    CASES["SK110-two-places"](store)
     summary = objects("repair", store, "--dry-run", status=5)[-1]
     assert (summary["verdict"], summary["lost_entries"], summary["dry_run"]) == ("loss", 12, True)
     assert [path.name for path in store.parent.iterdir()] == ["store"]
 
 
 def test_repair_without_loss_ends_with_status_0(store: Path) -> None:
-    one_byte(store)
+    CASES["SK110-one-byte"](store)
     result = run("repair", store, "--output", store.with_name("new"))
     assert "corrected: one byte in each of 1 values" in result.stdout
 
