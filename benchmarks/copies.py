@@ -280,7 +280,7 @@ def _requests(report: Report, *, quick: bool) -> None:
             shipper._step()
         report.figure("requests of a busy store", counted.count / seconds, "per second", most=1.1)
         target = Target(str(folder / "target"))
-        plan = plan_restore(target, target.known_head(), None, None)
+        plan = plan_restore(target, target.known_head(), None, None, frozenset())
         objects = 1 + len(plan.pieces) + sum(len(rows.parts) for rows in plan.rows)
         report.figure("objects that a restore reads then", objects, "objects", most=24)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -36,6 +36,7 @@ from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
@@ -47,8 +48,6 @@ from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, BackupR
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.fsck.findings import Finding
 from streamkeep.recovery.fsck.store import check_whole
-
-Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes
 
 _EXCHANGE: Final = 2  # flag of renameat2: swap both names
 _TRIES: Final = 5
@@ -88,7 +87,7 @@ def backup(
     target: str | Path,
     *,
     verify: bool = True,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> BackupReport:
     """Copy a store, in use or not, to `target`, and replace an earlier backup there.
 
@@ -122,12 +121,12 @@ def backup(
         if not parent.exists(place.name) and parent.has_folder(aside):
             parent.rename(aside, place.name)  # a backup was killed while it renamed the folders
         earlier = _check_target(store, place)
-        job = _Job(store, staging, earlier, progress)
+        job = _Job(store, staging, earlier, progress or silent)
         with _disk_of(place):
             report = job.copy()
         failpoints.hit("backup:copied")
         if verify:
-            found = check_whole(staging.path, progress, "the backup was not made")
+            found = check_whole(staging.path, job.progress, "the backup was not made")
             report = report._replace(archive_findings=found)
         failpoints.hit("backup:checked")
         with nullcontext() if earlier is None else _unused(earlier):
@@ -137,7 +136,7 @@ def backup(
 
 
 def restore(
-    backup_path: str | Path, target: str | Path, *, progress: Progress | None = None
+    backup_path: str | Path, target: str | Path, *, progress: StepProgress | None = None
 ) -> BackupReport:
     """Put a copy of a backup, checked with fsck, where no store is.
 
@@ -328,7 +327,7 @@ class _Job:
     """
 
     def __init__(
-        self, store: Store[Any], staging: Folder, earlier: Folder | None, progress: Progress | None
+        self, store: Store[Any], staging: Folder, earlier: Folder | None, progress: StepProgress
     ) -> None:
         self.store = store
         self.staging = staging
@@ -391,7 +390,7 @@ class _Job:
         for record in records:
             self._copy_segment(record)
             done += record.size_bytes
-            self._report("archive", done, total)
+            self.progress("archive", done, total)
         wanted = {record.path: record.size_bytes for record in records}
         if last and self.staging.has_folder(ARCHIVE_FOLDER):
             for path in self.staging.files_below(ARCHIVE_FOLDER):
@@ -449,7 +448,7 @@ class _Job:
             raw,
             self.staging,
             rows,
-            lambda done: self._report("data", min(done, total), total),
+            lambda done: self.progress("data", min(done, total), total),
         )
         failpoints.hit("backup:data")
         own_epoch = finish_copy(self.staging, clock)
@@ -468,10 +467,6 @@ class _Job:
             len(kept),
             sum(kept.values()),
         )
-
-    def _report(self, what: str, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(what, done, total)
 
 
 def _is_there(store: Folder, record: SegmentRecord) -> bool:

@@ -25,8 +25,9 @@ from streamkeep.format.copies.piece import Commit as Record
 from streamkeep.format.copies.piece import PieceName
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import ArgumentError, ChangesGoneError, CorruptionError
-from streamkeep.recovery.copies.restore import plan_restore, put_rows
-from streamkeep.recovery.copies.target import PieceFollower, Place, Target, is_any_removed
+from streamkeep.recovery.copies.restore import Filling, plan_restore, until_read
+from streamkeep.recovery.copies.target import PieceFollower, Place, Target
+from streamkeep.recovery.copies.target import Rows as CopiedRows
 
 _MOST_ROWS: Final = 100_000  # in memory, before they are written
 
@@ -67,15 +68,12 @@ def changes(
     """
     every_s = above_zero(every, "every") / 1000
     source = Target(target)
-    while True:
-        head = source.known_head()
-        try:
-            feed = _CopyFeed(source, head, from_commit, scratch)
-        except CorruptionError:
-            if not is_any_removed(head, source.known_head()):
-                raise
-        else:
-            return feed.iterate(every_s if follow else 0, stop or (lambda: False))
+    feed = until_read(
+        source,
+        source.known_head(),
+        lambda head, avoid: _CopyFeed(source, head, avoid, from_commit, scratch),
+    )
+    return feed.iterate(every_s if follow else 0, stop or (lambda: False))
 
 
 class _CopyFeed(PieceFollower):
@@ -85,6 +83,7 @@ class _CopyFeed(PieceFollower):
         self,
         target: Target,
         head: Head,
+        avoid: frozenset[CopiedRows],
         after: int | str | bytes | None,
         scratch: str | Path | None,
     ) -> None:
@@ -95,7 +94,7 @@ class _CopyFeed(PieceFollower):
         elif after != NOW:
             commit, chain = parse_position(after)
         try:
-            plan = plan_restore(target, head, commit, None)
+            plan = plan_restore(target, head, commit, None, avoid)
         except ArgumentError as error:
             wanted = commit or 0
             raise ChangesGoneError(
@@ -114,21 +113,9 @@ class _CopyFeed(PieceFollower):
         try:
             with translated():
                 self._tables = tables_of(self._raw)
-                for rows in plan.rows:
-                    for name in rows.parts:
-                        piece, body, _ = target.piece(name)
-                        with self._raw.begin(write=True) as txn:
-                            put_rows(txn, self._tables, body, is_base=name.first == 0)
-                        self.place = (piece.last_commit, piece.chain_after)
+                self.place = Filling(target, plan).fill(self._raw, self._tables)
                 self._rows: Rows[bytes] = Rows(self._get, bytes, decode=False)
                 self._begin()
-                while self.place[0] < plan.end:
-                    found = self.find_next(once=True)
-                    if found is None:
-                        missing = PieceName(self.generation, 0, self.place[0] + 1)
-                        raise CorruptionError(target.where(missing), "the piece is missing")
-                    for _ in self._apply(found[1], plan.end):
-                        pass
             if chain and chain != self.place[1]:
                 raise ChangesGoneError(
                     f"{target.uri}: commit {plan.end} is another one than that which was read: the "
@@ -195,21 +182,15 @@ class _CopyFeed(PieceFollower):
     def commits(self, found: Iterator[Record]) -> Iterator[Commit[bytes]]:
         """Yield the commits of a piece that follow."""
         with translated():
-            for number, chain in self._apply(found):
-                effects = tuple(self._rows.effects())
-                yield Commit(number, commit_position(number, chain), effects)
-
-    def _apply(self, found: Iterator[Record], end: int | None = None) -> Iterator[tuple[int, int]]:
-        """Apply the commits of a piece that follow, up to one; yield the number and checksum."""
-        for commit in found:
-            if end is not None and commit.commit_number > end:
-                break
-            self._rows.apply(commit.body)
-            self.place = commit.commit_number, commit.chain
-            yield self.place
-            if len(self._rows.newer) >= _MOST_ROWS:
-                self._write()
-        self._write()
+            for commit in found:
+                self._rows.apply(commit.body)
+                self.place = commit.commit_number, commit.chain
+                yield Commit(
+                    commit.commit_number, commit_position(*self.place), tuple(self._rows.effects())
+                )
+                if len(self._rows.newer) >= _MOST_ROWS:
+                    self._write()
+            self._write()
 
     # --- rows -------------------------------------------------------------------------------
 

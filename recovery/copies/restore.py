@@ -16,11 +16,11 @@ import json
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import takewhile, zip_longest
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import lmdb
 
@@ -34,6 +34,7 @@ from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import decode_row
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
@@ -59,7 +60,6 @@ from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import (
     OtherHistoryError,
     Place,
-    Progress,
     Rows,
     Target,
     chain_of,
@@ -73,6 +73,8 @@ from streamkeep.recovery.fsck.store import check_whole
 _RESTORING: Final = b"restoring"  # beside the log position, until the store is whole
 _BATCH_BYTES: Final = 8 << 20
 _OF_SEGMENTS: Final = ("SK301", "SK302", "SK303")  # a file is missing, damaged, or another one
+
+T = TypeVar("T")
 
 log = logging.getLogger("streamkeep")
 
@@ -130,7 +132,7 @@ def restore_copy(
     commit: int | None = None,
     at_ms: int | None = None,
     standby: bool = False,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> RestoreReport:
     """Make a store of a copy, as it was at a commit; the newest one by default.
 
@@ -161,39 +163,46 @@ def restore_copy(
         raise StoreError(f"{place.parent}: no such folder; next: create it")
     source = Target(target)
     head = source.known_head()
-    avoid: set[Rows] = set()
-    with _working_in(Folder(place.parent, outside=True), place.name) as staging:
-        while True:
-            try:
-                plan = plan_restore(source, head, commit, at_ms, frozenset(avoid))
-                restoring = _Restore(source, head, plan, staging, standby, progress)
-                report = restoring.run()
-                break
-            except _DamagedRows as damaged:
-                log.warning("%s; the records that they sum up are applied instead", damaged.args[0])
-                avoid.add(damaged.args[1])
-                restoring.clear()
-            except CorruptionError:
-                before, head = head, source.known_head()
-                if not is_any_removed(before, head):
-                    raise
-            except lmdb.Error as error:
-                raise translate(error) from error
-            except OSError as error:
-                raise translate_os(error) from error
-        parent = Folder(place.parent, outside=True)
+    parent = Folder(place.parent, outside=True)
+
+    def restore(head: Head, avoid: frozenset[Rows]) -> RestoreReport:
+        plan = plan_restore(source, head, commit, at_ms, avoid)
+        return _Restore(source, head, plan, staging, standby, progress or silent).run()
+
+    with _working_in(parent, place.name) as staging:
+        try:
+            report = until_read(source, head, restore)
+        except lmdb.Error as error:
+            raise translate(error) from error
+        except OSError as error:
+            raise translate_os(error) from error
         parent.rename(staging.path.name, place.name)
         parent.sync()
         failpoints.hit("ship-restore:named")
     return report._replace(path=place)
 
 
+def until_read(target: Target, head: Head, read: Callable[[Head, frozenset[Rows]], T]) -> T:
+    """Read a copy, and again while a shipper removes what is read, or rows are damaged.
+
+    Args:
+        read: takes the head, and the rows that cannot be read, in whose place it reads records.
+    """
+    avoid: set[Rows] = set()
+    while True:
+        try:
+            return read(head, frozenset(avoid))
+        except _DamagedRows as damaged:
+            log.warning("%s; the records that they sum up are applied instead", damaged.args[0])
+            avoid.add(damaged.args[1])
+        except CorruptionError:
+            before, head = head, target.known_head()
+            if not is_any_removed(before, head):
+                raise
+
+
 def plan_restore(
-    target: Target,
-    head: Head,
-    commit: int | None,
-    at_ms: int | None,
-    avoid: frozenset[Rows] = frozenset(),
+    target: Target, head: Head, commit: int | None, at_ms: int | None, avoid: frozenset[Rows]
 ) -> Plan:
     """Return what has to be read; nothing is read but names, and headers for a time."""
     following = None
@@ -282,94 +291,33 @@ def _working_in(parent: Folder, name: str) -> Iterator[Folder]:
             raise
 
 
-class _Restore:
-    """One restore, in a folder of its own."""
+class Filling:
+    """The rows of a commit of a copy, which are put into an empty environment of LMDB."""
 
-    def __init__(
-        self,
-        target: Target,
-        head: Head,
-        plan: Plan,
-        staging: Folder,
-        standby: bool,
-        progress: Progress | None,
-    ) -> None:
+    def __init__(self, target: Target, plan: Plan, progress: StepProgress = silent) -> None:
         self.target = target
-        self.head = head
         self.plan = plan
-        self.staging = staging
-        self.standby = standby
         self.progress = progress
         self.steps: list[PieceName] = [name for rows in plan.rows for name in rows.parts]
         self.total = len(self.steps) + len(plan.pieces)
-        self.segments = 0
         # A restore of another plan, or in another boot, is not gone on with.
         names = digest64(" ".join(map(str, self.steps)).encode()).hex()
         self.identity = f"{boot_id().hex()} {plan.end} {names}"
 
-    def clear(self) -> None:
-        """Remove everything, to begin anew."""
-        for name in self.staging.names():
-            self.staging.remove_any(name)
+    def fill(self, raw: lmdb.Environment, tables: dict[int, Any], done: int = 0) -> tuple[int, int]:
+        """Put all rows, but those of the first pieces; return the commit and its checksum."""
+        for number, name in enumerate(self.steps[done:], done):
+            self._put_rows(raw, tables, number, name)
+        return self._apply_pieces(raw, tables)
 
-    def run(self) -> RestoreReport:
-        """Do all steps."""
-        plan = self.plan
-        raw = open_new(self.staging)
-        try:
-            done = self._done(raw)
-            if done is None:
-                raw.close()
-                self.clear()
-                raw = open_new(self.staging)
-                done = 0
-            tables = tables_of(raw)
-            for number, name in enumerate(self.steps):
-                if number >= done:
-                    self._put_rows(raw, tables, number, name)
-            self._apply_pieces(raw, tables)
-            self._fetch_segments(raw, tables)
-            epoch = max(one.epoch for one in self.head.generations) + 1
-            with raw.begin(write=True) as txn:
-                body = encode_number(epoch)
-                txn.put(META_EPOCH, with_checksum(META, META_EPOCH, body), db=tables[META])
-                if self.standby:
-                    row = StandbyRow(self.target.uri, plan.generation.name, plan.end, plan.time_ms)
-                    txn.put(META_STANDBY, row.encode(), db=tables[META])
-                txn.delete(_RESTORING)
-            sync_lmdb(raw)
-        finally:
-            raw.close()
-        failpoints.hit("ship-restore:written")
-        self.staging.make_ours(DATA_FILE)
-        finish_copy(self.staging, Clock(), standby=self.standby)
-        self._note_copy()
-        undone = "the store was not restored"
-        found = check_whole(self.staging.path, self.progress, undone, _OF_SEGMENTS)
-        return RestoreReport(
-            self.staging.path,
-            self.target.uri,
-            plan.generation.name,
-            plan.end,
-            plan.time_ms,
-            plan.newest - plan.end,
-            self.total,
-            self.segments,
-            found,
-        )
-
-    def _done(self, raw: lmdb.Environment) -> int | None:
-        """Return how many pieces of rows are there; None if they are not of this restore."""
+    def done(self, raw: lmdb.Environment) -> int | None:
+        """Return how many pieces of rows are there; None if they are not of this plan."""
         with raw.begin() as txn:
             noted = txn.get(_RESTORING)
             if noted is None:
                 return 0 if txn.stat()["entries"] == 0 else None
         identity, done = json.loads(noted)
         return int(done) if identity == self.identity else None
-
-    def _report(self, done: int) -> None:
-        if self.progress is not None:
-            self.progress("pieces", done, self.total)
 
     def _put_rows(
         self, raw: lmdb.Environment, tables: dict[int, Any], number: int, name: PieceName
@@ -388,9 +336,9 @@ class _Restore:
             txn.put(POSITION_KEY, position)
             txn.put(_RESTORING, json.dumps([self.identity, number + 1]).encode())
         failpoints.hit("ship-restore:rows")
-        self._report(number + 1)
+        self.progress("pieces", number + 1, self.total)
 
-    def _apply_pieces(self, raw: lmdb.Environment, tables: dict[int, Any]) -> None:
+    def _apply_pieces(self, raw: lmdb.Environment, tables: dict[int, Any]) -> tuple[int, int]:
         """Apply the records of level 0 that follow, up to the last commit that is wanted."""
         with raw.begin() as txn:
             position = decode_position(txn.get(POSITION_KEY) or b"")
@@ -423,10 +371,76 @@ class _Restore:
                     raise _DamagedRows(f"{error}", rows) from error
                 raise
             failpoints.hit("ship-restore:piece")
-            self._report(len(self.steps) + at + 1)
+            self.progress("pieces", len(self.steps) + at + 1, self.total)
         if last != self.plan.end:
             missing = PieceName(self.plan.generation.name, 0, last + 1)
             raise _damaged(self.target.where(missing), "the piece is missing", last)
+        return last, chain
+
+
+class _Restore:
+    """One restore, in a folder of its own."""
+
+    def __init__(
+        self,
+        target: Target,
+        head: Head,
+        plan: Plan,
+        staging: Folder,
+        standby: bool,
+        progress: StepProgress,
+    ) -> None:
+        self.target = target
+        self.head = head
+        self.plan = plan
+        self.staging = staging
+        self.standby = standby
+        self.progress = progress
+        self.segments = 0
+
+    def run(self) -> RestoreReport:
+        """Do all steps."""
+        plan = self.plan
+        filling = Filling(self.target, plan, self.progress)
+        raw = open_new(self.staging)
+        try:
+            done = filling.done(raw)
+            if done is None:
+                raw.close()
+                for name in self.staging.names():
+                    self.staging.remove_any(name)
+                raw = open_new(self.staging)
+            tables = tables_of(raw)
+            filling.fill(raw, tables, done or 0)
+            self._fetch_segments(raw, tables)
+            epoch = max(one.epoch for one in self.head.generations) + 1
+            with raw.begin(write=True) as txn:
+                body = encode_number(epoch)
+                txn.put(META_EPOCH, with_checksum(META, META_EPOCH, body), db=tables[META])
+                if self.standby:
+                    row = StandbyRow(self.target.uri, plan.generation.name, plan.end, plan.time_ms)
+                    txn.put(META_STANDBY, row.encode(), db=tables[META])
+                txn.delete(_RESTORING)
+            sync_lmdb(raw)
+        finally:
+            raw.close()
+        failpoints.hit("ship-restore:written")
+        self.staging.make_ours(DATA_FILE)
+        finish_copy(self.staging, Clock(), standby=self.standby)
+        note_copy(self.staging, self.target.uri, self.head.generations[-1].name)
+        undone = "the store was not restored"
+        found = check_whole(self.staging.path, self.progress, undone, _OF_SEGMENTS)
+        return RestoreReport(
+            self.staging.path,
+            self.target.uri,
+            plan.generation.name,
+            plan.end,
+            plan.time_ms,
+            plan.newest - plan.end,
+            filling.total,
+            self.segments,
+            found,
+        )
 
     def _fetch_segments(self, raw: lmdb.Environment, tables: dict[int, Any]) -> None:
         """Fetch the segments of the manifest that the copy has; fsck finds out about the others."""
@@ -435,18 +449,17 @@ class _Restore:
         for at, record in enumerate(records):
             self.segments += fetch_segment(self.target, record, self.staging)
             failpoints.hit("ship-restore:segment")
-            if self.progress is not None:
-                self.progress("segments", at + 1, len(records))
+            self.progress("segments", at + 1, len(records))
         if self.segments < len(records) and is_any_removed(self.head, self.target.known_head()):
             raise CorruptionError(self.target.where(self.plan.generation.name), "it was removed")
         if self.staging.has_folder(ARCHIVE_FOLDER):
             self.staging.sync(ARCHIVE_FOLDER)
 
-    def _note_copy(self) -> None:
-        """Note that the store knows the copy, and that its journal does not go on there."""
-        newest = self.head.generations[-1]
-        slot = Slot(self.target.uri, newest.name, "", 0, NOWHERE, 0, 0, HOLD_BYTES)
-        slot.write(self.staging.folder(JOURNAL_FOLDER), durable=True)
+
+def note_copy(store: Folder, uri: str, generation: str) -> None:
+    """Note that a store knows a copy, and that its journal does not go on there."""
+    slot = Slot(uri, generation, "", 0, NOWHERE, 0, 0, HOLD_BYTES)
+    slot.write(store.folder(JOURNAL_FOLDER), durable=True)
 
 
 def put_rows(

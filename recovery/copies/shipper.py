@@ -29,6 +29,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot, read_slot, slot_name
 from streamkeep.engine.system.files import path_of
+from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format.copies.head import Generation
@@ -47,7 +48,7 @@ from streamkeep.format.core.values import whole
 from streamkeep.format.journal.position import LogPosition
 from streamkeep.recovery.copies.generations import Generations
 from streamkeep.recovery.copies.history import Diverged, Gap, History, find_history
-from streamkeep.recovery.copies.target import Place, Progress, Refused, Target
+from streamkeep.recovery.copies.target import Place, Refused, Target
 from streamkeep.recovery.copies.writer import Again, Writer
 
 HOLD_BYTES: Final = 4 << 30
@@ -133,7 +134,7 @@ class Shipper:
         hold_bytes: int = HOLD_BYTES,
         take_over: bool = False,
         renew: bool = False,
-        progress: Progress | None = None,
+        progress: StepProgress | None = None,
     ) -> None:
         """Take the settings; see `ship`.
 
@@ -153,7 +154,7 @@ class Shipper:
         self.hold_bytes = whole(hold_bytes, "hold_bytes", 1, 1 << 62)
         self.take_over = take_over
         self.renew = renew
-        self.progress = progress
+        self.progress = progress or silent
         self.stop = threading.Event()
         self.failure = ""
         self._owner = f"{socket.gethostname()}, process {os.getpid()}"
@@ -552,7 +553,7 @@ def ship(
     hold_bytes: int = HOLD_BYTES,
     take_over: bool = False,
     renew: bool = False,
-    progress: Progress | None = None,
+    progress: StepProgress | None = None,
 ) -> ShipReport:
     """Bring the copy of a store at `target` up to the newest commit; make it if there is none.
 

@@ -22,14 +22,15 @@ from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
-from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.slots import SlotLock, hold_slot
 from streamkeep.engine.store.durability import standby_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of
+from streamkeep.engine.system.progress import StepProgress
 from streamkeep.engine.tables.manifest import decode_row, iter_segments
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.begin import CheckpointNeeded
@@ -52,13 +53,11 @@ from streamkeep.format.rows.records import encode_number
 from streamkeep.format.rows.recovery import META_RECOVERY
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import SUFFIX
-from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
-from streamkeep.recovery.copies.shipper import HOLD_BYTES
-from streamkeep.recovery.copies.target import PieceFollower, Place, Progress, Target
+from streamkeep.recovery.copies.restore import fetch_segment, note_copy, put_rows, restore_copy
+from streamkeep.recovery.copies.target import PieceFollower, Place, Target
 from streamkeep.recovery.fsck.findings import Severity
 
 _BATCH_BYTES: Final = 8 << 20
-_MAX_READERS: Final = 512
 _LONGEST_PAUSE_S: Final = 30.0
 _OWN: Final = (META_EPOCH, META_RECOVERY)  # rows of `meta` that are not those of the source
 
@@ -79,7 +78,7 @@ class Standby(PieceFollower):
         path: str | Path,
         *,
         every: Duration = "500ms",
-        progress: Progress | None = None,
+        progress: StepProgress | None = None,
     ) -> None:
         """Open the standby at `path`, or restore it from the copy if there is nothing.
 
@@ -101,7 +100,7 @@ class Standby(PieceFollower):
                 log.warning("%s", one)
                 if one.severity is Severity.ERROR:
                     self.missing.add(one.where)
-        self.environment = _open(place)
+        self.environment = open_environment(place, clock=Clock(), standby=True)
         self.context = self.environment.context
         with ExitStack() as stack:
             stack.callback(self.environment.release)
@@ -303,18 +302,6 @@ def _paths(txn: lmdb.Transaction[bytes], tables: Mapping[int, Any]) -> set[str]:
     return {decode_row(db_key, value).path for db_key, value in txn.cursor(tables[SEGMENTS])}
 
 
-def _open(place: Path) -> Environment:
-    return open_environment(
-        place,
-        readonly=False,
-        create=False,
-        max_readers=_MAX_READERS,
-        max_store_bytes=None,
-        clock=Clock(),
-        standby=True,
-    )
-
-
 def _remove_strays(environment: Environment) -> None:
     """Remove the segments that the manifest does not name. The caller holds its lock.
 
@@ -348,7 +335,7 @@ def _lock(environment: Environment, source: str, place: Path) -> SlotLock:
 
 def is_standby(path: str | Path) -> bool:
     """Return whether a store follows a copy; recover it first, if its process was killed."""
-    environment = _open(path_of(path, "path").absolute())
+    environment = open_environment(path_of(path, "path").absolute(), clock=Clock(), standby=True)
     try:
         return bool(environment.follows)
     finally:
@@ -365,7 +352,7 @@ def promote(path: str | Path) -> StandbyRow:
         StoreError: it is no standby, or a process still follows.
     """
     place = path_of(path, "path").absolute()
-    environment = _open(place)
+    environment = open_environment(place, clock=Clock(), standby=True)
     try:
         if not environment.follows:
             raise StoreError(f"{place}: no standby; next: open it, it can be written")
@@ -375,8 +362,7 @@ def promote(path: str | Path) -> StandbyRow:
             if state is None:
                 raise StoreError(f"{place}: another process has just promoted it")
             _remove_strays(environment)
-            slot = Slot(state.source, state.generation, "", 0, NOWHERE, 0, 0, HOLD_BYTES)
-            slot.write(environment.folder.folder(JOURNAL_FOLDER), durable=True)
+            note_copy(environment.folder, state.source, state.generation)
             failpoints.hit("standby:noted")
             environment.write(lambda txn: txn.delete(META, META_STANDBY), wait=True)
             cast(Checkpoints, environment.checkpoints).make()

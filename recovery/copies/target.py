@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -30,7 +30,6 @@ from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import Segment
 
 Place = str | os.PathLike[str]  # a URI, or the path of a folder
-Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes
 FoundPiece = tuple[Piece, Iterator[Commit]]
 
 _HEAD_POLLS: Final = 10  # polls without a new piece before the head is read

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.engine.remote.object_store import put_bytes
 from streamkeep.engine.remote.remote_archive import check_checksums
+from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.tables.manifest import decode_row
 from streamkeep.format.copies import head as head_format
 from streamkeep.format.copies.head import VERIFIED, Generation, Verified, decode_verified
@@ -20,7 +21,7 @@ from streamkeep.format.core.errors import CorruptionError, UnreachableError
 from streamkeep.format.core.keys import META, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import DELETE, ChangeReader
 from streamkeep.format.segment.remote import META_REMOTE
-from streamkeep.recovery.copies.target import Place, Progress, Rows, Target, segment_name
+from streamkeep.recovery.copies.target import Place, Rows, Target, segment_name
 
 _OF_ARCHIVE: Final = (SEGMENTS, META)  # tables that say what it has, and where
 
@@ -56,7 +57,7 @@ class VerifyReport(NamedTuple):
 
 
 def verify_copy(
-    target: Place, *, everything: bool = False, progress: Progress | None = None
+    target: Place, *, everything: bool = False, progress: StepProgress | None = None
 ) -> VerifyReport:
     """Verify every object of a copy that no earlier verification has proved.
 
@@ -74,9 +75,9 @@ def verify_copy(
         head = source.known_head()
         checks = []
         for one in head.generations:
-            check = _Check(source, head.store.bytes, one, progress)
+            check = _Check(source, head.store.bytes, one, progress or silent)
             if not check.run(everything):
-                check = _Check(source, head.store.bytes, one, progress)
+                check = _Check(source, head.store.bytes, one, progress or silent)
                 check.run(True)
             checks.append(check)
         # What a shipper has removed meanwhile is no damage.
@@ -110,7 +111,7 @@ class _Check:
     """The verification of one generation."""
 
     def __init__(
-        self, target: Target, store_uuid: bytes, generation: Generation, progress: Progress | None
+        self, target: Target, store_uuid: bytes, generation: Generation, progress: StepProgress
     ) -> None:
         self.target = target
         self.store_uuid = store_uuid
@@ -308,5 +309,4 @@ class _Check:
         self.damaged.append(name or error.where.removeprefix(self.target.where("")))
 
     def _report(self) -> None:
-        if self.progress is not None:
-            self.progress("verify", self.pieces + self.segments, 0)
+        self.progress("verify", self.pieces + self.segments, 0)

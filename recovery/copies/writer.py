@@ -14,6 +14,7 @@ from typing import Final
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.tables.manifest import decode_row, is_named
 from streamkeep.engine.tables.segment_files import open_stored, stored_name
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -25,7 +26,7 @@ from streamkeep.format.core.keys import ERASURES, SEGMENTS, STREAMS, TABLES, unp
 from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations, is_sound
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.copies.history import History
-from streamkeep.recovery.copies.target import Progress, Rows, Target, chain_of, segment_name
+from streamkeep.recovery.copies.target import Rows, Target, chain_of, segment_name
 
 _MOST_PIECE: Final = 16 << 20  # bytes of records in a piece; a single record may be bigger
 _MOST_ROWS: Final = 32 << 20  # bytes of rows in a part
@@ -66,7 +67,7 @@ class Writer:
         environment: Environment,
         name: str,
         history: History,
-        progress: Progress | None = None,
+        progress: StepProgress = silent,
         damaged: Container[str] = (),
     ) -> None:
         self.target = target
@@ -339,7 +340,7 @@ class Writer:
         for table, db_key, value in rows:
             if size >= _MOST_ROWS:
                 sent += send(is_end=False)
-                if self.progress is not None and not first:
+                if not first:
                     self.progress("base", sent, 0)
                 if stop is not None and stop.is_set():
                     raise Again("stopped")

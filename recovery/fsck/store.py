@@ -18,6 +18,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.crash_recovery.stored_rows import META_UUID
 from streamkeep.engine.store.survey import STORE_NAMES
+from streamkeep.engine.system.progress import StepProgress
 from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
 from streamkeep.format.core.keys import META, NODES, TABLES
 from streamkeep.recovery.fsck import streams
@@ -86,10 +87,7 @@ def check(
 
 
 def check_whole(
-    path: Path,
-    progress: Callable[[str, int, int], None] | None,
-    undone: str,
-    told: Container[str] = (),
+    path: Path, progress: StepProgress, undone: str, told: Container[str] = ()
 ) -> tuple[Finding, ...]:
     """Check a copy that was just made; raise CorruptionError for damage, which it was given.
 
@@ -103,9 +101,7 @@ def check_whole(
         store may have gone on there since: an earlier state must be restored all the same.
     """
     returned = []
-    moved = Progress(
-        lambda state: None if progress is None else progress("check", state.done, state.total)
-    )
+    moved = Progress(lambda state: progress("check", state.done, state.total))
     for found in check(path, progress=moved):
         if found.elsewhere or found.code in told:
             returned.append(found)

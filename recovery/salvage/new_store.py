@@ -29,7 +29,6 @@ from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.errors import StoreError
 from streamkeep.format.core.keys import META
 
-_MAX_READERS: Final = 8
 _BATCH_BYTES: Final = 4 << 20  # that a transaction writes
 _OVERHEAD: Final = 1 << 10  # of a write
 
@@ -103,15 +102,8 @@ class NewStore:
             raw.close()
         except lmdb.Error as error:
             raise translate(error) from error
-        self._environment = open_environment(
-            self.folder.path,
-            readonly=False,
-            create=False,
-            max_readers=_MAX_READERS,
-            max_store_bytes=None,
-            clock=Clock(),
-            standby=True,  # if it is one, it stays one
-        )
+        # Of a standby, too: it stays one.
+        self._environment = open_environment(self.folder.path, clock=Clock(), standby=True)
 
     def txn(self, size: int = 0) -> WriteTxn:
         """Return the transaction of the next write; one has some megabytes, and the next follows.

@@ -26,6 +26,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
+from streamkeep.recovery.copies.changes import changes
 from streamkeep.recovery.copies.standby import Standby
 from streamkeep.recovery.copies.target import Target
 from test_recovery.test_copies import archive_some, assert_restored, change, newest
@@ -175,6 +176,16 @@ def test_a_flipped_format_of_records_stops_no_restore_from_rows(copy: Copy, tmp_
     last = max(int(path.name[21:41]) for path in copy.objects["rows"])
     assert last in copy.states
     assert restored(copy, target, tmp_path / "restored", last) == ""
+
+
+def test_damaged_rows_stop_no_reader_of_the_changes(copy: Copy, tmp_path: Path) -> None:
+    """It begins at any commit that a restore can make, for which records make up for rows."""
+    target = tmp_path / "target"
+    shutil.copytree(copy.target, target)
+    before = list(changes(target, max(copy.states) - 3))
+    for path in copy.objects["rows"]:
+        spoil(target / path.relative_to(copy.target))
+    assert list(changes(target, max(copy.states) - 3)) == before != []
 
 
 # --- renewal ------------------------------------------------------------------------------------
