@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, Final
@@ -26,7 +26,7 @@ from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import with_checksum
-from streamkeep.format.core.errors import StoreLockedError
+from streamkeep.format.core.errors import StoreLockedError, UnreachableError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
 from streamkeep.format.rows.records import encode_number
@@ -82,11 +82,17 @@ def copy_data(
 
 
 @contextmanager
-def made_beside(parent: Folder, name: str, what: str) -> Iterator[Folder]:
+def made_beside(
+    parent: Folder, name: str, what: str, *, goes_on: Iterable[str] | None = ()
+) -> Iterator[Folder]:
     """Hold the lock of the folder in which a copy named `name` is made, beside its place.
+
+    What is left in the folder at the end is removed: the caller has renamed the copy, or failed.
 
     Args:
         what: a backup, or a restore; the name of the folder ends with it.
+        goes_on: what of an attempt before is not removed at the beginning. None for all of it:
+            then everything stays for the next one if the work is interrupted, or a target away.
 
     Raises:
         StoreLockedError: another process makes one there.
@@ -102,7 +108,19 @@ def made_beside(parent: Folder, name: str, what: str) -> Iterator[Folder]:
         if place is None or not os.path.samestat(place, os.fstat(handle)):
             # It was that of another process, which has finished since: the copy is in it.
             raise StoreLockedError(f"{parent.path / name}: another {what} has just made it")
-        yield folder
+        for left in () if goes_on is None else {*folder.names()}.difference(goes_on):
+            folder.remove_any(left)
+        stays = False
+        try:
+            yield folder
+        except BaseException as error:
+            passes = isinstance(error, UnreachableError) or not isinstance(error, Exception)
+            stays = passes and goes_on is None
+            raise
+        finally:
+            if not stays:
+                parent.remove_any(f".{name}.{what}")
+                parent.sync()
     finally:
         os.close(handle)
 

@@ -117,7 +117,7 @@ def backup(
     modes = store._environment.folder.modes.copied()
     parent = Folder(place.parent, outside=True, like=modes)
     aside = f".{place.name}.backup-old"
-    with _working_in(parent, place.name) as staging:
+    with made_beside(parent, place.name, "backup", goes_on=(ARCHIVE_FOLDER,)) as staging:
         if not parent.exists(place.name) and parent.has_folder(aside):
             parent.rename(aside, place.name)  # a backup was killed while it renamed the folders
         earlier = _check_target(store, place)
@@ -274,27 +274,13 @@ def _unused(store: Folder) -> Iterator[None]:
         lock.close()
 
 
-@contextmanager
-def _working_in(parent: Folder, name: str) -> Iterator[Folder]:
-    """Hold the lock of the folder in which the copy is made; remove it afterwards."""
-    with made_beside(parent, name, "backup") as staging:
-        try:
-            for left in staging.names():
-                if left != ARCHIVE_FOLDER:
-                    staging.remove_any(left)
-            yield staging
-        finally:
-            parent.remove_any(staging.path.name)  # after an exchange this is the earlier backup
-            parent.sync()
-
-
 def _rename_to_target(parent: Folder, staging: str, place: str, aside: str) -> None:
     """Rename the copy to the target; the earlier backup is removed afterwards."""
     if not parent.has_folder(place) or not parent.folder(place).names():
         parent.rename(staging, place)
         parent.sync()
         return
-    if _exchange(parent, staging, place):  # the earlier backup is now in the staging folder
+    if _exchange(parent, staging, place):  # the earlier backup, which is removed, is there now
         parent.sync()
         failpoints.hit("backup:exchanged")
         return

@@ -16,8 +16,8 @@ import json
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -43,12 +43,7 @@ from streamkeep.engine.whole_store.copying import finish_copy, made_beside, open
 from streamkeep.format.copies.head import Generation, Head
 from streamkeep.format.copies.piece import PieceName
 from streamkeep.format.core.checksum import digest64, with_checksum
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CorruptionError,
-    StoreError,
-    UnreachableError,
-)
+from streamkeep.format.core.errors import ArgumentError, CorruptionError, StoreError
 from streamkeep.format.core.keys import META, SEGMENTS, TABLES
 from streamkeep.format.humanize import time_text
 from streamkeep.format.journal.journal import DELETE, ChangeReader
@@ -169,7 +164,7 @@ def restore_copy(
         plan = plan_restore(source, head, commit, at_ms, avoid)
         return _Restore(source, head, plan, staging, standby, progress or silent).run()
 
-    with _working_in(parent, place.name) as staging:
+    with made_beside(parent, place.name, "restore", goes_on=None) as staging:
         try:
             report = until_read(source, head, restore)
         except lmdb.Error as error:
@@ -276,19 +271,6 @@ def _damaged(where: str, problem: str, before: int) -> CorruptionError:
     """Return the error for a piece that cannot be read."""
     next_step = f"next: --commit {before} restores what comes before it"
     return CorruptionError(where, f"{problem}; {next_step}")
-
-
-@contextmanager
-def _working_in(parent: Folder, name: str) -> Iterator[Folder]:
-    """Hold the lock of the folder in which the store is made; an error leaves nothing there."""
-    with made_beside(parent, name, "restore") as staging:
-        try:
-            yield staging
-        except UnreachableError:
-            raise  # the next call goes on
-        except Exception:
-            parent.remove_folder(staging.path.name)
-            raise
 
 
 class Filling:

@@ -8,7 +8,7 @@ them again, and they may be removed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -53,21 +53,15 @@ def new_store(path: Path, modes: Modes) -> Iterator[NewStore]:
         parent = Folder(path.parent, outside=True, like=modes.copied())
         with made_beside(parent, path.name, "repair") as folder:
             scratch = f".{path.name}.found"
+            parent.remove_any(scratch)
             try:
-                for left in folder.names():
-                    folder.remove_any(left)
-                parent.remove_any(scratch)
-                out = NewStore(folder, parent.make_folder(scratch))
-                try:
+                with closing(NewStore(folder, parent.make_folder(scratch))) as out:
                     yield out
                     out.flush()
-                finally:
-                    out.close()
-                parent.rename(folder.path.name, path.name)  # also over an empty folder
-                parent.sync()
             finally:
-                parent.remove_any(folder.path.name)
                 parent.remove_any(scratch)
+            parent.rename(folder.path.name, path.name)  # also over an empty folder
+            parent.sync()
     except lmdb.Error as error:
         raise translate(error) from error
     except OSError as error:

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -74,8 +74,7 @@ def attach(store: Store[Any], source: str) -> None:
     address = parse_address(source)
     shown, now = address.shown(), int(time.time() * 1000)
     new = FollowingRow(shown, database=address.database, since_ms=now, time_ms=now)
-    lock = _lock(store)
-    try:
+    with closing(_lock(store)):
         with store.snapshot() as snapshot:
             row = following_of(snapshot.txn) or new
             own = [named(name) for name in islice(own_keys(snapshot.txn), _NAMED + 1)]
@@ -90,8 +89,6 @@ def attach(store: Store[Any], source: str) -> None:
             )
         with store.transaction() as transaction:
             put_row(transaction.txn, row._replace(replicaof=shown))
-    finally:
-        lock.close()
 
 
 def detach(store: Store[Any]) -> int:
@@ -102,8 +99,7 @@ def detach(store: Store[Any]) -> int:
     Raises:
         StoreLockedError: a process follows a server with this store.
     """
-    lock = _lock(store)
-    try:
+    with closing(_lock(store)):
         with store.snapshot() as snapshot:
             if following_of(snapshot.txn) is None:
                 return 0
@@ -117,8 +113,6 @@ def detach(store: Store[Any]) -> int:
                         stream.set_retention(retention._replace(follows=False))
         with store.transaction() as transaction:  # at last, so that this can be done again
             transaction.txn.delete(META, META_FOLLOWING)
-    finally:
-        lock.close()
     return len(names)
 
 
