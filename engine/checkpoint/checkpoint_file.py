@@ -150,7 +150,7 @@ class CheckpointFile:
             CorruptionError: there has been one, but no slot is valid.
         """
         data = self._read()  # read only once: another process may be writing
-        found = _valid_slots(data)
+        found = valid_slots(data)
         if found:
             return max(found.values(), key=age)
         if any(data) and not data.startswith(UNFINISHED):
@@ -177,7 +177,7 @@ class CheckpointFile:
         """
         with suppress(OSError):  # the error of an earlier sync
             files.sync_data(self.handle)
-        found = _valid_slots(self._read())
+        found = valid_slots(self._read())
         position = max(found, key=lambda one: age(found[one]))
         files.write_at(self.handle, found[position].encode(), position * checkpoint.SLOT_SIZE)
         files.sync_data(self.handle)
@@ -190,7 +190,7 @@ class CheckpointFile:
     def is_unfinished(self) -> bool:
         """Return whether the creation of the store was begun and not finished."""
         data = self._read()
-        return data.startswith(UNFINISHED) and not _valid_slots(data)
+        return data.startswith(UNFINISHED) and not valid_slots(data)
 
     def mark_unfinished(self) -> None:
         files.reserve(
@@ -208,7 +208,7 @@ class CheckpointFile:
             StoreError: the write failed; the newest checkpoint is unchanged.
             OSError: the sync failed; it is unknown which checkpoint is on disk.
         """
-        found = _valid_slots(self._read())
+        found = valid_slots(self._read())
         free = [position for position in range(checkpoint.SLOTS) if position not in found]
         position = free[-1] if free else min(found, key=lambda one: age(found[one]))
         try:
@@ -234,7 +234,8 @@ def _try_lock(handle: int, kind: int) -> bool:
     return True
 
 
-def _valid_slots(data: bytes) -> dict[int, checkpoint.CheckpointSlot]:
+def valid_slots(data: bytes) -> dict[int, checkpoint.CheckpointSlot]:
+    """Return the checkpoints in the bytes of the file, by their places."""
     found = {}
     for position in range(checkpoint.SLOTS):
         slot = checkpoint.decode_slot(

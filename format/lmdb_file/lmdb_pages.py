@@ -92,10 +92,6 @@ class OverflowHeader(NamedTuple):
 _OVERFLOW: Final = struct.Struct("<QHHI")
 
 
-def overflow_header(number: int, pages: int) -> bytes:
-    return _OVERFLOW.pack(number, 0, OVERFLOW, pages)
-
-
 def decode_overflow_header(data: bytes) -> OverflowHeader:
     """Parse the header of an overflow page from its first 16 bytes."""
     number, _, flags, pages = _OVERFLOW.unpack_from(data)

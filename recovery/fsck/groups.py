@@ -22,7 +22,7 @@ message may have a lower ID.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -167,11 +167,14 @@ def check_group(tables: Tables, where: str, record: GroupRecord) -> Iterator[Fin
     yield from check_indexes(rows, where, prefix)
 
 
-def pages_of(rows: Rows, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
+def pages_of(
+    under: Callable[[shapes.Shape[bytes], bytes], Iterator[tuple[bytes, bytes]]],
+    record: GroupRecord,
+) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and NACKs of the pages of a group: the inline one, with the key b"", first."""
     if record.inline_nacks:
         yield b"", record.inline_nacks
-    yield from rows.under(shapes.PAGE_SHAPE, keys.pack_number(record.number))
+    yield from under(shapes.PAGE_SHAPE, keys.pack_number(record.number))
 
 
 def walk_pages(
@@ -182,7 +185,7 @@ def walk_pages(
     Args:
         known: numbers of the consumers; None if some cannot be read.
     """
-    for page_key, page in pages_of(rows, record):
+    for page_key, page in pages_of(rows.under, record):
         if page_key and record.inline_nacks:
             facts.damaged = True
             yield finding("SK213", where, "there are NACKs in its row, and in pages as well")

@@ -14,10 +14,10 @@ from streamkeep.engine.journal.reader import Reader, journal_files, read_header
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NODES, STREAMS, TABLES, check_key, node_key
 from streamkeep.format.journal import journal
-from streamkeep.format.node.envelope import ENVELOPE, HEADER_SIZE, decode_envelope, encode_envelope
+from streamkeep.format.node.envelope import ENVELOPE, HEADER_SIZE, decode_envelope
 from streamkeep.format.rows.records import decode_stream_record
 from streamkeep.recovery.fsck.rows import row_place
-from streamkeep.recovery.pages.raw_pages import key_of, record_only
+from streamkeep.recovery.pages.raw_pages import key_of, record_only, without_record
 from streamkeep.recovery.pages.tree import Tables
 
 _RECORD_SIZE_AT: Final = ENVELOPE.offset("record_size")
@@ -134,8 +134,7 @@ class Replay:
             and (0, 0) < first <= (old.ms, old.seq)  # otherwise some of it was trimmed
             and not tables.is_changed(NODES, db_key)
         ):
-            sealed = (old.epoch, old.commit_number, b"", old.listpack, old.trimmed)
-            tables.change(NODES, db_key, encode_envelope(old.number, old.ms, old.seq, *sealed))
+            tables.change(NODES, db_key, without_record(old))
 
     def _apply_if_possible(self, change: journal.Change) -> str:
         """Make a change, or the part of it that can be made.

@@ -267,22 +267,21 @@ class _TreeWalk:
             problem = f"out of range ({walk.pages} pages); page {page.number} refers to it"
             yield finding("SK004", where, problem)
             return
-        if not file.starts_with(number, lmdb_pages.overflow_header(number, count)):
-            try:
-                header = file.overflow_header(number)
-            except CorruptionError as error:
-                yield finding("SK004", f"{self.name}, {error.where}", error.problem)
-                return
-            whole = (header.number, header.flags) == (number, lmdb_pages.OVERFLOW)
-            if whole and count <= header.pages <= walk.pages - number:
-                count = header.pages
-            else:
-                problem = (
-                    f"the header says page {header.number}, flags {header.flags}, {header.pages} "
-                    f"pages; expected {number}, {lmdb_pages.OVERFLOW}, {count}"
-                )
-                walk.damaged.add(number)
-                yield finding("SK004", where, problem)
+        try:
+            header = file.overflow_header(number)
+        except CorruptionError as error:
+            yield finding("SK004", f"{self.name}, {error.where}", error.problem)
+            return
+        whole = (header.number, header.flags) == (number, lmdb_pages.OVERFLOW)
+        if whole and count <= header.pages <= walk.pages - number:
+            count = header.pages
+        elif header != (number, lmdb_pages.OVERFLOW, count):
+            problem = (
+                f"the header says page {header.number}, flags {header.flags}, {header.pages} "
+                f"pages; expected {number}, {lmdb_pages.OVERFLOW}, {count}"
+            )
+            walk.damaged.add(number)
+            yield finding("SK004", where, problem)
         self.overflows += count
         twice = walk.mark(number, count)
         if twice:

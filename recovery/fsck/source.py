@@ -40,7 +40,7 @@ from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.journal.checkpoint import SLOT, SLOT_SIZE, SLOTS, CheckpointSlot, decode_slot
+from streamkeep.format.journal.checkpoint import SLOT, SLOT_SIZE, SLOTS, CheckpointSlot
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
 from streamkeep.format.lmdb_file.meta_page import (
     META_SIZE,
@@ -146,28 +146,18 @@ def _read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:
         data = store.read(checkpoints.CHECKPOINT_FILE)
     except FileNotFoundError:
         return None, [finding("SK020", checkpoints.CHECKPOINT_FILE, "the file is missing")]
-    sound: list[CheckpointSlot] = []
-    damaged: list[int] = []
+    sound = checkpoints.valid_slots(data)
+    code = "SK021" if sound else "SK020"
+    found = []
     for number in range(SLOTS):
         stored = data[number * SLOT_SIZE : number * SLOT_SIZE + SLOT.size]
-        slot = decode_slot(stored)
-        if slot is not None:
-            sound.append(slot)
-        elif any(stored) and not stored.startswith(checkpoints.UNFINISHED):
-            damaged.append(number)
-    code = "SK021" if sound else "SK020"
-    found = [
-        finding(
-            code, f"{checkpoints.CHECKPOINT_FILE} slot {number}", "the slot is truncated or damaged"
-        )
-        for number in damaged
-    ]
-    if not sound and not damaged:
-        found.append(
-            finding("SK020", checkpoints.CHECKPOINT_FILE, "the file contains no checkpoint")
-        )
-    newest = max(sound, key=checkpoints.age, default=None)
-    return newest, found
+        if number not in sound and any(stored) and not stored.startswith(checkpoints.UNFINISHED):
+            where = f"{checkpoints.CHECKPOINT_FILE} slot {number}"
+            found.append(finding(code, where, "the slot is truncated or damaged"))
+    if not sound and not found:
+        where = checkpoints.CHECKPOINT_FILE
+        found.append(finding("SK020", where, "the file contains no checkpoint"))
+    return max(sound.values(), key=checkpoints.age, default=None), found
 
 
 @contextmanager

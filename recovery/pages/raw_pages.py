@@ -225,6 +225,13 @@ def record_only(value: bytes) -> bytes:
     return encode_envelope(number, 0, 0, epoch, commit, record, b"", b"")
 
 
+def without_record(envelope: Envelope) -> bytes:
+    """Return the envelope of a tail as a row of `nodes`: without a stream record."""
+    key = envelope.number, envelope.ms, envelope.seq
+    age = envelope.epoch, envelope.commit_number
+    return encode_envelope(*key, *age, b"", envelope.listpack, envelope.trimmed)
+
+
 def key_of(value: bytes) -> Id:
     """Return the node key that a damaged envelope states."""
     at = ENVELOPE.offset("ms")

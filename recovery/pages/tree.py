@@ -70,12 +70,6 @@ class PageFile:
             self._cache[number] = page
         return page
 
-    def starts_with(self, number: int, header: bytes) -> bool:
-        try:
-            return os.pread(self.handle, len(header), number * self.page_size) == header
-        except OSError:
-            return False
-
     def overflow_header(self, number: int) -> lmdb_pages.OverflowHeader:
         data = self.read(number, lmdb_pages.HEADER_SIZE)
         if len(data) < lmdb_pages.HEADER_SIZE:
@@ -93,10 +87,7 @@ class PageFile:
             if start + size > self._size:
                 problem = f"a value of {size} bytes extends past the end of the file"
                 raise CorruptionError(f"LMDB page {number}", problem)
-        try:
-            value = os.pread(self.handle, size, start)
-        except OSError as error:
-            raise CorruptionError(f"LMDB page {number}", f"cannot be read: {error}") from error
+        value = self.read(number, size, skip=lmdb_pages.HEADER_SIZE)
         if len(value) != size:
             problem = f"truncated: {len(value)} bytes, expected {size}"
             raise CorruptionError(f"LMDB page {number}", problem)

@@ -29,6 +29,7 @@ from streamkeep.format.rows.producers import Message
 from streamkeep.format.rows.records import GROUP_ROWS, IDEMPOTENCE_ROWS
 from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import quoted
+from streamkeep.recovery.fsck.groups import pages_of
 from streamkeep.recovery.salvage.found import Found, is_live
 from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.search import garbage_note
@@ -179,13 +180,6 @@ def _group(
             group.put(nack, None if owner is None else group.find_consumer(owner.name))
 
 
-def _pages(found: Found, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
-    """Yield key and NACKs of the pages of a group; the key is b"" for those in its own row."""
-    if record.inline_nacks:
-        yield b"", record.inline_nacks
-    yield from found.under(shapes.PAGE_SHAPE, keys.pack_number(record.number))
-
-
 def _nacks(found: Found, record: GroupRecord) -> tuple[Counter[int], Iterator[Nack]]:
     """Return how many NACKs each consumer owns, and the NACKs, ascending by ID.
 
@@ -193,7 +187,7 @@ def _nacks(found: Found, record: GroupRecord) -> tuple[Counter[int], Iterator[Na
     """
     owned: Counter[int] = Counter()
     group = keys.pack_number(record.number)
-    for _, page in _pages(found, record):
+    for _, page in pages_of(found.under, record):
         for nack in _nacks_in(page):
             nack_id = pack_id(*nack.id())
             if found.noted(_NACK + group + nack_id) is None:

@@ -21,10 +21,11 @@ from typing import Final, NamedTuple
 
 from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.node.envelope import Envelope, decode_envelope, encode_envelope
+from streamkeep.format.node.envelope import Envelope, decode_envelope
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.records import StreamRecord
 from streamkeep.format.rows.retired import former_name_key
+from streamkeep.recovery.pages.raw_pages import without_record
 from streamkeep.recovery.salvage.damaged_bytes import live_slots
 from streamkeep.recovery.salvage.found import NAMED, Found
 
@@ -66,8 +67,7 @@ def note_newest(
     key = kind + keys.pack_number(envelope.number)
     if kind != FOUND_RECORD:
         key = kind + keys.node_key(envelope.number, envelope.ms, envelope.seq)
-    age = (envelope.epoch, envelope.commit_number)
-    candidate = Candidate(*age, known_live, bool(envelope.record))
+    candidate = Candidate(*age_of(envelope), known_live, bool(envelope.record))
     known = found.noted(key)
     # LMDB copies a leaf with all its rows, so copies can have the same age: prefer the live page.
     if known is None or split_candidate(known)[0][:3] < candidate[:3]:
@@ -82,8 +82,7 @@ def readable_envelope(value: bytes) -> Envelope | None:
         return None
 
 
-def age_of(value: bytes) -> tuple[int, int]:
-    envelope = decode_envelope(value, "row")
+def age_of(envelope: Envelope) -> tuple[int, int]:
     return envelope.epoch, envelope.commit_number
 
 
@@ -122,7 +121,7 @@ class Placement:
             number = keys.unpack_number(db_key)
             candidate, value = split_candidate(noted)
             present = self.found.get(keys.STREAMS, db_key)
-            if present is not None and age_of(present) >= candidate.age():
+            if present is not None and age_of(decode_envelope(present, "row")) >= candidate.age():
                 continue
             exists = candidate.known_live or present is not None
             for note in (NAMED + db_key, DAMAGED[keys.STREAMS] + db_key):
@@ -144,7 +143,7 @@ class Placement:
         envelope = decode_envelope(value, "page")
         record, tail_key, age = self._record_of(envelope.number)
         present = self.found.get(keys.NODES, db_key)
-        newer = present is not None and age_of(present) >= candidate.age()
+        newer = present is not None and age_of(decode_envelope(present, "row")) >= candidate.age()
         if newer or (db_key == tail_key and age >= candidate.age()):
             self.report.stale += 1
             return True
@@ -213,21 +212,7 @@ class Placement:
             return None, b"", (0, 0)
         envelope = decode_envelope(value, "stream")
         key = keys.node_key(number, envelope.ms, envelope.seq) if envelope.listpack else b""
-        return self.found.record(number), key, (envelope.epoch, envelope.commit_number)
-
-
-def without_record(envelope: Envelope) -> bytes:
-    """Return the envelope as a row of `nodes`: without a stream record."""
-    return encode_envelope(
-        envelope.number,
-        envelope.ms,
-        envelope.seq,
-        envelope.epoch,
-        envelope.commit_number,
-        b"",
-        envelope.listpack,
-        envelope.trimmed,
-    )
+        return self.found.record(number), key, age_of(envelope)
 
 
 def keep_node(found: Found, envelope: Envelope, why: str) -> None:

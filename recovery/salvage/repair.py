@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import uuid
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -53,6 +54,7 @@ from streamkeep.recovery.salvage.streams import StreamWriter
 _NEW_NUMBERS: Final = (NEXT_STREAM, NEXT_GROUP, NEXT_IDEMPOTENCE, NEXT_GARBAGE)
 
 
+@dataclass(frozen=True, slots=True)
 class Repaired:
     """The result of a repair.
 
@@ -63,11 +65,10 @@ class Repaired:
         lost_and_found: path of the folder; None if there are no items.
     """
 
-    def __init__(self, report: Report, findings: list[Finding], items: int, path: Path) -> None:
-        self.report = report
-        self.findings = findings
-        self.items = items
-        self.lost_and_found = path / LOST_AND_FOUND if items else None
+    report: Report
+    findings: list[Finding]
+    items: int
+    lost_and_found: Path | None
 
     def damaged(self) -> bool:
         return any(one.severity > Severity.NOTE for one in self.findings)
@@ -102,7 +103,8 @@ def repair(
                 search = Search(source, found, progress)
                 search.run()
                 _write(source, search, out)
-    return Repaired(report, list(check(output)), lost.items, output)
+    aside = output / LOST_AND_FOUND if lost.items else None
+    return Repaired(report, list(check(output)), lost.items, aside)
 
 
 def _write(source: Source, search: Search, out: NewStore) -> None:

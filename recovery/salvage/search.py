@@ -271,9 +271,8 @@ class Search:
     def _note_envelope(self, one: RawEnvelope, *, live: bool, free: bool) -> None:
         envelope = one.envelope
         tail = bool(envelope.record)
-        age = (envelope.epoch, envelope.commit_number)
         self.highest_epoch = max(self.highest_epoch, envelope.epoch)
-        newer = self._newest is not None and age > self._newest
+        newer = self._newest is not None and placement.age_of(envelope) > self._newest
         sure = newer or (live and one.headed)
         number = keys.pack_number(envelope.number)
         key = keys.node_key(envelope.number, envelope.ms, envelope.seq)

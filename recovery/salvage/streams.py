@@ -28,7 +28,7 @@ from streamkeep.format.node.node import NodeIds, tombstone_slots
 from streamkeep.format.rows import extension, records
 from streamkeep.format.rows.retention import retention_of
 from streamkeep.recovery.fsck.source import Source
-from streamkeep.recovery.pages.raw_pages import key_of
+from streamkeep.recovery.pages.raw_pages import key_of, without_record
 from streamkeep.recovery.salvage import placement
 from streamkeep.recovery.salvage.archive import ArchiveWriter
 from streamkeep.recovery.salvage.damaged_bytes import first_unread, live_slots, slots_of
@@ -198,7 +198,7 @@ class StreamWriter:
                     yield _node(envelope)
                     continue
                 except CorruptionError:
-                    damaged = placement.without_record(envelope)
+                    damaged = without_record(envelope)
             before = None if following is None else following[0]
             slots = slots_of(damaged, number, key, before)
             loss = self.report.stream(number)
@@ -307,8 +307,7 @@ def _node(envelope: Envelope) -> Node:
     if trimmed:
         slots = envelopes.trimmed_slots(trimmed) & tombstone_slots(envelope.listpack, *key)
         trimmed = envelopes.set_trimmed(b"", sorted(slots))
-    age = (envelope.epoch, envelope.commit_number)
-    return Node(*key, envelope.listpack, trimmed, age, ids)
+    return Node(*key, envelope.listpack, trimmed, placement.age_of(envelope), ids)
 
 
 def _nodes_of(slots: list[Slot]) -> Iterator[Node]:
