@@ -9,3 +9,9 @@ import pytest
 def target(tmp_path: Path) -> str:
     """Where a test ships to; nothing is there yet."""
     return str(tmp_path / "target")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where it makes a standby; nothing is there yet."""
+    return tmp_path / "standby"

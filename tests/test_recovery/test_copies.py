@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -73,11 +73,24 @@ def newest(store: Store[Any]) -> int:
         return snapshot.txn.newest_commit()
 
 
+def add(store: Store[Any], count: int, target: Place = "") -> None:
+    """Add entries; ship each, if there is a target."""
+    for n in range(count):
+        store.xadd("s", {"n": str(n)})
+        if target:
+            ship(store, target)
+
+
+def assert_same(place: Path, store: Store[Any]) -> None:
+    """Read the store at a place, which must be what another one is."""
+    with streamkeep.open(place, readonly=True) as reader:
+        assert describe(reader) == describe(store)
+
+
 def assert_restored(target: Place, place: Path, store: Store[Any]) -> None:
     """Restore a copy, which must be what the store is."""
     restore_copy(target, place)
-    with streamkeep.open(place, readonly=True) as restored:
-        assert describe(restored) == describe(store)
+    assert_same(place, store)
 
 
 @contextmanager
@@ -161,8 +174,7 @@ def test_each_commit_can_be_restored(
 
 def test_restored_and_shipped_again(store: Store, target: str, tmp_path: Path) -> None:
     """A restored store begins a generation; the store before gets an error, and loses nothing."""
-    for n in range(20):
-        store.xadd("s", {"n": str(n)})
+    add(store, 20)
     ship(store, target)
     restore_copy(target, tmp_path / "second")
     store.xadd("s", {"only": "here"})
@@ -188,12 +200,10 @@ def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
 
     def work(*, ships: bool) -> None:
         store = streamkeep.open(path, sync="none")
-        for n in range(300):
-            store.xadd("s", {"n": str(n)})
+        add(store, 300)
         if ships:
             ship(store, target)
-        for n in range(50):
-            store.xadd("s", {"n": str(n)})
+        add(store, 50)
 
     killed(partial(work, ships=True))
     for _ in range(2):
@@ -230,8 +240,7 @@ def test_a_drill_compares_with_the_store(
     store = open_store()
     target, path = str(tmp_path / "target"), str(store.path)
     store.xgroup_create("s", "g", mkstream=True)
-    for n in range(20):
-        store.xadd("s", {"n": str(n)})
+    add(store, 20)
     store.xreadgroup("g", "c", {"s": ">"}, count=3)
     ship(store, target)
     text = run("ship", "verify", target, "--store", path).stdout
@@ -556,8 +565,7 @@ def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
     assert status_of(child_of(work)) == -signal.SIGKILL
     with streamkeep.open(path) as store:
         for _ in range(3):
-            store.xadd("s", {"n": "after"})
-            ship(store, target)
+            add(store, 1, target)
             assert not verify_copy(target, everything=True).problems
         assert_restored(target, tmp_path / "restored", store)
 
@@ -583,11 +591,9 @@ def test_restore_killed_at_each_step(store: Store, target: str, tmp_path: Path, 
         assert describe(restored) == describe(store)
 
 
-def test_standby(open_store: Open, tmp_path: Path) -> None:
+def test_standby(store: Store, target: str, place: Path, tmp_path: Path) -> None:
     """It follows through generations, can be read meanwhile, and takes the place of its source."""
     chance = random.Random(7)
-    store = open_store()
-    target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.set_retention("s0", archive=True)
     change(store, chance)
     ship(store, target)
@@ -629,32 +635,27 @@ def test_standby(open_store: Open, tmp_path: Path) -> None:
 
 
 def test_a_power_loss_of_a_standby_brings_back_no_row_of_a_removed_segment(
-    store: Store, tmp_path: Path
+    store: Store, target: str, place: Path, tmp_path: Path
 ) -> None:
-    target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.set_retention("s", archive=True)
     archive_some(store, 500, 9)
     ship(store, target)
-    following = Standby(target, place)
-    try:
+    with closing(Standby(target, place)) as following:
         following.run(once=True)
         following.environment.make_checkpoint()
         assert store.drop_segments("s")
         ship(store, target)
         following.run(once=True)
         copy_store(place, tmp_path / "lost")
-    finally:
-        following.close()
     with another_boot():
         assert_sound(tmp_path / "lost")
 
 
 @pytest.mark.parametrize("promoted", [False, True])
 def test_a_killed_standby_leaves_no_file_that_no_row_names(
-    store: Store, tmp_path: Path, promoted: bool
+    store: Store, target: str, place: Path, promoted: bool
 ) -> None:
     """Neither one that was to be removed, nor one that it was fetching."""
-    target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.set_retention("s", archive=True)
     archive_some(store, 500, 9)
     ship(store, target)
@@ -684,17 +685,13 @@ def test_a_killed_standby_leaves_no_file_that_no_row_names(
     assert_sound(place)
 
 
-def test_a_standby_begins_anew(store: Store, tmp_path: Path) -> None:
+def test_a_standby_begins_anew(store: Store, target: str, place: Path, tmp_path: Path) -> None:
     """Where the copy does not go on after its commit, it takes the next base, under readers."""
-    target, place = str(tmp_path / "target"), tmp_path / "standby"
     store.set_retention("s", archive=True)
-    store.xadd("s", {"n": "1"})
-    ship(store, target)
+    add(store, 1, target)
     restore_copy(target, tmp_path / "second")
-    following = Standby(target, place)
-    try:
-        for n in range(5):
-            store.xadd("s", {"n": str(n)})
+    with closing(Standby(target, place)) as following:
+        add(store, 5)
         ship(store, target)
         following.run(once=True)
         with streamkeep.open(place, readonly=True) as reader:
@@ -708,21 +705,16 @@ def test_a_standby_begins_anew(store: Store, tmp_path: Path) -> None:
                 ship(second, target)
                 following.run(once=True)
                 assert describe(reader) == describe(second)
-    finally:
-        following.close()
     assert_sound(place)
 
 
 def test_a_standby_that_began_anew_at_an_earlier_commit_stays_there(
-    store: Store, tmp_path: Path
+    store: Store, target: str, place: Path, tmp_path: Path
 ) -> None:
     """Closed, read and promoted: its checkpoint of the history before has a higher commit."""
-    target, place = str(tmp_path / "target"), tmp_path / "standby"
-    store.xadd("s", {"n": "1"})
-    ship(store, target)
+    add(store, 1, target)
     restore_copy(target, tmp_path / "second")
-    for n in range(50):
-        store.xadd("s", {"n": str(n)})
+    add(store, 50)
     ship(store, target)
     Standby(target, place).close()
     with streamkeep.open(tmp_path / "second") as second:
@@ -732,46 +724,36 @@ def test_a_standby_that_began_anew_at_an_earlier_commit_stays_there(
         following = Standby(target, place)
         following.run(once=True)
         following.close()
-        with streamkeep.open(place, readonly=True) as reader:
-            assert describe(reader) == describe(second)
+        assert_same(place, second)
         promote(place)
         with streamkeep.open(place) as promoted:
             assert describe(promoted) == describe(second)
     assert_sound(place)
 
 
-def test_a_standby_that_is_killed_goes_on(store: Store, tmp_path: Path) -> None:
+def test_a_standby_that_is_killed_goes_on(store: Store, target: str, place: Path) -> None:
     """Its recovery goes back to a checkpoint, and it applies the rest again."""
-    target, place = str(tmp_path / "target"), tmp_path / "standby"
-    store.xadd("s", {"n": "1"})
-    ship(store, target)
+    add(store, 1, target)
     for n in range(4):
         killed(lambda: Standby(target, place).run(once=True))
         store.xadd_many("s", [{"n": str(n)} for n in range(50)])
         ship(store, target)
         ship(store, target)
-    following = Standby(target, place)
-    try:
+    with closing(Standby(target, place)) as following:
         following.run(once=True)
-        with streamkeep.open(place, readonly=True) as reader:
-            assert describe(reader) == describe(store)
-    finally:
-        following.close()
+        assert_same(place, store)
 
 
 def test_a_standby_that_is_killed_before_it_publishes_a_commit_has_it(
-    store: Store, tmp_path: Path
+    store: Store, target: str, place: Path
 ) -> None:
     """Nothing else has the commit: no journal, and no checkpoint yet."""
-    target, place = str(tmp_path / "target"), tmp_path / "standby"
-    store.xadd("s", {"n": "1"})
-    ship(store, target)
+    add(store, 1, target)
     Standby(target, place).close()
     store.xadd_many("s", [{"n": str(n)} for n in range(50)])
     ship(store, target)
     killed_at("standby:written", lambda: Standby(target, place).run(once=True))
-    with streamkeep.open(place, readonly=True) as reader:
-        assert describe(reader) == describe(store)
+    assert_same(place, store)
     Standby(target, place).close()
     assert_sound(place)
 
@@ -813,11 +795,12 @@ with streamkeep.open(sys.argv[1], readonly=True) as store:
 """
 
 
-def test_other_processes_read_a_standby(open_store: Open, tmp_path: Path) -> None:
+def test_other_processes_read_a_standby(
+    open_store: Open, target: str, place: Path, tmp_path: Path
+) -> None:
     """Each of their snapshots is of a commit of the source; none waits, and none sees a mixture."""
     chance = random.Random(11)
     store = open_store()
-    target, place = str(tmp_path / "target"), tmp_path / "standby"
     change(store, chance)
     ship(store, target)
     following = Standby(target, place)
@@ -858,8 +841,7 @@ def test_other_processes_read_a_standby(open_store: Open, tmp_path: Path) -> Non
 def test_commits_are_counted_on_after_a_compaction(store: Store, tmp_path: Path) -> None:
     """The copy begins anew, and still has what was before."""
     target, path = str(tmp_path / "target"), store.path
-    for n in range(9):
-        store.xadd("s", {"n": str(n)})
+    add(store, 9)
     before = ship(store, target).commit_number
     store.close()
     compact(path)
@@ -926,11 +908,8 @@ def test_the_row_of_a_damaged_stream_is_not_copied(
     monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 1)
     monkeypatch.setattr(writer, "is_sound", lambda row: False)
     with streamkeep.open(tmp_path / "store") as store:
-        store.xadd("s", {"n": "0"})
-        ship(store, target)
-        for n in range(3):
-            store.xadd("s", {"n": str(n)})
-            ship(store, target)
+        add(store, 1, target)
+        add(store, 3, target)
     assert "the copy goes on with the records of commits only" in caplog.text
     generation = Target(target).known_head().generations[-1]
     assert len(Target(target).rows(generation.name)) == 1  # the base
@@ -998,9 +977,7 @@ def test_a_target_that_heeds_no_condition(
 def test_pieces_that_the_target_has_lost(store: Store, tmp_path: Path) -> None:
     """An earlier verification does not prove that they are still there."""
     target = tmp_path / "target"
-    for n in range(4):
-        store.xadd("s", {"n": str(n)})
-        ship(store, str(target))
+    add(store, 4, str(target))
     proved = verify_copy(str(target)).last_commit
     last = max(target.rglob("0/*.skp"))
     last.unlink()
@@ -1119,9 +1096,7 @@ def test_a_bucket(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with bucket(GOOD, monkeypatch) as server:
         for mode in (UNHEARD, GOOD):
             server.behave(mode)
-            for n in range(3):
-                store.xadd("s", {"n": str(n)})
-                ship(store, target)
+            add(store, 3, target)
         assert not verify_copy(target, everything=True).problems
         assert_restored(target, tmp_path / "restored", store)
 
@@ -1165,18 +1140,15 @@ def test_a_target_that_has_lost_its_last_piece(
 def test_a_standby_of_a_target_that_has_lost_its_last_piece(store: Store, tmp_path: Path) -> None:
     """The piece that comes in its place ends elsewhere, so the next one has no known name."""
     target = tmp_path / "target"
-    store.xadd("s", {"n": "1"})
-    ship(store, target)
+    add(store, 1, target)
     following = Standby(target, tmp_path / "standby", every="1ms")
     thread = threading.Thread(target=following.run)
     try:
-        store.xadd("s", {"n": "2"})
-        ship(store, target)
+        add(store, 1, target)
         following.run(once=True)
         (generation,) = Target(target).known_head().generations
         Path(target / str(Target(target).names(generation.name, 0)[-1])).unlink()
-        store.xadd("s", {"n": "3"})
-        ship(store, target)
+        add(store, 1, target)
         thread.start()
         while following.state.commit_number < newest(store):
             time.sleep(0.005)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,14 @@ from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.changes import changes
 from streamkeep.recovery.copies.standby import Standby
 from streamkeep.recovery.copies.target import Target
-from test_recovery.test_copies import archive_some, assert_restored, change, newest
+from test_recovery.test_copies import (
+    add,
+    archive_some,
+    assert_restored,
+    assert_same,
+    change,
+    newest,
+)
 from tiers import slow_but
 
 FLIPS = 20  # in each of 50 parts
@@ -207,9 +215,7 @@ def test_a_damaged_generation_is_followed_by_another_one(
     store: Store, target: str, tmp_path: Path
 ) -> None:
     """The damaged one goes on until then, and stays for what can be restored of it."""
-    for n in range(6):
-        store.xadd("s", {"n": str(n)})
-        ship(store, target)
+    add(store, 6, target)
     pieces = sorted(Path(target).rglob("0/*.skp"))
     spoil(pieces[2])
     failed = run("ship", "verify", target, status=4)
@@ -234,18 +240,13 @@ def test_a_damaged_generation_is_followed_by_another_one(
 
 @pytest.mark.parametrize("what", ["0/*.skp", "1/*-end.skp"])
 def test_damage_that_the_shipper_itself_finds(
-    open_store: Open, target: str, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, target: str, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the last piece, from which it goes on, or in rows, into which it merges others."""
     monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 2)
-    store = open_store()
-    for n in range(5):
-        store.xadd("s", {"n": str(n)})
-        ship(store, target)
+    add(store, 5, target)
     spoil(max(Path(target).rglob(what)))
-    for n in range(5):
-        store.xadd("s", {"n": str(n)})
-        ship(store, target)
+    add(store, 5, target)
     ship(store, target)
     assert len(names(target)) == 2
     assert not verify_copy(target).damaged
@@ -293,9 +294,8 @@ def test_a_lost_segment_is_told_and_takes_nothing_else_along(store: Store, tmp_p
     assert {one.code for one in found} == {"SK302"}
 
 
-def test_a_segment_that_the_store_lacks_is_told(store: Store, tmp_path: Path) -> None:
+def test_a_segment_that_the_store_lacks_is_told(store: Store, target: str, tmp_path: Path) -> None:
     """By the verification, too, in a base and in records; but not if it is elsewhere."""
-    target = tmp_path / "target"
     store.set_retention("s", archive=True)
 
     def trim() -> None:
@@ -335,20 +335,14 @@ def test_a_standby_follows_the_generation_after_a_damaged_one(
     store: Store, target: str, tmp_path: Path
 ) -> None:
     ship(store, target)
-    following = Standby(target, tmp_path / "standby")
-    try:
-        store.xadd("s", {"n": "1"})
-        ship(store, target)
+    with closing(Standby(target, tmp_path / "standby")) as following:
+        add(store, 1, target)
         spoil(max(Path(target).rglob("0/*.skp")))
         with pytest.raises(CorruptionError, match="the checksum"):
             following.run(once=True)
-        store.xadd("s", {"n": "2"})
-        ship(store, target)
+        add(store, 1, target)
         assert following.run(once=True).commit_number == newest(store)
-        with streamkeep.open(tmp_path / "standby", readonly=True) as reader:
-            assert describe(reader) == describe(store)
-    finally:
-        following.close()
+        assert_same(tmp_path / "standby", store)
 
 
 def test_a_restore_to_a_time_trusts_no_header(

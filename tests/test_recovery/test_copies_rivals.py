@@ -40,7 +40,7 @@ from streamkeep.recovery.copies.shipper import Shipper, Superseded
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Target
 from streamkeep.recovery.copies.writer import Again
-from test_recovery.test_copies import archive_some, assert_restored, copied, newest, shipping
+from test_recovery.test_copies import add, archive_some, assert_restored, copied, newest, shipping
 from tiers import slow_but
 
 
@@ -89,8 +89,7 @@ def test_what_took_the_place_of_a_store_may_make_other_commits(
 ) -> None:
     """The copy has later commits, and gets more: the store that was restored last goes on."""
     store, target, place = open_store(), str(tmp_path / "target"), tmp_path / "second"
-    store.xadd("s", {"n": "1"})
-    ship(store, target)
+    add(store, 1, target)
     before = newest(store)
     if how == "promote":
         Standby(target, place).close()
@@ -215,10 +214,9 @@ def test_a_folder_that_goes_while_it_is_listed(
 
 
 def test_an_error_between_records_loses_none(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As without a descriptor: what was read before it is read again."""
-    store, target = open_store(), tmp_path / "target"
     ship(store, target)
     failures = iter([False, False, True, False, True])
     read = History._read
@@ -233,8 +231,7 @@ def test_an_error_between_records_loses_none(
     monkeypatch.setattr(shipper, "_PAUSE_S", 0.01)
     with store.transaction() as txn:
         txn.xadd("s", {"n": "0"})
-    for n in range(9):
-        store.xadd("s", {"n": str(n)})
+    add(store, 9)
     with shipping(store, target, every="10ms"):
         assert store.wait_shipped("5m")
     assert next(failures, None) is None
@@ -242,9 +239,8 @@ def test_an_error_between_records_loses_none(
     assert_restored(target, tmp_path / "restored", store)
 
 
-def test_a_damaged_segment_stops_no_commit(open_store: Open, tmp_path: Path) -> None:
+def test_a_damaged_segment_stops_no_commit(store: Store, target: str) -> None:
     """The copy lacks that segment, as the store does."""
-    store, target = open_store(), tmp_path / "target"
     ship(store, target)
     store.set_retention("s", archive=True)
     archive_some(store, 900, 10)
@@ -319,9 +315,8 @@ def test_a_target_that_is_away_before_the_old_generation_is_ended(
         running._step()
 
 
-def test_a_take_over_is_done_once(open_store: Open, tmp_path: Path) -> None:
+def test_a_take_over_is_done_once(store: Store, target: str, tmp_path: Path) -> None:
     """Two shippers with --take-over would begin generations in turns for ever."""
-    store, target = open_store(), str(tmp_path / "target")
     ship(store, target)
     restore_copy(target, tmp_path / "second")
     running = Shipper(store, target, take_over=True)
@@ -435,9 +430,8 @@ def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: 
     assert not verify_copy(target, everything=True).problems
 
 
-def test_a_shipper_that_is_stopped_ships_the_rest(open_store: Open, tmp_path: Path) -> None:
+def test_a_shipper_that_is_stopped_ships_the_rest(store: Store, target: str) -> None:
     """As when a machine is shut down: nothing that was committed before is lost with it."""
-    store, target = open_store(), tmp_path / "target"
     with shipping(store, target, every="1h") as running:
         wait_until(lambda: running.report().commit_number > 0)
         store.xadd("s", {"n": "1"})
@@ -446,14 +440,11 @@ def test_a_shipper_that_is_stopped_ships_the_rest(open_store: Open, tmp_path: Pa
 
 @pytest.mark.parametrize("what", ["rows", "generation"])
 def test_what_a_shipper_removes_during_a_verification_is_no_damage(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    store: Store, target: str, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Rows that were merged, and generations that nobody needs any more."""
     monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 1)
-    store, target = open_store(), str(tmp_path / "target")
-    for n in range(3):
-        store.xadd("s", {"n": str(n)})
-        ship(store, target)
+    add(store, 3, target)
     check_rows = verify._Check._check_changes
     begun: list[Any] = []
 
@@ -473,14 +464,12 @@ def test_what_a_shipper_removes_during_a_verification_is_no_damage(
 
 @pytest.mark.parametrize("requests", slow_but(range(1, 10), 3, 6, 8))
 def test_a_restore_and_a_reader_go_on_with_what_replaces_a_generation(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: int
+    store: Store, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: int
 ) -> None:
     """An erasure, for example, removes what they are reading: that is no damage."""
-    store, target = open_store(), str(tmp_path / "target")
     archive_some(store, 20, 10)
     ship(store, target)
-    store.xadd("s", {"n": "last"})
-    ship(store, target)
+    add(store, 1, target)
     left = 0
 
     def replacing(whole: Callable[..., Any]) -> Callable[..., Any]:

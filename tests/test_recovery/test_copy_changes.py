@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -149,15 +150,12 @@ def test_what_a_copy_refuses(store: Store, target: str, tmp_path: Path) -> None:
 def test_a_standby_names_its_source(store: Store, target: str, tmp_path: Path) -> None:
     store.xadd("a", {"n": "1"})
     ship(store, target)
-    follower = Standby(target, tmp_path / "standby")
-    try:
-        with (
-            streamkeep.open(tmp_path / "standby", readonly=True) as standby,
-            pytest.raises(streamkeep.StoreError, match="changes file://"),
-        ):
-            standby.changes()
-    finally:
-        follower.close()
+    with (
+        closing(Standby(target, tmp_path / "standby")),
+        streamkeep.open(tmp_path / "standby", readonly=True) as standby,
+        pytest.raises(streamkeep.StoreError, match="changes file://"),
+    ):
+        standby.changes()
 
 
 def test_the_rows_of_a_reader_are_removed(store: Store, tmp_path: Path) -> None:
