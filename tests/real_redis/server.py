@@ -23,7 +23,7 @@ from patience import PATIENCE_S
 PROGRAM: Final = "STREAMKEEP_REDIS_SERVER"
 
 
-Argument = bytes | int
+Argument = bytes | str | int
 
 
 class RealRedis:

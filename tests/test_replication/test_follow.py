@@ -70,14 +70,14 @@ def followed(server: RealRedis, store: Path, **settings: Any) -> Iterator[Follow
 
 def check_same(server: RealRedis, store: Path, keys: tuple[bytes, ...] = KEYS) -> None:
     """Compare streams with all that belongs to them."""
-    call: Any = server.call
-    there = [key for key in keys if call("TYPE", key) == b"stream"]
+    there = [key for key in keys if server.call("TYPE", key) == b"stream"]
     with streamkeep.open(store) as opened:  # after a kill it is recovered
         assert opened.keys() == there
         for key in there:
             # Replicas of Redis itself do not have how much was read either, nor idle consumers.
             ours, theirs = (
-                stream(at, key, b"lag", b"entries-read", *TIMES) for at in (caller(opened), call)
+                stream(at, key, b"lag", b"entries-read", *TIMES)
+                for at in (caller(opened), server.call)
             )
             for group in (*ours[b"groups"], *theirs[b"groups"]):
                 group[b"consumers"] = [one for one in group[b"consumers"] if one[b"pending"]]
@@ -87,8 +87,7 @@ def check_same(server: RealRedis, store: Path, keys: tuple[bytes, ...] = KEYS) -
 
 def caught_up(server: RealRedis, store: Path) -> None:
     """Wait until a store has all."""
-    call: Any = server.call
-    wait_until(lambda: call("WAIT", 1, 1000) == 1)
+    wait_until(lambda: server.call("WAIT", 1, 1000) == 1)
     # WAIT is about commands, not about the file, which is all there is before the first of them.
     wait_until(lambda: following_of(store))
 
@@ -99,23 +98,22 @@ def history(store: Path, key: str) -> list[bytes]:
 
 
 def fill(server: RealRedis, key: str, count: int, *options: str) -> list[bytes]:
-    return server.call_all([["XADD", key, *options, "*", "n", n] for n in range(count)])  # type: ignore[list-item]
+    return server.call_all([["XADD", key, *options, "*", "n", n] for n in range(count)])
 
 
 # --- what comes --------------------------------------------------------------------------------
 
 
 def test_once_brings_a_store_up_to_the_server(server: RealRedis, store: Path) -> None:
-    call: Any = server.call
     first = fill(server, "s", 300)
-    call("XGROUP", "CREATE", "s", "g", "0")
-    call("XREADGROUP", "GROUP", "g", "c", "COUNT", 5, "STREAMS", "s", ">")
-    call("SET", "string", "x")
+    server.call("XGROUP", "CREATE", "s", "g", "0")
+    server.call("XREADGROUP", "GROUP", "g", "c", "COUNT", 5, "STREAMS", "s", ">")
+    server.call("SET", "string", "x")
     report = once(server, store)
     assert (report.full, report.entries, report.commands) == (1, 300, 0)
     check_same(server, store)
     more = fill(server, "s", 200, "MAXLEN", "100")
-    call("HSET", "hash", "f", "v")
+    server.call("HSET", "hash", "f", "v")
     report = once(server, store)
     assert (report.full, report.entries) == (1, 500)
     assert report.skipped == {"command HSET": 1}
@@ -184,8 +182,7 @@ def test_the_history_has_all_that_was_ever_added(
     """Also what is trimmed while no follower runs, and the backlog still has it."""
     chance = random.Random(deletions)
     with running_redis({**AT_ONCE, "repl-backlog-size": "64mb"}) as server:
-        call: Any = server.call
-        call("CONFIG", "SET", "stream-node-max-entries", 7)
+        server.call("CONFIG", "SET", "stream-node-max-entries", 7)
         once(server, store, deletions=deletions)
         added: dict[str, list[bytes]] = {"s": [], "t": [], "u": []}
         deleted = set()
@@ -195,9 +192,9 @@ def test_the_history_has_all_that_was_ever_added(
                 key = chance.choice("stu")
                 limit = chance.choice([[], ["MAXLEN", "~", "40"], ["MAXLEN", "=", "9"]])
                 added[key] += fill(server, key, chance.randrange(60), *limit)
-                live = [entry[0] for entry in call("XRANGE", key, "-", "+")]
+                live = [entry[0] for entry in server.call("XRANGE", key, "-", "+")]
                 for gone in chance.sample(live, min(len(live), 3)):
-                    call("XDEL", key, gone)
+                    server.call("XDEL", key, gone)
                     deleted.add((key, gone))
                 if turn % 12 == 11:
                     worker.kill()
@@ -215,17 +212,16 @@ def test_the_history_has_all_that_was_ever_added(
 
 def test_what_was_missed_is_applied_as_a_difference(tmp_path: Path, store: Path) -> None:
     with running_redis({**AT_ONCE, "repl-backlog-size": "16kb"}) as server:
-        call: Any = server.call
         first = fill(server, "s", 50)
         fill(server, "t", 3)
-        call("XGROUP", "CREATE", "s", "g", "0")
+        server.call("XGROUP", "CREATE", "s", "g", "0")
         once(server, store)
         with streamkeep.open(store) as opened:
             opened.xadd("own", {"a": "b"})
-        call("XREADGROUP", "GROUP", "g", "c", "COUNT", 2, "STREAMS", "s", ">")
-        call("XGROUP", "CREATE", "s", "h", "$")
-        call("XTRIM", "s", "MAXLEN", 20)
-        call("DEL", "t")
+        server.call("XREADGROUP", "GROUP", "g", "c", "COUNT", 2, "STREAMS", "s", ">")
+        server.call("XGROUP", "CREATE", "s", "h", "$")
+        server.call("XTRIM", "s", "MAXLEN", 20)
+        server.call("DEL", "t")
         missed = fill(server, "s", 3000, "MAXLEN", "1500")
         fill(server, "u", 5)
         report = once(server, store)
@@ -241,7 +237,6 @@ def test_groups_that_a_difference_brings_are_counted(
     server: RealRedis, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also by who has counted them while it was applied."""
-    call: Any = server.call
     fill(server, "s", 3)
     finish = Synchronization._finish
 
@@ -253,7 +248,7 @@ def test_groups_that_a_difference_brings_are_counted(
 
     with streamkeep.open(store) as opened:
         Follower(source(server), opened).run(once=True)
-        call("XGROUP", "CREATE", "s", "g", "$")
+        server.call("XGROUP", "CREATE", "s", "g", "$")
         monkeypatch.setattr(Synchronization, "_finish", count_and_finish)
         Follower(source(server), opened, resync=True).run(once=True)
         assert opened.xinfo_stream("s")["groups"] == 1
@@ -263,15 +258,14 @@ def test_a_stream_that_was_made_again_takes_the_place_of_the_former(
     tmp_path: Path, store: Path
 ) -> None:
     with running_redis({**AT_ONCE, "repl-backlog-size": "16kb"}) as server:
-        call: Any = server.call
-        call("XADD", "s", "5-1", "a", "b")
-        call("XADD", "s", "6-1", "a", "b")
-        call("XADD", "t", "6-1", "a", "b")
+        server.call("XADD", "s", "5-1", "a", "b")
+        server.call("XADD", "s", "6-1", "a", "b")
+        server.call("XADD", "t", "6-1", "a", "b")
         once(server, store)
-        call("DEL", "s", "t")
-        call("XADD", "s", "5-1", "a", "c")
-        call("XADD", "t", "3-1", "a", "b")
-        call("XADD", "t", "4-1", "a", "b")
+        server.call("DEL", "s", "t")
+        server.call("XADD", "s", "5-1", "a", "c")
+        server.call("XADD", "t", "3-1", "a", "b")
+        server.call("XADD", "t", "4-1", "a", "b")
         fill(server, "u", 1000)
         assert once(server, store).full == 2
         check_same(server, store)
@@ -315,9 +309,8 @@ def test_what_was_deleted_here_comes_back_when_all_streams_are_taken_anew(
     server: RealRedis, store: Path
 ) -> None:
     """What was trimmed here stays trimmed, since the history has it."""
-    call: Any = server.call
     some, every = fill(server, "s", 4), fill(server, "t", 4)
-    call("XADD", "u", "1-0", "a", "b")
+    server.call("XADD", "u", "1-0", "a", "b")
     trimmed = fill(server, "v", 4)
     once(server, store)
     with streamkeep.open(store) as opened:
@@ -325,13 +318,13 @@ def test_what_was_deleted_here_comes_back_when_all_streams_are_taken_anew(
         opened.xdel("t", *every)
         opened.xdel("u", "1-0")
         opened.xtrim("v", maxlen=1, approximate=False)
-    call("XADD", "u", "2-0", "a", "b")
+    server.call("XADD", "u", "2-0", "a", "b")
     once(server, store, resync=True)
     assert history(store, "v") == trimmed
     with streamkeep.open(store) as opened:
         assert opened.xlen("v") == 1
         assert opened.delete("v") == 1
-    call("DEL", "v")
+    server.call("DEL", "v")
     check_same(server, store, (b"s", b"t", b"u"))
 
 
@@ -339,22 +332,21 @@ def test_what_was_deleted_here_comes_back_when_all_streams_are_taken_anew(
 
 
 def test_only_keys_that_fit_are_followed(server: RealRedis, store: Path) -> None:
-    call: Any = server.call
     fill(server, "orders:1", 3)
     fill(server, "other", 3)
     with followed(server, store, match=["orders:*"]) as follower:
         wait_until(lambda: following_of(store))
         fill(server, "orders:2", 3)
         fill(server, "other", 3)
-        call("RENAME", "orders:1", "moved")
-        call("COPY", "orders:2", "copy")
-        call("DEL", "other", "orders:3")
+        server.call("RENAME", "orders:1", "moved")
+        server.call("COPY", "orders:2", "copy")
+        server.call("DEL", "other", "orders:3")
         caught_up(server, store)
         assert follower.problem == ""
-        call("RENAME", "moved", "orders:4")  # from where it was not followed
-        call("SELECT", 1)
+        server.call("RENAME", "moved", "orders:4")  # from where it was not followed
+        server.call("SELECT", 1)
         fill(server, "orders:5", 3)
-        call("SELECT", 0)
+        server.call("SELECT", 0)
         wait_until(lambda: following_of(store).full == 2)
         caught_up(server, store)
     check_same(server, store, (b"orders:2", b"orders:4"))
@@ -375,11 +367,10 @@ def following_of(store: Path) -> Any:
 def test_a_copy_into_another_database_leaves_the_stream_of_that_name_alone(
     server: RealRedis, store: Path
 ) -> None:
-    call: Any = server.call
     fill(server, "s", 3)
-    call("SET", "string", "x")
+    server.call("SET", "string", "x")
     once(server, store)
-    assert call("COPY", "string", "s", "DB", 1, "REPLACE") == 1
+    assert server.call("COPY", "string", "s", "DB", 1, "REPLACE") == 1
     assert once(server, store).commands > 0
     check_same(server, store)
 
@@ -387,13 +378,12 @@ def test_a_copy_into_another_database_leaves_the_stream_of_that_name_alone(
 def test_keys_from_another_database_are_taken_with_a_full_synchronization(
     server: RealRedis, store: Path
 ) -> None:
-    call: Any = server.call
     with followed(server, store):
         wait_until(lambda: following_of(store))
-        call("SELECT", 3)
+        server.call("SELECT", 3)
         fill(server, "s", 4)
-        call("MOVE", "s", 0)
-        call("SELECT", 0)
+        server.call("MOVE", "s", 0)
+        server.call("SELECT", 0)
         wait_until(lambda: following_of(store).full == 2)
         fill(server, "s", 4)
         caught_up(server, store)
@@ -403,16 +393,15 @@ def test_keys_from_another_database_are_taken_with_a_full_synchronization(
 def test_keys_from_another_database_that_do_not_fit_are_skipped(
     server: RealRedis, store: Path
 ) -> None:
-    call: Any = server.call
     fill(server, "q1", 3)
     once(server, store, match=["q*"])
     commands = ["SELECT 1", "XADD zz 1-1 a b", "COPY zz z2 DB 0", "MOVE zz 0", "XADD q2 1-1 a b"]
     for command in commands:
-        call(*command.split())
+        server.call(*command.split())
     report = once(server, store, match=["q*"])
     assert (report.full, report.skipped) == (1, {"command for database 1": 4})
     for command in ("COPY q2 z3 DB 0", "COPY q2 q2 DB 0", "SELECT 0"):
-        call(*command.split())
+        server.call(*command.split())
     assert once(server, store, match=["q*"]).full == 2
     check_same(server, store, (b"q1", b"q2"))
 
@@ -427,12 +416,11 @@ def test_keys_from_another_database_that_do_not_fit_are_skipped(
 def test_once_takes_all_streams_anew_where_a_command_asks_for_that(
     server: RealRedis, store: Path, commands: list[str], told: str
 ) -> None:
-    call: Any = server.call
     fill(server, "q1", 3)
     fill(server, "other", 3)
     once(server, store, match=["q*"])
     for command in commands:
-        call(*command.split())
+        server.call(*command.split())
     fill(server, "q1", 3)
     said: list[str] = []
     report = once(server, store, match=["q*"], told=said.append)
@@ -443,17 +431,16 @@ def test_once_takes_all_streams_anew_where_a_command_asks_for_that(
 
 
 def test_a_stream_of_the_store_is_never_overwritten(server: RealRedis, store: Path) -> None:
-    call: Any = server.call
     with streamkeep.open(store) as opened:
         opened.xadd("mine", {"a": "b"})
         opened.xadd("t", {"a": "b"})
-    call("SET", "t", "a string")
-    call("FLUSHALL")
+    server.call("SET", "t", "a string")
+    server.call("FLUSHALL")
     once(server, store)
-    call("SET", "t", "a string")
-    call("FLUSHALL")
+    server.call("SET", "t", "a string")
+    server.call("FLUSHALL")
     once(server, store)
-    call("XADD", "mine", "*", "c", "d")
+    server.call("XADD", "mine", "*", "c", "d")
     with pytest.raises(FollowError, match="a stream 'mine' of its own"):
         once(server, store)
     with pytest.raises(FollowError, match=r"a stream 'mine' of its own; .*no stream was changed"):
@@ -469,12 +456,11 @@ def test_a_stream_of_the_store_is_never_overwritten(server: RealRedis, store: Pa
 def test_a_string_of_the_store_and_a_stream_never_have_one_name(
     server: RealRedis, tmp_path: Path, store: Path, command: str
 ) -> None:
-    call: Any = server.call
     fill(server, "s", 3)
     once(server, store)
     with served(store, unix=tmp_path / "u"), Peer(tmp_path / "u") as peer:
         assert peer.call("SET", "lock", "token") == b"+OK\r\n"
-    call(*command.split())
+    server.call(*command.split())
     with pytest.raises(FollowError, match="a string 'lock' of its own"):
         once(server, store)
     with pytest.raises(FollowError, match=r"a string 'lock' of its own; .*no stream was changed"):
@@ -490,7 +476,6 @@ def test_a_string_of_the_store_and_a_stream_never_have_one_name(
 def test_a_name_that_is_taken_is_found_before_anything_changes(
     server: RealRedis, store: Path
 ) -> None:
-    call: Any = server.call
     names = "abcdefghijkl"  # some of them stand before z in the file, whose order is a server's
     for name in names:
         fill(server, name, 3)
@@ -499,7 +484,7 @@ def test_a_name_that_is_taken_is_found_before_anything_changes(
         opened.xadd("z", {"a": "b"})
     for name in names + "z":
         fill(server, name, 3)
-        call("XTRIM", name, "MAXLEN", 4)
+        server.call("XTRIM", name, "MAXLEN", 4)
     with pytest.raises(FollowError, match=r"a stream 'z' of its own; .*no stream was changed"):
         once(server, store, resync=True)
     with streamkeep.open(store) as opened:
@@ -542,12 +527,11 @@ def test_another_server_is_refused_unless_it_goes_on(server: RealRedis, store: P
         with pytest.raises(StoreError, match=r"the store follows unix://.*does not go on"):
             once(other, store)
         check_same(server, store)
-        call: Any = other.call
         with pytest.raises(StoreError, match="another database than 2"):
             Follower(f"{source(server)}?db=2", store).run(once=True)
         once(other, store, resync=True)
         check_same(other, store)
-        assert call("XLEN", "s") == 1
+        assert other.call("XLEN", "s") == 1
 
 
 def test_a_promoted_replica_goes_on_with_the_history(store: Path, free_port: int) -> None:
@@ -556,16 +540,15 @@ def test_a_promoted_replica_goes_on_with_the_history(store: Path, free_port: int
         running_redis({**options, "port": str(free_port)}) as first,
         running_redis(options) as second,
     ):
-        call: Any = second.call
         port: Any = first.call(b"CONFIG", b"GET", b"port")
-        call("REPLICAOF", "127.0.0.1", port[1])
-        wait_until(lambda: b"master_link_status:up" in call("INFO", "replication"))
+        second.call("REPLICAOF", "127.0.0.1", port[1])
+        wait_until(lambda: b"master_link_status:up" in second.call("INFO", "replication"))
         fill(first, "s", 3)
         wait_until(lambda: first.call(b"WAIT", 1, 1000) == 1)
         once(first, store)
         fill(first, "s", 3)
         wait_until(lambda: first.call(b"WAIT", 1, 1000) == 1)
-        call("REPLICAOF", "NO", "ONE")
+        second.call("REPLICAOF", "NO", "ONE")
         fill(second, "s", 3)
         report = once(second, store)
         assert (report.full, report.source) == (1, f"{source(second)}?db=0")
@@ -581,10 +564,11 @@ def test_one_store_has_one_follower(server: RealRedis, store: Path) -> None:
 
 def test_passwords_and_rights(tmp_path: Path, store: Path) -> None:
     with running_redis(AT_ONCE) as server:
-        call: Any = server.call
-        call("ACL", "SETUSER", "copier", "on", ">p@ss", "+psync", "+replconf", "+ping", "+info")
-        call("ACL", "SETUSER", "poor", "on", ">word", "+ping", "+info")
-        call("ACL", "SETUSER", "default", "resetpass", ">other")
+        server.call(
+            "ACL", "SETUSER", "copier", "on", ">p@ss", "+psync", "+replconf", "+ping", "+info"
+        )
+        server.call("ACL", "SETUSER", "poor", "on", ">word", "+ping", "+info")
+        server.call("ACL", "SETUSER", "default", "resetpass", ">other")
         fill(server, "s", 3)
 
         def from_user(user: str) -> Any:

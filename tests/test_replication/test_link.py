@@ -35,6 +35,9 @@ ID = "a" * 40
 MARK = b"m" * 40
 EMPTY = RdbWriter(TARGETS["7.2"])
 FILE = EMPTY.begin(0) + EMPTY.end()
+FULL = b"+FULLRESYNC %s 0\r\n" % ID.encode()
+SELECT = encode_command("SELECT", 0)
+ADD = SELECT + encode_command("XADD", "s", "1-1", "a", "b")
 
 
 class Primary:
@@ -44,10 +47,10 @@ class Primary:
         asked: the words of each command that came.
     """
 
-    def __init__(self, path: Path, scripts: list[Callable[[Primary, socket.socket], None]]) -> None:
+    def __init__(self, path: Path, scripts: list[Script], offset: int = 0) -> None:
         self.path = path
+        self.offset = offset
         self.asked: list[list[bytes]] = []
-        self.answers: dict[bytes, bytes] = {}
         self._scripts = scripts
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -84,17 +87,24 @@ class Primary:
                 text = b"# Replication\r\nmaster_repl_offset:%d\r\n" % self.offset
                 client.sendall(b"$%d\r\n%s\r\n" % (len(text), text))
             elif words[:1] != [b"PSYNC"]:
-                client.sendall(self.answers.get(words[0], b"+OK\r\n"))
+                client.sendall(b"+OK\r\n")
 
-    offset = 0
+
+Script = Callable[[Primary, socket.socket], None]
+Make = Callable[..., Primary]
 
 
 @pytest.fixture
-def primary(tmp_path: Path) -> Iterator[Callable[..., Primary]]:
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "s"
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Iterator[Make]:
     made: list[Primary] = []
 
-    def make(*scripts: Callable[[Primary, socket.socket], None]) -> Primary:
-        made.append(Primary(tmp_path / f"socket{len(made)}", list(scripts)))
+    def make(*scripts: Script, offset: int = 0) -> Primary:
+        made.append(Primary(tmp_path / f"socket{len(made)}", list(scripts), offset))
         return made[-1]
 
     yield make
@@ -102,13 +112,18 @@ def primary(tmp_path: Path) -> Iterator[Callable[..., Primary]]:
         one.close()
 
 
-def full(data: bytes, then: bytes = b"") -> Callable[[Primary, socket.socket], None]:
+def drain(client: socket.socket) -> None:
+    """Read acknowledgements, until the end."""
+    while client.recv(4096):
+        pass
+
+
+def full(data: bytes, then: bytes = b"") -> Script:
     def script(primary: Primary, client: socket.socket) -> None:
         client.sendall(b"\n\n+FULLRESYNC %s 0\r\n" % ID.encode())
         client.sendall(data)
         client.sendall(then)
-        while client.recv(4096):  # acknowledgements
-            pass
+        drain(client)
 
     return script
 
@@ -117,49 +132,42 @@ def sized(data: bytes) -> bytes:
     return b"$%d\r\n%s" % (len(data), data)
 
 
-def follow(primary: Primary, store: Path, **settings: Any) -> Any:
+def follow(primary: Primary, store: Any, **settings: Any) -> Any:
     return Follower(f"unix://{primary.path}", store, **settings).run(once=True)
 
 
-def test_bytes_may_come_one_by_one(primary: Callable[..., Primary], tmp_path: Path) -> None:
-    commands = encode_command("SELECT", 0) + encode_command("XADD", "s", "1-1", "a", "b\r\n")
+def test_bytes_may_come_one_by_one(primary: Make, store: Path) -> None:
+    commands = SELECT + encode_command("XADD", "s", "1-1", "a", "b\r\n")
     data = b"$EOF:%s\r\n%s%s%s" % (MARK, FILE, MARK, commands)
 
     def script(one: Primary, client: socket.socket) -> None:
-        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode())
+        client.sendall(FULL)
         for at in range(len(data)):
             client.sendall(data[at : at + 1])
-        while client.recv(4096):
-            pass
+        drain(client)
 
-    server = primary(script)
-    server.offset = len(commands)
-    report = follow(server, tmp_path / "s")
+    server = primary(script, offset=len(commands))
+    report = follow(server, store)
     assert (report.offset, report.entries) == (len(commands), 1)
     assert [b"PSYNC", b"?", b"-1"] in server.asked
 
 
-def test_a_connection_that_breaks_goes_on_where_the_store_is(
-    primary: Callable[..., Primary], tmp_path: Path
-) -> None:
+def test_a_connection_that_breaks_goes_on_where_the_store_is(primary: Make, store: Path) -> None:
     """Also in the middle of a command, of a transaction and of the file."""
-    one = encode_command("SELECT", 0) + encode_command("XADD", "s", "1-1", "a", "b")
     two = encode_command("MULTI") + encode_command("XADD", "s", "2-1", "a", "b")
     two += encode_command("XADD", "s", "3-1", "a", "b") + encode_command("EXEC")
 
     def cut_file(server: Primary, client: socket.socket) -> None:
-        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE)[:-3])
+        client.sendall(FULL + sized(FILE)[:-3])
 
     def cut_command(server: Primary, client: socket.socket) -> None:
-        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE) + one + two[:-20])
+        client.sendall(FULL + sized(FILE) + ADD + two[:-20])
 
     def rest(server: Primary, client: socket.socket) -> None:
         client.sendall(b"+CONTINUE %s\r\n" % (b"b" * 40) + two)
-        while client.recv(4096):
-            pass
+        drain(client)
 
     server = primary(cut_file, cut_command, rest)
-    store = tmp_path / "s"
     follower = Follower(f"unix://{server.path}", store, told=lambda text: None)
     thread = threading.Thread(target=follower.run)
     thread.start()
@@ -170,7 +178,7 @@ def test_a_connection_that_breaks_goes_on_where_the_store_is(
         thread.join()
     asked = [words[1:] for words in server.asked if words[0] == b"PSYNC"]
     assert asked == [
-        [b"?", b"-1"], [b"?", b"-1"], [ID.encode(), b"%d" % (len(one) + 1)],
+        [b"?", b"-1"], [b"?", b"-1"], [ID.encode(), b"%d" % (len(ADD) + 1)],
     ]  # fmt: skip
     assert (following_of(store).replication_id, following_of(store).full) == ("b" * 40, 1)
 
@@ -185,47 +193,38 @@ def test_a_connection_that_breaks_goes_on_where_the_store_is(
         (b"-ERR unknown command 'PSYNC'\r\n", "unknown command"),
         (b"+FULLRESYNC %s 0\r\nhello\r\n" % ID.encode(), "expected a file"),
         (b"+FULLRESYNC %s 0\r\n$20\r\n%s" % (ID.encode(), b"x" * 20), "not an RDB file"),
-        (b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE[:-1] + b"?"), "CRC-64"),
-        (b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE) + b"$5\r\n", "comes before SELECT"),
+        (FULL + sized(FILE[:-1] + b"?"), "CRC-64"),
+        (FULL + sized(FILE) + b"$5\r\n", "comes before SELECT"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "PSYNC was answered"),
         (b"x" * 100_000, "a line without an end"),
     ],
     ids=range(11),
 )  # fmt: skip
-def test_strange_answers_are_named(
-    primary: Callable[..., Primary], tmp_path: Path, data: bytes, problem: str
-) -> None:
+def test_strange_answers_are_named(primary: Make, store: Path, data: bytes, problem: str) -> None:
     def script(server: Primary, client: socket.socket) -> None:
         client.sendall(data)
         client.shutdown(socket.SHUT_WR)
-        while client.recv(4096):
-            pass
+        drain(client)
 
-    server = primary(script)
-    server.offset = 1 << 30  # so that the follower waits for commands
+    server = primary(script, offset=1 << 30)  # so that the follower waits for commands
     with pytest.raises((LinkLost, RefusedError, FollowError), match=problem):
-        follow(server, tmp_path / "s")
-    assert not (tmp_path / "s").exists() or "SELECT" in problem
+        follow(server, store)
+    assert not store.exists() or "SELECT" in problem
 
 
-def test_any_bytes_in_place_of_the_file_or_of_commands(
-    primary: Callable[..., Primary], tmp_path: Path
-) -> None:
+def test_any_bytes_in_place_of_the_file_or_of_commands(primary: Make, tmp_path: Path) -> None:
     chance = random.Random(5)
-    commands = encode_command("SELECT", 0) + encode_command("XADD", "s", "1-1", "a", "b")
-    good = sized(FILE) + commands * 3
+    good = sized(FILE) + ADD * 3
 
     def flipped(server: Primary, client: socket.socket) -> None:
         data = bytearray(good)
         for _ in range(chance.randrange(1, 4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
-        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode() + data)
+        client.sendall(FULL + data)
         client.shutdown(socket.SHUT_WR)
-        while client.recv(4096):
-            pass
+        drain(client)
 
-    server = primary(*[flipped] * 40)
-    server.offset = 1 << 30
+    server = primary(*[flipped] * 40, offset=1 << 30)
     for number in range(40):
         with pytest.raises((LinkLost, RefusedError, FollowError)):
             follow(server, tmp_path / f"s{number}")
@@ -235,7 +234,7 @@ def test_any_bytes_in_place_of_the_file_or_of_commands(
 
 
 def test_a_file_may_be_larger_than_the_backlog(
-    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    primary: Make, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server waits with the rest of it, and gets a sign of life meanwhile."""
     monkeypatch.setattr(link, "_SILENCE_S", 0.5)
@@ -251,55 +250,52 @@ def test_a_file_may_be_larger_than_the_backlog(
     file = writer.begin(1) + writer.string(b"string", bytes(9 << 20)) + writer.end()
 
     def script(server: Primary, client: socket.socket) -> None:
-        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode())
+        client.sendall(FULL)
         sender = threading.Thread(target=client.sendall, args=(sized(file),))
         sender.start()
         for _ in range(2):
             client.recv(4096)
         acknowledged.set()
         sender.join()
-        while client.recv(4096):
-            pass
+        drain(client)
 
-    report = follow(primary(script), tmp_path / "s", backlog=1 << 20)
+    report = follow(primary(script), store, backlog=1 << 20)
     assert report.full == 1
 
 
 @pytest.mark.parametrize("bad", [("XADD", "t", "*"), ("XADD", "t", "0-0", "a", "b")])
 def test_nothing_of_a_command_that_fails_stays(
-    primary: Callable[..., Primary], tmp_path: Path, bad: tuple[str, ...]
+    primary: Make, store: Path, bad: tuple[str, ...]
 ) -> None:
     """All before it does, also what came with it."""
-    good = encode_command("SELECT", 0) + encode_command("XADD", "s", "1-1", "a", "b")
-    server = primary(full(sized(FILE), good + encode_command(*bad)))
-    server.offset = 1 << 30
-    with streamkeep.open(tmp_path / "s") as store:
+    server = primary(full(sized(FILE), ADD + encode_command(*bad)), offset=1 << 30)
+    with streamkeep.open(store) as opened:
         with pytest.raises(
             FollowError, match=r"command 3 at byte .*, XADD: .*everything before it"
         ):
-            Follower(f"unix://{server.path}", store).run(once=True)
-        assert store.keys() == [b"s"]
-        row = following(store)
+            follow(server, opened)
+        assert opened.keys() == [b"s"]
+        row = following(opened)
         assert row is not None
-        assert (row.offset, row.commands, row.entries) == (len(good), 2, 1)
+        assert (row.offset, row.commands, row.entries) == (len(ADD), 2, 1)
 
 
-def test_a_transaction_of_more_commands_than_a_batch_is_one(
-    primary: Callable[..., Primary], tmp_path: Path
-) -> None:
+def test_a_transaction_of_more_commands_than_a_batch_is_one(primary: Make, store: Path) -> None:
     adds = b"".join(encode_command("XADD", "s", f"{n}-1", "a", "b") for n in range(1, 3001))
-    commands = encode_command("SELECT", 0) + encode_command("MULTI") + adds
-    server = primary(full(sized(FILE), commands + encode_command("EXEC")))
-    server.offset = len(commands + encode_command("EXEC"))
-    with streamkeep.open(tmp_path / "s") as store:
-        Follower(f"unix://{server.path}", store).run(once=True)
-        assert store.xlen("s") == 3000
+    commands = SELECT + encode_command("MULTI") + adds
+    server = primary(
+        full(sized(FILE), commands + encode_command("EXEC")),
+        offset=len(commands + encode_command("EXEC")),
+    )
+    with streamkeep.open(store) as opened:
+        follow(server, opened)
+        assert opened.xlen("s") == 3000
         # The first file, SELECT, and all of the transaction.
-        assert store.durability().last_commit <= 5
+        assert opened.durability().last_commit <= 5
 
 
 def test_a_batch_of_slow_commands_ends_early(
-    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    primary: Make, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So a follower that is killed again and again goes on; a transaction stays one."""
     seconds = count()
@@ -316,16 +312,13 @@ def test_a_batch_of_slow_commands_ends_early(
     words += [["XADD", "s", f"{number}-1", "a", "b"] for number in (2, 3)]
     words += [["EXEC"], ["XADD", "s", "4-1", "a", "b"]]
     commands = b"".join(encode_command(*one) for one in words)
-    server = primary(full(sized(FILE), commands))
-    server.offset = len(commands)
-    report = follow(server, tmp_path / "s")
+    server = primary(full(sized(FILE), commands), offset=len(commands))
+    report = follow(server, store)
     assert (report.offset, report.entries, report.commands) == (len(commands), 4, 7)
     assert sizes == [1, 1, 4, 1]
 
 
-def test_a_follower_ends_in_the_middle_of_a_file(
-    primary: Callable[..., Primary], tmp_path: Path
-) -> None:
+def test_a_follower_ends_in_the_middle_of_a_file(primary: Make, store: Path) -> None:
     size = 30 << 20
     head = EMPTY.begin(0) + b"\x00\x01k\x80" + size.to_bytes(4, "big")
     server = primary(full(b"$%d\r\n%s" % (len(head) + size + 9, head), bytes(size)))
@@ -335,31 +328,30 @@ def test_a_follower_ends_in_the_middle_of_a_file(
         calls.append(done)
         follower.stop.set()
 
-    follower = Follower(f"unix://{server.path}", tmp_path / "s", progress=progress)
+    follower = Follower(f"unix://{server.path}", store, progress=progress)
     follower.run()
     assert len(calls) == 1
 
 
 @pytest.mark.parametrize("sync", ["commit", "none"])
 def test_only_what_is_on_disk_is_acknowledged_as_such(
-    primary: Callable[..., Primary], tmp_path: Path, sync: Sync
+    primary: Make, store: Path, sync: Sync
 ) -> None:
     said = bytearray()
 
     def script(server: Primary, client: socket.socket) -> None:
-        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE))
+        client.sendall(FULL + sized(FILE))
         while b"\r\n0\r\n" not in said:
             said.extend(client.recv(4096))
 
-    server = primary(script)
-    server.offset = 1
-    with streamkeep.open(tmp_path / "s", sync=sync) as store, pytest.raises(LinkLost):
-        Follower(f"unix://{server.path}", store).run(once=True)
+    server = primary(script, offset=1)
+    with streamkeep.open(store, sync=sync) as opened, pytest.raises(LinkLost):
+        follow(server, opened)
     assert (b"FACK" in said) == (sync == "commit")
 
 
 def test_nothing_is_acknowledged_before_the_file_is_in_the_store(
-    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    primary: Make, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "_ACK_S", 0.001)
     said = bytearray()
@@ -372,10 +364,9 @@ def test_nothing_is_acknowledged_before_the_file_is_in_the_store(
         while not said.endswith(b"\r\n7\r\n"):
             said.extend(client.recv(4096))
 
-    server = primary(script)
-    server.offset = 8
+    server = primary(script, offset=8)
     with pytest.raises(LinkLost):
-        follow(server, tmp_path / "s")
+        follow(server, store)
     signs, _, first = said.partition(b"*")
     assert len(signs) >= 3
     assert not signs.strip()
@@ -383,12 +374,12 @@ def test_nothing_is_acknowledged_before_the_file_is_in_the_store(
 
 
 def test_only_a_connection_with_tls_reads_the_authorities_of_the_system(
-    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    primary: Make, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes 30 ms of processor time, each time that a lost connection is tried again."""
     read: list[object] = []
     monkeypatch.setattr(ssl, "create_default_context", lambda **given: read.append(given))
-    follow(primary(full(sized(FILE))), tmp_path / "s")
+    follow(primary(full(sized(FILE))), store)
     assert read == []
 
 
@@ -421,27 +412,24 @@ def test_what_does_not_fit_into_memory_goes_through_files(
     spool.close()
 
 
-def test_a_process_may_have_many_open_files(
-    primary: Callable[..., Primary], tmp_path: Path
-) -> None:
+def test_a_process_may_have_many_open_files(primary: Make, store: Path) -> None:
     def script(server: Primary, client: socket.socket) -> None:
-        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode())
+        client.sendall(FULL)
         client.recv(4096)  # an acknowledgement, after which it waits
         client.sendall(sized(FILE))
-        while client.recv(4096):
-            pass
+        drain(client)
 
     server = primary(script)
     taken = [os.dup(0) for _ in range(1024)]
     try:
-        assert follow(server, tmp_path / "s").full == 1
+        assert follow(server, store).full == 1
     finally:
         for one in taken:
             os.close(one)
 
 
 def test_the_store_knows_when_what_it_has_came(
-    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    primary: Make, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when it was applied: so `status` says how far the store is behind."""
     now = [100.0]
@@ -453,14 +441,12 @@ def test_the_store_knows_when_what_it_has_came(
     assert [(spool.take(0), spool.came) for _ in range(3)] == [
         (b"a", 100.0), (b"b", 105.0), (b"c", 105.0),
     ]  # fmt: skip
-    commands = encode_command("SELECT", 0) + encode_command("XADD", "s", "1-1", "a", "b")
-    server = primary(full(sized(FILE), commands))
-    server.offset = len(commands)
-    assert follow(server, tmp_path / "s").time_ms == 105_500
+    server = primary(full(sized(FILE), ADD), offset=len(ADD))
+    assert follow(server, store).time_ms == 105_500
 
 
 def test_the_backlog_is_bounded(
-    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    primary: Make, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(self: Link, stop: threading.Event) -> bytes:
         wait_until(lambda: self.loading or self.spool._ended is not None)
@@ -469,7 +455,6 @@ def test_the_backlog_is_bounded(
     read = Link.read
     monkeypatch.setattr(Link, "read", late)
     big = encode_command("XADD", "s", "1-1", "a", b"x" * (3 << 20))
-    server = primary(full(sized(FILE), encode_command("SELECT", 0) + big))
-    server.offset = 1 << 30
+    server = primary(full(sized(FILE), SELECT + big), offset=1 << 30)
     with pytest.raises(LinkLost, match="too much came"):
-        follow(server, tmp_path / "s", backlog=1 << 20)
+        follow(server, store, backlog=1 << 20)

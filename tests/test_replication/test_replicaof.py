@@ -38,7 +38,7 @@ from test_replication.test_follow import (
     once,
     source,
 )
-from test_replication.test_link import FILE, ID, Primary, sized
+from test_replication.test_link import FILE, FULL, SELECT, Primary, drain, sized
 from test_server.conftest import served
 
 pytestmark = pytest.mark.redis
@@ -392,14 +392,13 @@ def test_a_server_that_was_promoted_goes_on_with_the_history(
     server: RealRedis, store: Path
 ) -> None:
     with free_ports(1) as [port], running_redis({**AT_ONCE, "port": str(port)}) as second:
-        call: Any = second.call
-        call("REPLICAOF", "127.0.0.1", port_of(server))
-        wait_until(lambda: b"master_link_status:up" in call("INFO", "replication"))
+        second.call("REPLICAOF", "127.0.0.1", port_of(server))
+        wait_until(lambda: b"master_link_status:up" in second.call("INFO", "replication"))
         with replica(store) as peer:
             follow(peer, server)
             ids = fill(server, "s", 3)
             wait_until(lambda: server.call(b"WAIT", 2, 1000) == 2)
-            call("REPLICAOF", "NO", "ONE")
+            second.call("REPLICAOF", "NO", "ONE")
             follow(peer, second)
             ids += fill(second, "s", 3, "MAXLEN", "2")
             caught_up(second)
@@ -434,9 +433,8 @@ def test_a_process_that_follows_is_not_disturbed(server: RealRedis, store: Path)
 
 
 def test_passwords(server: RealRedis, store: Path) -> None:
-    call: Any = server.call
-    call("ACL", "SETUSER", "copier", "on", ">p@ss", "+psync", "+replconf", "+ping")
-    call("CONFIG", "SET", "requirepass", "secret")
+    server.call("ACL", "SETUSER", "copier", "on", ">p@ss", "+psync", "+replconf", "+ping")
+    server.call("CONFIG", "SET", "requirepass", "secret")
     with replica(store) as peer:
         assert peer.call("REPLICAOF", "127.0.0.1", port_of(server)) == OK
         wait_until(lambda: "NOAUTH" in problem(peer))
@@ -447,16 +445,15 @@ def test_passwords(server: RealRedis, store: Path) -> None:
         assert not problem(peer)
         peer.call("CONFIG", "SET", "masteruser", "copier", "masterauth", b"p@ss")
         assert peer.ask("CONFIG", "GET", "masterauth") == [b"masterauth", b"p@ss"]
-        call("CLIENT", "KILL", "TYPE", "replica")
-        wait_until(lambda: b"user=copier" in call("CLIENT", "LIST", "TYPE", "replica"))
+        server.call("CLIENT", "KILL", "TYPE", "replica")
+        wait_until(lambda: b"user=copier" in server.call("CLIENT", "LIST", "TYPE", "replica"))
     with streamkeep.open(store) as opened:
         assert "p@ss" not in str(following(opened))
 
 
 def test_another_database(server: RealRedis, store: Path) -> None:
-    call: Any = server.call
-    call("SELECT", 2)
-    call("XADD", "s", "1-1", "a", "b")
+    server.call("SELECT", 2)
+    server.call("XADD", "s", "1-1", "a", "b")
     with replica(store, replicaof=f"{source(server)}?db=2") as peer:
         linked(peer)
         assert peer.ask("KEYS", "*") == [b"s"]
@@ -484,7 +481,7 @@ def test_a_primary_that_goes_away_and_comes_back(store: Path, free_port: int) ->
         wait_until(lambda: info(peer)["master_link_status"] == "down")
         assert peer.call("XADD", "s", "*", "a", "b") == READONLY
         with running_redis(settings) as again:  # restarted, with what it had
-            again.call_all([["XADD", "s", one.decode(), "n", n] for n, one in enumerate(ids)])  # type: ignore[list-item]
+            again.call_all([["XADD", "s", one.decode(), "n", n] for n, one in enumerate(ids)])
             ids += fill(again, "s", 2)
             wait_until(lambda: peer.ask("XLEN", "s") == 5)
     assert history(store, "s") == ids
@@ -536,11 +533,8 @@ def test_addresses_that_cannot_be_used(words: tuple[str | bytes, str], store: Pa
 @pytest.mark.parametrize("hostile", [b"\rrole:master", b"\xff"])
 def test_words_of_the_server_are_no_lines_of_info(store: Path, hostile: bytes) -> None:
     def script(server: Primary, client: socket.socket) -> None:
-        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE))
-        words = ("XGROUP", hostile, "s")
-        client.sendall(encode_command("SELECT", 0) + encode_command(*words))
-        while client.recv(4096):
-            pass
+        client.sendall(FULL + sized(FILE) + SELECT + encode_command("XGROUP", hostile, "s"))
+        drain(client)
 
     with (
         closing(Primary(store.parent / "primary", [script])) as server,

@@ -84,11 +84,10 @@ def test_a_redis_is_a_replica_over_tls(tmp_path: Path, files: Files, asks: bool)
         fill(peer, "s", 2000)
         settings = {"tls-replication": "yes", "replicaof": f"127.0.0.1 {at['port']}"}
         with with_tls(files, **settings) as (replica, _):
-            call: Any = replica.call
-            wait_until(lambda: b"master_link_status:up" in call("INFO", "replication"))
+            wait_until(lambda: b"master_link_status:up" in replica.call("INFO", "replication"))
             fill(peer, "s", 2000)
             peer.call("XTRIM", "s", "MAXLEN", 1500)
             wait_until(lambda: peer.call("WAIT", 1, 1000) == 1)
-            assert call("XLEN", "s") == 1500
-            assert stream(call, b"s", *TIMES) == stream(peer.call, b"s", *TIMES)
+            assert replica.call("XLEN", "s") == 1500
+            assert stream(replica.call, b"s", *TIMES) == stream(peer.call, b"s", *TIMES)
         peer.close()
