@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import streamkeep
-from crash.losses import in_child, killed_after
+from crash.losses import killed_after
 from crash.power import another_boot, another_mount
 from inside import checkpoint_now, flush_now
-from stopped import child_of, die_at, killed_at, status_of
+from stopped import child_of, die_at, killed, killed_at, status_of
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.reader import Reader, file_name
@@ -58,9 +58,8 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
         for number in range(SHOWN, ALL):
             with one.pipeline() as both:
                 both.xadd("s", {"n": number}).xadd("t", {"n": number}).execute()
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert not in_child(work)
+    killed(work)
     return path
 
 
@@ -88,23 +87,23 @@ def file_of(path: Path, position: LogPosition) -> Path:
     return path / "journal" / file_name(position.file_number)
 
 
-def damage(path: Path, number: int, *, at: int = 30) -> None:
-    """Flip a bit of a record after the checkpoint, counted from 1."""
-    position, _ = list(records(path))[number - 1]
-    file = file_of(path, position)
+def flip(file: Path, at: int, bits: int = 4) -> None:
+    """Flip a bit of a file."""
     data = bytearray(file.read_bytes())
-    data[position.offset + at] ^= 4
+    data[at] ^= bits
     file.write_bytes(data)
 
 
-def damage_like(path: Path, original: Path, number: int) -> None:
-    """Flip the same bit of a copy, unless a checkpoint has removed the file."""
-    position, _ = list(records(original))[number - 1]
+def damage(path: Path, number: int, original: Path | None = None) -> None:
+    """Flip a bit of a record after the checkpoint, counted from 1.
+
+    Args:
+        original: what `path` is a copy of, where a checkpoint may have removed the file since.
+    """
+    position, _ = list(records(original or path))[number - 1]
     file = file_of(path, position)
-    if file.exists():
-        data = bytearray(file.read_bytes())
-        data[position.offset + 30] ^= 4
-        file.write_bytes(data)
+    if original is None or file.exists():
+        flip(file, position.offset + 30)
 
 
 def entries(path: Path, name: str = "s", **options: object) -> list[int]:
@@ -119,11 +118,11 @@ def lost(path: Path) -> int:
         return recovered.lost
 
 
-def publish(path: Path, commit_number: int) -> None:
+def publish(path: Path, commit_number: int, place: int = 1) -> None:
     """Have the control file say that this is the newest commit."""
     control = path / "journal" / "head"
     words = memoryview(bytearray(control.read_bytes())).cast("q")
-    words[1] = commit_number
+    words[place] = commit_number
     control.write_bytes(words.tobytes())
 
 
@@ -185,10 +184,7 @@ def test_without_numbers_of_mounts_lmdb_is_kept_only_by_choice(
     """Then nothing shows that the kernel still has every page."""
     damage(store, 5)
     monkeypatch.setattr(boot_id, "mount_id", lambda path: 0)
-    control = store / "journal" / "head"
-    words = memoryview(bytearray(control.read_bytes())).cast("q")
-    words[10] = 0
-    control.write_bytes(words.tobytes())
+    publish(store, 0, 10)
     with pytest.raises(RecoveryNeededError, match="commits 8 to 23 were made and would be lost"):
         entries(store)
     assert entries(store, force_recovery="data.mdb") == list(range(ALL))
@@ -196,13 +192,11 @@ def test_without_numbers_of_mounts_lmdb_is_kept_only_by_choice(
 
 def test_a_recovery_from_the_newest_commit_of_lmdb_may_be_killed_anywhere(store: Path) -> None:
     damage(store, 5)
-    step = 0
-    killed = True
-    while killed:
+    step, goes_on = 0, True
+    while goes_on:
         step += 1
-        copy = store.with_name("copy")
-        shutil.copytree(store, copy)
-        killed = killed_after(step, lambda: entries(store.with_name("copy")))
+        copy = shutil.copytree(store, store.with_name("copy"))
+        goes_on = killed_after(step, lambda: entries(store.with_name("copy")))
         assert errors(copy) in ([], errors(store))
         assert entries(copy) == list(range(ALL))
         assert lost(copy) == 0
@@ -215,14 +209,12 @@ def test_damage_after_a_recovery_was_killed_loses_nothing_without_a_word(
     store: Path, number: int
 ) -> None:
     """The recovery has put what LMDB had back, and only the journal has it until a checkpoint."""
-    step = refused = 0
-    killed = True
-    while killed:
+    step, refused, goes_on = 0, 0, True
+    while goes_on:
         step += 1
-        copy = store.with_name("copy")
-        shutil.copytree(store, copy)
-        killed = killed_after(step, lambda: entries(store.with_name("copy")))
-        damage_like(copy, store, number)
+        copy = shutil.copytree(store, store.with_name("copy"))
+        goes_on = killed_after(step, lambda: entries(store.with_name("copy")))
+        damage(copy, number, store)
         told = "SK024" in str(errors(copy))
         try:
             assert entries(copy) == list(range(ALL))
@@ -240,8 +232,7 @@ def test_what_a_recovery_has_replayed_after_a_power_loss_is_not_lost_without_a_w
     store: Path, loss: Callable[[], object]
 ) -> None:
     """Its checkpoint is not made yet: the process that recovered the store was killed before."""
-    copy = store.with_name("copy")
-    shutil.copytree(store, copy)
+    copy = shutil.copytree(store, store.with_name("copy"))
 
     def recover() -> None:
         die_at("checkpoint:pinned", 1)
@@ -250,7 +241,7 @@ def test_what_a_recovery_has_replayed_after_a_power_loss_is_not_lost_without_a_w
     with loss():  # type: ignore[attr-defined]
         child = child_of(recover)
         assert status_of(child) == -signal.SIGKILL
-        damage_like(copy, store, 15)
+        damage(copy, 15, store)
         assert entries(copy) == list(range(ALL))
         assert lost(copy) == 0
 
@@ -259,11 +250,10 @@ def test_what_a_recovery_has_replayed_after_a_power_loss_is_not_lost_without_a_w
 def test_a_recovery_that_is_killed_forgets_nothing_that_was_on_disk(
     store: Path, boot: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    copy = store.with_name("copy")
-    shutil.copytree(store, copy)
+    copy = shutil.copytree(store, store.with_name("copy"))
     with boot():
         killed_at("checkpoint:pinned", lambda: streamkeep.open(copy))
-    damage_like(copy, store, 15)
+    damage(copy, 15, store)
     with another_boot(2):
         assert "SK024" in str(errors(copy))
         with pytest.raises(RecoveryNeededError, match="commits 18 to 23 were made"):
@@ -284,14 +274,10 @@ def with_damaged_checkpoint(
             one.xadd("s", {"n": number})
         flush(one)
         one.xadd("s", {"n": ALL + 5})
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert not in_child(work)
+    killed(work)
     newest = slot_of(store)
-    steady = store / "steady"
-    data = bytearray(steady.read_bytes())
-    data[data.index(newest.encode()) + 20] ^= 4
-    steady.write_bytes(data)
+    flip(store / "steady", (store / "steady").read_bytes().index(newest.encode()) + 20)
     assert slot_of(store).epoch < newest.epoch
 
 
@@ -393,9 +379,8 @@ def test_repair_keeps_the_node_that_was_sealed_in_a_record_that_is_damaged(
         one = streamkeep.open(path, node_max_entries=10)
         for number in range(25):
             one.xadd("s", {"n": number}, id=f"{number + 1}-{number}")
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert not in_child(work)
+    killed(work)
     sealing = [
         number
         for number, (_, body) in enumerate(records(path), start=1)
@@ -419,9 +404,8 @@ def test_repair_keeps_a_tail_whose_head_became_longer_in_a_damaged_record(tmp_pa
         one = streamkeep.open(path)
         for number in range(132):
             one.xadd("s", {"n": number})
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert not in_child(work)
+    killed(work)
     damage(path, 128)
     repaired = repair(path, tmp_path / "new")
     assert "lost: stream 's': 1 entry" in str(repaired.report.lines())
@@ -441,9 +425,8 @@ def test_repair_tells_of_an_entry_that_is_lost_together_with_deletions(tmp_path:
             txn.xdel("s", "1-3", "1-4")
         for number in range(31, 34):
             one.xadd("s", {"n": number}, f"1-{number}")
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert not in_child(work)
+    killed(work)
     damage(path, 31)
     repaired = repair(path, tmp_path / "new")
     assert entries(tmp_path / "new") == [one for one in range(34) if one != 30]
@@ -468,7 +451,7 @@ def test_a_check_says_that_a_changed_page_prevents_a_recovery(store: Path) -> No
     row = encode_position(*slot_of(store).position())
     data = (store / "data.mdb").read_bytes()
     assert data.count(row) == 1
-    (store / "data.mdb").write_bytes(data.replace(row, bytes([row[0] ^ 1]) + row[1:]))
+    flip(store / "data.mdb", data.index(row), 1)
     with another_boot():
         assert "SK004: data.mdb: page" in str(errors(store))
         with pytest.raises(CorruptionError, match="is not the root of commit 3"):
@@ -487,9 +470,8 @@ def test_repair_says_that_an_older_data_file_lacks_what_a_checkpoint_had(tmp_pat
             one.xadd("s", {"n": number})
         checkpoint_now(one)
         one.xadd("s", {"n": ALL})
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert not in_child(work)
+    killed(work)
     older.replace(path / "data.mdb")
     assert errors(path)
     with pytest.raises(CorruptionError, match="run `streamkeep repair`"):
@@ -509,11 +491,8 @@ def test_a_flipped_bit_loses_nothing_or_is_an_error_that_fsck_announces(store: P
     ]
     refused = set()
     for number, file, bit in bits:
-        copy = store.with_name("copy")
-        shutil.copytree(store, copy)
-        data = bytearray(file.read_bytes())
-        data[bit // 8] ^= 1 << bit % 8
-        (copy / "journal" / file.name).write_bytes(data)
+        copy = shutil.copytree(store, store.with_name("copy"))
+        flip(copy / "journal" / file.name, bit // 8, 1 << bit % 8)
         found = errors(copy)
         try:
             assert entries(copy) == list(range(ALL))
@@ -532,8 +511,7 @@ def test_the_header_of_a_file_is_not_needed_after_a_checkpoint_in_it(tmp_path: P
         store.xadd("s", {"n": 1})
         shutil.copytree(tmp_path / "open", tmp_path / "store")
     (file,) = (tmp_path / "store" / "journal").glob("*.skj")
-    data = file.read_bytes()
-    file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    flip(file, 0, 1)
     (file.parent / "head").unlink()
     with another_boot():
         assert entries(tmp_path / "store") == [0, 1]
@@ -720,9 +698,7 @@ def damage_row(path: Path) -> None:
     """Change a byte of the entry of `s` that `data.mdb` had at the checkpoint."""
     data = (path / "data.mdb").read_bytes()
     assert data.count(b"before the checkpoint") == 1
-    with (path / "data.mdb").open("r+b") as file:
-        file.seek(data.index(b"before the checkpoint"))
-        file.write(b"B")
+    flip(path / "data.mdb", data.index(b"before the checkpoint"), 0x20)
 
 
 def two_streams(path: Path) -> streamkeep.Store[bytes]:
@@ -751,9 +727,8 @@ def test_a_record_that_extends_a_damaged_row_gives_it_no_right_checksum(tmp_path
         for number in (1, 2):
             one.xadd("s", {"n": "after it"})
             one.xadd("other", {"n": number})
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert not in_child(work)
+    killed(work)
     damage_row(path)
     for new in ("before", "after"):  # its recovery
         (found,) = [str(one) for one in recovery.check(path) if one.severity > Severity.NOTE]
@@ -820,9 +795,8 @@ def test_repair_counts_the_entries_of_a_damaged_row_also_if_a_record_is_lost(
         one = two_streams(path)
         for _ in range(3):
             one.xadd("s", {"n": "after it"})
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert not in_child(work)
+    killed(work)
     damage_row(path)
     damage(path, 2)
     lines = repair(path, tmp_path / "new").report.lines()
