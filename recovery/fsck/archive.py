@@ -25,13 +25,12 @@ from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, 
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables import segment_files
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
-from streamkeep.engine.txn.stream import decode_stream
 from streamkeep.engine.txn.txn import NEXT_STREAM
 from streamkeep.engine.whole_store.scrub import META_SCRUB
 from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import Id
-from streamkeep.format.core.keys import META, NODES, RETIRED, STREAMS, pack_number, unpack_node_key
+from streamkeep.format.core.keys import META, NODES, RETIRED, pack_number, unpack_node_key
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.node import end_ids
@@ -45,6 +44,7 @@ from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import Finding, Scope, finding
 from streamkeep.recovery.fsck.rows import Rows
 from streamkeep.recovery.fsck.source import Source, open_source
+from streamkeep.recovery.fsck.streams import stream_at
 from streamkeep.recovery.pages.tree import Tables
 
 _SEGMENT: Final = 0
@@ -144,8 +144,7 @@ def _node_places(tables: Tables, table: int, number: int, kind: int) -> Iterator
 def _tail_place(tables: Tables, number: int) -> Iterator[_Place]:
     """Yield the tail node, which is stored with the stream record."""
     try:
-        value = tables.get(STREAMS, pack_number(number))
-        stream = None if value is None else decode_stream(number, b"", value)
+        stream = stream_at(tables, number, None)
         if stream is not None and stream.has_tail():
             ms, seq = stream.tail_ms, stream.tail_seq
             last = end_ids(stream.tail_data(), ms, seq).last_slot

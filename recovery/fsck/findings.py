@@ -73,6 +73,11 @@ SALVAGE: Final = (
     "`streamkeep repair STORE --output NEW` saves what is readable and lists what is lost"
 )
 
+
+def _reopened(what: str) -> str:
+    return f"open the store for writing once, which {what}; then check again"
+
+
 _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
     # the store
     ("SK001", ERROR, "a row cannot be decoded, or its checksum is wrong", SALVAGE),
@@ -96,14 +101,9 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
         "SK021",
         WARNING,
         "one of the two checkpoints is damaged",
-        "open the store for writing once, which writes a new checkpoint; then check again",
+        _reopened("writes a new checkpoint"),
     ),
-    (
-        "SK022",
-        NOTE,
-        "the store needs recovery, as after a power loss",
-        "open the store for writing once, which recovers it; then check again",
-    ),
+    ("SK022", NOTE, "the store needs recovery, as after a power loss", _reopened("recovers it")),
     ("SK023", ERROR, "the checkpoint belongs to another store", REBUILD),
     (
         "SK024",
@@ -122,13 +122,13 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
         NOTE,
         "`data.mdb` lacks commits that the journal has: a process was killed, the kernel lost "
         "unwritten pages, or the files were copied while in use",
-        "open the store for writing once, which replays the commits; then check again",
+        _reopened("replays the commits"),
     ),
     (
         "SK027",
         WARNING,
         "the journal is damaged; `data.mdb` has its commits, but a power loss would take them",
-        "open the store for writing once, which makes a new checkpoint; then check again",
+        _reopened("makes a new checkpoint"),
     ),
     (
         "SK028",

@@ -42,7 +42,7 @@ from streamkeep.format.rows.records import GROUP_ROWS, IDEMPOTENCE_ROWS
 from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import Finding, Scope, finding, guarded, quoted
 from streamkeep.recovery.fsck.rows import Member, MemberKind, Numbers, Rows, check_members
-from streamkeep.recovery.fsck.streams import stream_place
+from streamkeep.recovery.fsck.streams import stream_at, stream_place
 from streamkeep.recovery.pages.tree import Tables
 
 _ROWS_OF_GROUPS: Final = (keys.CONSUMERS, keys.PEL, keys.CONSUMER_PEL, keys.PEL_ORDER)
@@ -334,12 +334,11 @@ def check_messages(
     tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
     try:
-        value = tables.get(keys.STREAMS, keys.pack_number(number))
-        if value is None:
-            return  # `check_names` reports it: SK012
-        stream = decode_stream(number, name or b"", value)
+        stream = stream_at(tables, number, name)
     except CorruptionError:
         return  # reported by check_stream
+    if stream is None:
+        return
     where = stream_place(number, name)
     state = _idempotence(stream)
     rows = Rows(tables)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -426,24 +426,19 @@ def _find(path: Path) -> Folder:
 @contextmanager
 def _locked(store: Folder) -> Iterator[tuple[CheckpointFile | None, bool]]:
     """Hold the lock of the store; also return whether no other process has the store open."""
-    lock: CheckpointFile | None = None
-    with suppress(FileNotFoundError):
-        try:
-            lock = CheckpointFile(store, readonly=True)
-        except PermissionError as error:
-            raise errors.StoreError(
-                f"{store.path / checkpoints.CHECKPOINT_FILE}: {error.strerror}"
-            ) from error
-    if lock is None:
+    try:
+        lock = CheckpointFile(store, readonly=True)
+    except FileNotFoundError:
         yield None, True
         return
-    try:
+    except PermissionError as error:
+        file = store.path / checkpoints.CHECKPOINT_FILE
+        raise errors.StoreError(f"{file}: {error.strerror}") from error
+    with closing(lock):
         exclusive = lock.try_exclusive()
         if not exclusive:
             lock.share()
         yield lock, exclusive
-    finally:
-        lock.close()
 
 
 def _has_nodes(store: Folder) -> bool:

@@ -38,6 +38,12 @@ def stream_place(number: int, name: bytes | None) -> str:
     return f"stream number {number}" if name is None else f"stream {quoted(name)}"
 
 
+def stream_at(tables: Tables, number: int, name: bytes | None) -> Stream | None:
+    """Return a stream; None if it has no record, which `check_names` reports (SK012)."""
+    value = tables.get(keys.STREAMS, keys.pack_number(number))
+    return None if value is None else decode_stream(number, name or b"", value)
+
+
 # --- names --------------------------------------------------------------------------------------
 
 
@@ -191,10 +197,9 @@ def check_stream(
     """Check one stream: its record, its nodes, and whether they agree."""
     where = stream_place(number, name)
     try:
-        value = tables.get(keys.STREAMS, keys.pack_number(number))
-        if value is None:
-            return  # `check_names` reports it: SK012
-        stream = decode_stream(number, name or b"", value)
+        stream = stream_at(tables, number, name)
+        if stream is None:
+            return
         retention_of(stream.record.extension, where)
     except CorruptionError as error:
         yield finding("SK001", where, error.problem)

@@ -109,10 +109,9 @@ def envelope_at(pages: PageFile, number: int) -> bytes | None:
         if not head.startswith(_START):
             return None
         value = pages.overflow(number, int.from_bytes(head[len(_START) :], "big"))
-        decode_envelope(value, "page")
     except CorruptionError:
         return None
-    return value
+    return None if readable_envelope(value) is None else value
 
 
 def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelope | None:
@@ -210,12 +209,19 @@ def _node(pages: PageFile, end: int, number: int, node: lmdb_pages.LooseNode) ->
 
 
 def _inline_envelope(number: int, db_key: bytes, value: bytes) -> RawEnvelope | None:
-    try:
-        envelope = decode_envelope(value, "page")
-    except CorruptionError:
+    envelope = readable_envelope(value)
+    if envelope is None:
         return None
     own_keys = (pack_number(envelope.number), node_key(envelope.number, envelope.ms, envelope.seq))
     return RawEnvelope(number, envelope, value, True) if db_key in own_keys else None
+
+
+def readable_envelope(value: bytes) -> Envelope | None:
+    """Return a decoded envelope; None if it is damaged."""
+    try:
+        return decode_envelope(value, "page")
+    except CorruptionError:
+        return None
 
 
 def record_only(value: bytes) -> bytes:

@@ -74,14 +74,6 @@ def note_newest(
         found.note(key, candidate.with_value(value))
 
 
-def readable_envelope(value: bytes) -> Envelope | None:
-    """Return a decoded envelope; None if it is damaged."""
-    try:
-        return decode_envelope(value, "row")
-    except CorruptionError:
-        return None
-
-
 def age_of(envelope: Envelope) -> tuple[int, int]:
     return envelope.epoch, envelope.commit_number
 

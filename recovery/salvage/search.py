@@ -30,6 +30,7 @@ from streamkeep.recovery.pages.raw_pages import (
     RawEnvelope,
     RawRow,
     envelope_at,
+    readable_envelope,
     record_only,
     scan_pages,
 )
@@ -153,7 +154,7 @@ class Search:
 
     def _envelope(self, row: Row, value: bytes) -> bytes | None:
         """Return the value of a row if it is a sound envelope, or can be made one."""
-        if placement.readable_envelope(value) is not None:
+        if readable_envelope(value) is not None:
             return value
         leaf = row.leaf
         if leaf is None:
@@ -166,7 +167,7 @@ class Search:
 
     def _node(self, table: int, db_key: bytes, value: bytes, good: bytes | None) -> bytes | None:
         """Return what to show under the key of a node; note what cannot be read."""
-        envelope = None if good is None else placement.readable_envelope(good)
+        envelope = None if good is None else readable_envelope(good)
         if good is None or envelope is None:
             self.damaged = True
             if keys.fits(table, db_key):
@@ -188,7 +189,7 @@ class Search:
 
     def _stream(self, db_key: bytes, value: bytes, good: bytes | None) -> bytes | None:
         """Return what to show under the key of a stream; note what cannot be read."""
-        envelope = None if good is None else placement.readable_envelope(good)
+        envelope = None if good is None else readable_envelope(good)
         if envelope is not None and keys.pack_number(envelope.number) == db_key:
             return good
         self.damaged = True

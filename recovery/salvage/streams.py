@@ -28,7 +28,7 @@ from streamkeep.format.node.node import NodeIds, tombstone_slots
 from streamkeep.format.rows import extension, records
 from streamkeep.format.rows.retention import retention_of
 from streamkeep.recovery.fsck.source import Source
-from streamkeep.recovery.pages.raw_pages import key_of, without_record
+from streamkeep.recovery.pages.raw_pages import key_of, readable_envelope, without_record
 from streamkeep.recovery.salvage import placement
 from streamkeep.recovery.salvage.archive import ArchiveWriter
 from streamkeep.recovery.salvage.damaged_bytes import first_unread, live_slots, slots_of
@@ -248,7 +248,7 @@ class StreamWriter:
         slots = slots_of(value, number, key, None, record=True)
         more = [slot for slot in slots if (slot.ms, slot.seq) > highest]
         loss = self.report.stream(number)
-        if before is None or placement.readable_envelope(before) is None:
+        if before is None or readable_envelope(before) is None:
             loss.unverified += sum(not slot.deleted for slot in more)
         if before is None:
             loss.entries = None
