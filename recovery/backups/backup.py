@@ -319,8 +319,7 @@ class _Job:
         self.staging = staging
         self.earlier = earlier
         self.progress = progress
-        self.copied: dict[str, int] = {}  # path below archive/ -> size of a copied segment
-        self.kept: dict[str, int] = {}  # the same for linked segments
+        self.kept: set[str] = set()  # paths below archive/ of segments that the earlier one had
 
     def copy(self) -> BackupReport:
         for _ in range(_TRIES):
@@ -395,20 +394,16 @@ class _Job:
     def _copy_segment(self, record: SegmentRecord) -> None:
         name = stored_name(record.path)
         if _is_there(self.staging, record):
-            if record.path not in self.kept:
-                self.copied[record.path] = record.size_bytes
             return
         self.staging.remove(name)  # a file that is there is not the segment
         source = self.store._environment.folder
         if self.earlier is not None and _is_there(self.earlier, record):
-            self.kept[record.path] = record.size_bytes
+            self.kept.add(record.path)
             self.staging.make_folder(name.rpartition("/")[0])
             with suppress(OSError):  # another file system, for example
                 self.earlier.link(name, self.staging)
                 return
             source = self.earlier
-        else:
-            self.copied[record.path] = record.size_bytes
         copy_segment(open_stored(source, record.path, record.where), self.staging, name)
         segment = open_stored(self.staging, record.path, record.where)
         check_means(record, segment)
@@ -440,8 +435,8 @@ class _Job:
         own_epoch = finish_copy(self.staging, clock)
         self.staging.sync(JOURNAL_FOLDER)
         self.staging.sync()
-        kept = {path: size for path, size in self.kept.items() if path in wanted}
-        copied = {path: size for path, size in self.copied.items() if path in wanted}
+        kept = [size for path, size in wanted.items() if path in self.kept]
+        copied = [size for path, size in wanted.items() if path not in self.kept]
         return BackupReport(
             self.staging.path,
             own_epoch,
@@ -449,9 +444,9 @@ class _Job:
             environment.context.size(),
             self.staging.size(DATA_FILE),
             len(copied),
-            sum(copied.values()),
+            sum(copied),
             len(kept),
-            sum(kept.values()),
+            sum(kept),
         )
 
 

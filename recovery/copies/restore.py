@@ -162,7 +162,8 @@ def restore_copy(
 
     def restore(head: Head, avoid: frozenset[Rows]) -> RestoreReport:
         plan = plan_restore(source, head, commit, at_ms, avoid)
-        return _Restore(source, head, plan, staging, standby, progress or silent).run()
+        filling = Filling(source, plan, progress or silent)
+        return _restore(filling, head, staging, standby=standby)
 
     with made_beside(parent, place.name, "restore", goes_on=None) as staging:
         try:
@@ -360,82 +361,66 @@ class Filling:
         return last, chain
 
 
-class _Restore:
-    """One restore, in a folder of its own."""
-
-    def __init__(
-        self,
-        target: Target,
-        head: Head,
-        plan: Plan,
-        staging: Folder,
-        standby: bool,
-        progress: StepProgress,
-    ) -> None:
-        self.target = target
-        self.head = head
-        self.plan = plan
-        self.staging = staging
-        self.standby = standby
-        self.progress = progress
-        self.segments = 0
-
-    def run(self) -> RestoreReport:
-        """Do all steps."""
-        plan = self.plan
-        filling = Filling(self.target, plan, self.progress)
-        raw = open_new(self.staging)
-        try:
-            done = filling.done(raw)
-            if done is None:
-                raw.close()
-                for name in self.staging.names():
-                    self.staging.remove_any(name)
-                raw = open_new(self.staging)
-            tables = tables_of(raw)
-            filling.fill(raw, tables, done or 0)
-            self._fetch_segments(raw, tables)
-            epoch = max(one.epoch for one in self.head.generations) + 1
-            with raw.begin(write=True) as txn:
-                body = encode_number(epoch)
-                txn.put(META_EPOCH, with_checksum(META, META_EPOCH, body), db=tables[META])
-                if self.standby:
-                    row = StandbyRow(self.target.uri, plan.generation.name, plan.end, plan.time_ms)
-                    txn.put(META_STANDBY, row.encode(), db=tables[META])
-                txn.delete(_RESTORING)
-            sync_lmdb(raw)
-        finally:
+def _restore(filling: Filling, head: Head, staging: Folder, *, standby: bool) -> RestoreReport:
+    """Make a store in a folder of its own, where a restore that was killed may have begun it."""
+    target, plan = filling.target, filling.plan
+    raw = open_new(staging)
+    try:
+        done = filling.done(raw)
+        if done is None:
             raw.close()
-        failpoints.hit("ship-restore:written")
-        self.staging.make_ours(DATA_FILE)
-        finish_copy(self.staging, Clock(), standby=self.standby)
-        note_copy(self.staging, self.target.uri, self.head.generations[-1].name)
-        undone = "the store was not restored"
-        found = check_whole(self.staging.path, self.progress, undone, _OF_SEGMENTS)
-        return RestoreReport(
-            self.staging.path,
-            self.target.uri,
-            plan.generation.name,
-            plan.end,
-            plan.time_ms,
-            plan.newest - plan.end,
-            filling.total,
-            self.segments,
-            found,
-        )
+            for name in staging.names():
+                staging.remove_any(name)
+            raw = open_new(staging)
+        tables = tables_of(raw)
+        filling.fill(raw, tables, done or 0)
+        segments = _fetch_segments(filling, head, raw, tables, staging)
+        epoch = max(one.epoch for one in head.generations) + 1
+        with raw.begin(write=True) as txn:
+            body = encode_number(epoch)
+            txn.put(META_EPOCH, with_checksum(META, META_EPOCH, body), db=tables[META])
+            if standby:
+                row = StandbyRow(target.uri, plan.generation.name, plan.end, plan.time_ms)
+                txn.put(META_STANDBY, row.encode(), db=tables[META])
+            txn.delete(_RESTORING)
+        sync_lmdb(raw)
+    finally:
+        raw.close()
+    failpoints.hit("ship-restore:written")
+    staging.make_ours(DATA_FILE)
+    finish_copy(staging, Clock(), standby=standby)
+    note_copy(staging, target.uri, head.generations[-1].name)
+    undone = "the store was not restored"
+    found = check_whole(staging.path, filling.progress, undone, _OF_SEGMENTS)
+    return RestoreReport(
+        staging.path,
+        target.uri,
+        plan.generation.name,
+        plan.end,
+        plan.time_ms,
+        plan.newest - plan.end,
+        filling.total,
+        segments,
+        found,
+    )
 
-    def _fetch_segments(self, raw: lmdb.Environment, tables: dict[int, Any]) -> None:
-        """Fetch the segments of the manifest that the copy has; fsck finds out about the others."""
-        with raw.begin() as txn:
-            records = [decode_row(key, value) for key, value in txn.cursor(tables[SEGMENTS])]
-        for at, record in enumerate(records):
-            self.segments += fetch_segment(self.target, record, self.staging)
-            failpoints.hit("ship-restore:segment")
-            self.progress("segments", at + 1, len(records))
-        if self.segments < len(records) and is_any_removed(self.head, self.target.known_head()):
-            raise CorruptionError(self.target.where(self.plan.generation.name), "it was removed")
-        if self.staging.has_folder(ARCHIVE_FOLDER):
-            self.staging.sync(ARCHIVE_FOLDER)
+
+def _fetch_segments(
+    filling: Filling, head: Head, raw: lmdb.Environment, tables: dict[int, Any], staging: Folder
+) -> int:
+    """Fetch the segments of the manifest that the copy has; fsck finds out about the others."""
+    target, segments = filling.target, 0
+    with raw.begin() as txn:
+        records = [decode_row(key, value) for key, value in txn.cursor(tables[SEGMENTS])]
+    for at, record in enumerate(records):
+        segments += fetch_segment(target, record, staging)
+        failpoints.hit("ship-restore:segment")
+        filling.progress("segments", at + 1, len(records))
+    if segments < len(records) and is_any_removed(head, target.known_head()):
+        raise CorruptionError(target.where(filling.plan.generation.name), "it was removed")
+    if staging.has_folder(ARCHIVE_FOLDER):
+        staging.sync(ARCHIVE_FOLDER)
+    return segments
 
 
 def note_copy(store: Folder, uri: str, generation: str) -> None:

@@ -78,133 +78,132 @@ def age_of(envelope: Envelope) -> tuple[int, int]:
     return envelope.epoch, envelope.commit_number
 
 
-class Placement:
-    """Puts back the candidates that are noted in `found`."""
+def place(found: Found, nodes_until: tuple[int, int] = (0, 0)) -> None:
+    """Put back the candidates that are noted.
 
-    def __init__(self, found: Found, *, nodes_until: tuple[int, int] = (0, 0)) -> None:
-        """Put back what is noted.
+    Args:
+        nodes_until: up to this age, all nodes that are live are known to be in `found`.
+    """
+    _place_records(found)
+    doubtful: list[bytes] = []  # nodes of one stream that may have been deleted
+    for db_key, noted in found.notes(FOUND_NODE):
+        if doubtful and doubtful[0][:8] != db_key[:8]:
+            _place_doubtful(found, doubtful)
+            doubtful = []
+        if not _place_node(found, nodes_until, db_key, *split_candidate(noted)):
+            doubtful.append(db_key)
+    if doubtful:
+        _place_doubtful(found, doubtful)
 
-        Args:
-            nodes_until: up to this age, all nodes that are live are known to be in `found`.
-        """
-        self.found = found
-        self._nodes_until = nodes_until
-        self.report = found.report
 
-    def run(self) -> None:
-        self._place_records()
-        doubtful: list[bytes] = []  # nodes of one stream that may have been deleted
-        for db_key, noted in self.found.notes(FOUND_NODE):
-            if doubtful and doubtful[0][:8] != db_key[:8]:
-                self._place_doubtful(doubtful)
-                doubtful = []
-            if not self._place_node(db_key, *split_candidate(noted)):
-                doubtful.append(db_key)
-        if doubtful:
-            self._place_doubtful(doubtful)
+def _place_records(found: Found) -> None:
+    """Put back the newest copies of stream rows that no tree led to.
 
-    def _place_records(self) -> None:
-        """Put back the newest copies of stream rows that no tree led to.
+    A copy from a free page is an older state of the stream. It is used only if the stream is
+    known to exist, because it has a name or because its damaged row was found.
+    """
+    for db_key, noted in found.notes(FOUND_RECORD):
+        number = keys.unpack_number(db_key)
+        candidate, value = split_candidate(noted)
+        present = found.get(keys.STREAMS, db_key)
+        if present is not None and age_of(decode_envelope(present, "row")) >= candidate.age():
+            continue
+        exists = candidate.known_live or present is not None
+        for note in (NAMED + db_key, DAMAGED[keys.STREAMS] + db_key):
+            exists = exists or found.noted(note) is not None
+        if not exists:
+            found.report.stale += 1
+            continue
+        found.put(keys.STREAMS, db_key, value)
+        if not candidate.known_live:
+            loss = found.report.stream(number)
+            loss.notes.append(
+                f"its record: the newest copy is of commit {candidate.commit_number} of epoch "
+                f"{candidate.epoch}; entries that later commits appended may be lost"
+            )
+            loss.entries = None
 
-        A copy from a free page is an older state of the stream. It is used only if the stream is
-        known to exist, because it has a name or because its damaged row was found.
-        """
-        for db_key, noted in self.found.notes(FOUND_RECORD):
-            number = keys.unpack_number(db_key)
-            candidate, value = split_candidate(noted)
-            present = self.found.get(keys.STREAMS, db_key)
-            if present is not None and age_of(decode_envelope(present, "row")) >= candidate.age():
-                continue
-            exists = candidate.known_live or present is not None
-            for note in (NAMED + db_key, DAMAGED[keys.STREAMS] + db_key):
-                exists = exists or self.found.noted(note) is not None
-            if not exists:
-                self.report.stale += 1
-                continue
-            self.found.put(keys.STREAMS, db_key, value)
-            if not candidate.known_live:
-                loss = self.report.stream(number)
-                loss.notes.append(
-                    f"its record: the newest copy is of commit {candidate.commit_number} of epoch "
-                    f"{candidate.epoch}; entries that later commits appended may be lost"
-                )
-                loss.entries = None
 
-    def _place_node(self, db_key: bytes, candidate: Candidate, value: bytes) -> bool:
-        """Put back a node that no tree led to, or drop it; return False if that is in doubt."""
+def _place_node(
+    found: Found, nodes_until: tuple[int, int], db_key: bytes, candidate: Candidate, value: bytes
+) -> bool:
+    """Put back a node that no tree led to, or drop it; return False if that is in doubt."""
+    envelope = decode_envelope(value, "page")
+    record, tail_key, age = _record_of(found, envelope.number)
+    present = found.get(keys.NODES, db_key)
+    newer = present is not None and age_of(decode_envelope(present, "row")) >= candidate.age()
+    if newer or (db_key == tail_key and age >= candidate.age()):
+        found.report.stale += 1
+        return True
+    try:
+        last = end_ids(envelope.listpack, envelope.ms, envelope.seq).last_slot
+    except CorruptionError as error:
+        if candidate.known_live:
+            found.note(DAMAGED[keys.NODES] + db_key, value)
+        else:
+            why = f"the node may have been deleted, and is damaged: {error.problem}"
+            keep_node(found, envelope, why)
+        return True
+    was_retired = found.noted(DAMAGED[keys.RETIRED] + db_key) is not None or (
+        # No ID says so of one that was deleted, and of an empty stream.
+        candidate.age() <= nodes_until
+        and candidate.known_live
+        and not candidate.tail
+        and found.noted(DAMAGED[keys.NODES] + db_key) is None
+    )
+    gone = record is not None and last < (record.first_ms, record.first_seq)
+    deleted_stream = found.get(keys.RETIRED, former_name_key(envelope.number)) is not None
+    if was_retired or (
+        candidate.known_live and (gone or (record is None and deleted_stream))
+    ):  # trimmed, but not archived yet
+        if candidate.known_live and found.get(keys.RETIRED, db_key) is None:
+            found.put(keys.RETIRED, db_key, value)
+            found.report.recovered += 1
+        return True
+    if gone:
+        found.report.stale += 1
+        return True
+    deleted = (0, 0) if record is None else record.max_deleted_id()
+    above = record is not None and (envelope.ms, envelope.seq) > deleted
+    if candidate.known_live or (above and not candidate.tail):
+        _put_node(found, db_key, envelope)
+        return True
+    return False
+
+
+def _put_node(found: Found, db_key: bytes, envelope: Envelope) -> None:
+    found.put(keys.NODES, db_key, without_record(envelope))
+    found.report.recovered += 1
+
+
+def _place_doubtful(found: Found, db_keys: list[bytes]) -> None:
+    """Put back nodes that may have been deleted, where their number proves the contrary."""
+    number = keys.unpack_node_key(db_keys[0])[0]
+    record, _, _ = _record_of(found, number)
+    prefix = keys.pack_number(number)
+    others = sum(1 for _ in found.rows(keys.NODES, prefix))
+    # A row that cannot be read is there, too.
+    for rest, _ in found.notes(DAMAGED[keys.NODES] + prefix):
+        db_key = prefix + rest
+        others += db_key not in db_keys and found.get(keys.NODES, db_key) is None
+    all_of_them = record is not None and record.sealed_nodes == others + len(db_keys)
+    for db_key in db_keys:
+        candidate, value = split_candidate(found.noted(FOUND_NODE + db_key) or b"")
         envelope = decode_envelope(value, "page")
-        record, tail_key, age = self._record_of(envelope.number)
-        present = self.found.get(keys.NODES, db_key)
-        newer = present is not None and age_of(decode_envelope(present, "row")) >= candidate.age()
-        if newer or (db_key == tail_key and age >= candidate.age()):
-            self.report.stale += 1
-            return True
-        try:
-            last = end_ids(envelope.listpack, envelope.ms, envelope.seq).last_slot
-        except CorruptionError as error:
-            if candidate.known_live:
-                self.found.note(DAMAGED[keys.NODES] + db_key, value)
-            else:
-                why = f"the node may have been deleted, and is damaged: {error.problem}"
-                keep_node(self.found, envelope, why)
-            return True
-        was_retired = self.found.noted(DAMAGED[keys.RETIRED] + db_key) is not None or (
-            # No ID says so of one that was deleted, and of an empty stream.
-            candidate.age() <= self._nodes_until
-            and candidate.known_live
-            and not candidate.tail
-            and self.found.noted(DAMAGED[keys.NODES] + db_key) is None
-        )
-        gone = record is not None and last < (record.first_ms, record.first_seq)
-        deleted_stream = self.found.get(keys.RETIRED, former_name_key(envelope.number)) is not None
-        if was_retired or (
-            candidate.known_live and (gone or (record is None and deleted_stream))
-        ):  # trimmed, but not archived yet
-            if candidate.known_live and self.found.get(keys.RETIRED, db_key) is None:
-                self.found.put(keys.RETIRED, db_key, value)
-                self.report.recovered += 1
-            return True
-        if gone:
-            self.report.stale += 1
-            return True
-        deleted = (0, 0) if record is None else record.max_deleted_id()
-        above = record is not None and (envelope.ms, envelope.seq) > deleted
-        if candidate.known_live or (above and not candidate.tail):
-            self._put_node(db_key, envelope)
-            return True
-        return False
+        if all_of_them and not candidate.tail:
+            _put_node(found, db_key, envelope)
+        else:
+            keep_node(found, envelope, "the node may have been deleted")
 
-    def _put_node(self, db_key: bytes, envelope: Envelope) -> None:
-        self.found.put(keys.NODES, db_key, without_record(envelope))
-        self.report.recovered += 1
 
-    def _place_doubtful(self, db_keys: list[bytes]) -> None:
-        """Put back nodes that may have been deleted, where their number proves the contrary."""
-        number = keys.unpack_node_key(db_keys[0])[0]
-        record, _, _ = self._record_of(number)
-        prefix = keys.pack_number(number)
-        others = sum(1 for _ in self.found.rows(keys.NODES, prefix))
-        # A row that cannot be read is there, too.
-        for rest, _ in self.found.notes(DAMAGED[keys.NODES] + prefix):
-            db_key = prefix + rest
-            others += db_key not in db_keys and self.found.get(keys.NODES, db_key) is None
-        all_of_them = record is not None and record.sealed_nodes == others + len(db_keys)
-        for db_key in db_keys:
-            candidate, value = split_candidate(self.found.noted(FOUND_NODE + db_key) or b"")
-            envelope = decode_envelope(value, "page")
-            if all_of_them and not candidate.tail:
-                self._put_node(db_key, envelope)
-            else:
-                keep_node(self.found, envelope, "the node may have been deleted")
-
-    def _record_of(self, number: int) -> tuple[StreamRecord | None, bytes, tuple[int, int]]:
-        """Return the record of a stream as known so far, the key of its tail, and its age."""
-        value = self.found.get(keys.STREAMS, keys.pack_number(number))
-        if value is None:
-            return None, b"", (0, 0)
-        envelope = decode_envelope(value, "stream")
-        key = keys.node_key(number, envelope.ms, envelope.seq) if envelope.listpack else b""
-        return self.found.record(number), key, age_of(envelope)
+def _record_of(found: Found, number: int) -> tuple[StreamRecord | None, bytes, tuple[int, int]]:
+    """Return the record of a stream as known so far, the key of its tail, and its age."""
+    value = found.get(keys.STREAMS, keys.pack_number(number))
+    if value is None:
+        return None, b"", (0, 0)
+    envelope = decode_envelope(value, "stream")
+    key = keys.node_key(number, envelope.ms, envelope.seq) if envelope.listpack else b""
+    return found.record(number), key, age_of(envelope)
 
 
 def keep_node(found: Found, envelope: Envelope, why: str) -> None:

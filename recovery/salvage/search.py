@@ -93,7 +93,7 @@ class Search:
             nodes_until = (0, 0)  # a later node than the trees is live, though it is not in them
             if tables is not None and self._has_holes(keys.RETIRED) and not self.holes():
                 nodes_until = self._newest or _ANY_AGE
-            placement.Placement(self.found, nodes_until=nodes_until).run()
+            placement.place(self.found, nodes_until)
         self.report.corrected += self._guesser.corrected
 
     # --- rows of the trees ------------------------------------------------------------------

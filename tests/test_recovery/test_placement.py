@@ -24,7 +24,7 @@ from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.salvage.found import Found
 from streamkeep.recovery.salvage.losses import LostAndFound
-from streamkeep.recovery.salvage.placement import DAMAGED, FOUND_NODE, Candidate, Placement
+from streamkeep.recovery.salvage.placement import DAMAGED, FOUND_NODE, Candidate, place
 from streamkeep.recovery.salvage.repair import repair as salvaged
 
 NUMBER = 7
@@ -60,7 +60,7 @@ class Repair:
         self.found.put(STREAMS, pack_number(NUMBER), value)
 
     def run(self) -> None:
-        Placement(self.found).run()
+        place(self.found)
         self.found.lost.close()
 
     def kept(self) -> list[tuple[str, str]]:
