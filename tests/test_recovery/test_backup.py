@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -73,6 +75,23 @@ def shown(path: Path) -> list[Any]:
 
 
 @pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """Where a test makes its backup; nothing is there yet."""
+    return tmp_path / "backup"
+
+
+@contextmanager
+def held(path: Path, *how: str) -> Iterator[None]:
+    """Have another process keep a store open."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path), *how], stdin=-1, stdout=-1, text=True
+    ) as child:
+        assert line_of(child) == "open\n"
+        yield
+        child.communicate("\n")
+
+
+@pytest.fixture
 def store(open_store: Open) -> Store:
     store = open_store()
     fill(store)
@@ -100,9 +119,8 @@ def test_a_full_disk_of_the_backup_leaves_the_earlier_one(
 
 
 def test_a_backup_is_a_store_of_its_own_equal_to_the_one_in_use(
-    store: Store, tmp_path: Path
+    store: Store, target: Path, tmp_path: Path
 ) -> None:
-    target = tmp_path / "backup"
     target.mkdir()  # an empty folder is taken
     before = contents(store)
     report = backup(store, str(target))
@@ -148,9 +166,8 @@ def test_a_backup_shows_one_moment_while_writers_go_on(store: Store, tmp_path: P
 
 
 def test_what_is_no_mere_backup_of_this_store_is_not_touched(
-    store: Store, open_store: Open, tmp_path: Path
+    store: Store, open_store: Open, target: Path, tmp_path: Path
 ) -> None:
-    target = tmp_path / "backup"
     backup(store, target)
     with streamkeep.open(target) as copy:
         copy.xadd("k", {"own": "life"})
@@ -172,22 +189,14 @@ def test_what_is_no_mere_backup_of_this_store_is_not_touched(
         backup(store, tmp_path / "missing" / "backup")
 
 
-def test_a_backup_that_somebody_has_open_is_not_replaced(store: Store, tmp_path: Path) -> None:
-    target = tmp_path / "backup"
+def test_a_backup_that_somebody_has_open_is_not_replaced(store: Store, target: Path) -> None:
     backup(store, target)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(target), "readonly"], stdin=-1, stdout=-1, text=True
-    ) as child:
-        assert child.stdout is not None
-        assert line_of(child) == "open\n"
-        with pytest.raises(errors.StoreLockedError, match="open"):
-            backup(store, target)
-        child.communicate("\n")
+    with held(target, "readonly"), pytest.raises(errors.StoreLockedError, match="open"):
+        backup(store, target)
     backup(store, target)
 
 
-def test_two_backups_to_one_target_at_once_are_refused(store: Store, tmp_path: Path) -> None:
-    target = tmp_path / "backup"
+def test_two_backups_to_one_target_at_once_are_refused(store: Store, target: Path) -> None:
     caught: list[BaseException] = []
 
     def again() -> None:
@@ -220,9 +229,8 @@ def test_a_copy_that_was_finished_before_its_folder_was_locked_is_left_alone(
 
 
 def test_a_damaged_store_gives_no_backup_and_keeps_the_earlier_one(
-    store: Store, tmp_path: Path
+    store: Store, target: Path, tmp_path: Path
 ) -> None:
-    target = tmp_path / "backup"
     backup(store, target)
     expected = shown(target)
     with store.transaction() as txn:
@@ -240,11 +248,10 @@ def test_a_damaged_store_gives_no_backup_and_keeps_the_earlier_one(
 
 @pytest.mark.parametrize("atomic", [True, False])
 def test_names_change_in_one_step_or_two(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool
+    store: Store, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool
 ) -> None:
     if not atomic:
         monkeypatch.setattr("streamkeep.recovery.backups.backup._exchange", lambda *names: False)
-    target = tmp_path / "backup"
     for number in range(3):
         fill(store, 20 + number)
         backup(store, target)
@@ -270,9 +277,8 @@ def test_names_change_in_one_step_or_two(
     ),
 )
 def test_a_backup_that_is_killed_leaves_a_whole_one(
-    store: Store, tmp_path: Path, step: str
+    store: Store, target: Path, tmp_path: Path, step: str
 ) -> None:
-    target = tmp_path / "backup"
     earlier = contents(store)
     backup(store, target)
     fill(store, 50)
@@ -290,8 +296,9 @@ def test_a_backup_that_is_killed_leaves_a_whole_one(
     assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
 
 
-def test_the_command_backs_up_and_says_what_it_did(store: Store, tmp_path: Path) -> None:
-    target = tmp_path / "backup"
+def test_the_command_backs_up_and_says_what_it_did(
+    store: Store, target: Path, tmp_path: Path
+) -> None:
     [summary] = objects("backup", store.path, target)
     assert summary["data_bytes"] == (target / "data.mdb").stat().st_size
     assert summary["verified"] is True
@@ -326,14 +333,8 @@ def test_a_store_that_is_open_is_not_compacted(store: Store) -> None:
     with pytest.raises(errors.StoreLockedError, match="this process"):
         compact(store.path)
     store.close()
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(store.path)], stdin=-1, stdout=-1, text=True
-    ) as child:
-        assert child.stdout is not None
-        assert line_of(child) == "open\n"
-        with pytest.raises(errors.StoreLockedError, match="another process"):
-            compact(store.path)
-        child.communicate("\n")
+    with held(store.path), pytest.raises(errors.StoreLockedError, match="another process"):
+        compact(store.path)
     compact(store.path)
 
 
@@ -392,10 +393,7 @@ def archived(open_store: Open) -> Store:
     return store
 
 
-def test_segments_are_copied_once_and_kept_in_later_backups(
-    archived: Store, tmp_path: Path
-) -> None:
-    target = tmp_path / "backup"
+def test_segments_are_copied_once_and_kept_in_later_backups(archived: Store, target: Path) -> None:
     first = backup(archived, target)
     assert (first.copied_segments, first.kept_segments) == (3, 0)
     history = archived.xrange("k", history=True)
@@ -415,9 +413,8 @@ def test_segments_are_copied_once_and_kept_in_later_backups(
 
 
 def test_a_segment_of_the_earlier_backup_that_is_damaged_is_copied_again(
-    archived: Store, tmp_path: Path
+    archived: Store, target: Path
 ) -> None:
-    target = tmp_path / "backup"
     backup(archived, target)
     [victim, *_] = sorted((target / "archive").rglob("*.seg"))
     victim.write_bytes(victim.read_bytes()[:-20])
@@ -445,8 +442,9 @@ def test_archiving_and_erasing_go_on_during_a_backup(archived: Store, tmp_path: 
 
 
 @pytest.mark.crash
-def test_what_a_killed_backup_has_copied_is_not_in_the_way(archived: Store, tmp_path: Path) -> None:
-    target = tmp_path / "backup"
+def test_what_a_killed_backup_has_copied_is_not_in_the_way(
+    archived: Store, target: Path, tmp_path: Path
+) -> None:
     expected = archived.xrange("k", history=True)
     archived.close()
     killed_at("backup:segment", lambda: backup(archived.path, target))

@@ -108,6 +108,7 @@ def shipping(store: Store[Any], target: Place, **options: Any) -> Iterator[Shipp
 
 def archive_some(store: Store[Any], count: int, left: int) -> None:
     """Add entries, and archive all but the newest."""
+    store.set_retention("s", archive=True)
     store.xadd_many("s", [{"n": str(n)} for n in range(count)])
     store.xtrim("s", maxlen=left, approximate=False)
     store.archive()
@@ -637,7 +638,6 @@ def test_standby(store: Store, target: str, place: Path, tmp_path: Path) -> None
 def test_a_power_loss_of_a_standby_brings_back_no_row_of_a_removed_segment(
     store: Store, target: str, place: Path, tmp_path: Path
 ) -> None:
-    store.set_retention("s", archive=True)
     archive_some(store, 500, 9)
     ship(store, target)
     with closing(Standby(target, place)) as following:
@@ -656,7 +656,6 @@ def test_a_killed_standby_leaves_no_file_that_no_row_names(
     store: Store, target: str, place: Path, promoted: bool
 ) -> None:
     """Neither one that was to be removed, nor one that it was fetching."""
-    store.set_retention("s", archive=True)
     archive_some(store, 500, 9)
     ship(store, target)
     Standby(target, place).close()

@@ -255,7 +255,6 @@ def test_damage_that_the_shipper_itself_finds(
 
 def test_a_damaged_segment_is_written_again(store: Store, target: str) -> None:
     """A new generation needs the same segments; it is not enough that they are there."""
-    store.set_retention("s", archive=True)
     archive_some(store, 900, 10)
     ship(store, target)
     segment = next(one for one in Path(target, "segments").rglob("*.seg.*"))
@@ -270,7 +269,6 @@ def test_a_damaged_segment_is_written_again(store: Store, target: str) -> None:
 
 def test_a_lost_segment_is_told_and_takes_nothing_else_along(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "target"
-    store.set_retention("s", archive=True)
     for _ in range(2):
         archive_some(store, 300, 0)
     ship(store, target)

@@ -242,7 +242,6 @@ def test_an_error_between_records_loses_none(
 def test_a_damaged_segment_stops_no_commit(store: Store, target: str) -> None:
     """The copy lacks that segment, as the store does."""
     ship(store, target)
-    store.set_retention("s", archive=True)
     archive_some(store, 900, 10)
     (segment,) = store.archived_segments("s")
     path = store.segment_path(segment)
@@ -411,7 +410,6 @@ def test_calls_of_tasks_that_survive_the_machine(
 def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: Path) -> None:
     """Half an object: in a container, the next process has the same number, and must not stop."""
     store, target = open_store(), tmp_path / "target"
-    store.set_retention("s", archive=True)
     archive_some(store, 900, 10)
     ship(store, target)
     segment = next(one for one in (target / "segments").rglob("*.seg.*"))
@@ -467,7 +465,8 @@ def test_a_restore_and_a_reader_go_on_with_what_replaces_a_generation(
     store: Store, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: int
 ) -> None:
     """An erasure, for example, removes what they are reading: that is no damage."""
-    archive_some(store, 20, 10)
+    add(store, 20)
+    store.xtrim("s", maxlen=10, approximate=False)
     ship(store, target)
     add(store, 1, target)
     left = 0

@@ -47,6 +47,13 @@ def damage(specimen: Specimen, tmp_path: Path) -> Iterator[Damage]:
     assert figures.hung == 0
 
 
+def assert_saved(damage: Damage, folder: Path) -> None:
+    """Repair what is damaged: nothing is lost."""
+    damage.write(folder / "store")
+    assert repair(folder / "store", folder / "new").report.lines() == []
+    assert shown(folder / "new") == damage.specimen.state
+
+
 def leaves(specimen: Specimen, table: int) -> list[int]:
     with open_source(specimen.path) as source:
         assert source.tables is not None
@@ -61,9 +68,7 @@ def test_rows_of_a_leaf_with_a_damaged_header_come_back(
 ) -> None:
     """Their own checksums hold: nothing is lost."""
     damage.data[leaves(specimen, table)[0] * PAGE + at] ^= 0x55
-    damage.write(tmp_path / "store")
-    assert repair(tmp_path / "store", tmp_path / "new").report.lines() == []
-    assert shown(tmp_path / "new") == specimen.state
+    assert_saved(damage, tmp_path)
 
 
 @pytest.mark.parametrize("record", ["the free list", "the main database", "`keys`"])
@@ -98,8 +103,7 @@ def test_swapped_nodes_come_back(specimen: Specimen, damage: Damage, tmp_path: P
     pages = [min(node.pages) for node in specimen.nodes if len(node.pages) == 1]
     big = [page for page in pages if page not in specimen.trees]
     damage.swap(big[3], big[-3])
-    damage.write(tmp_path / "store")
-    assert repair(tmp_path / "store", tmp_path / "new").report.lines() == []
+    assert_saved(damage, tmp_path)
 
 
 def test_a_node_of_several_pages_whose_first_one_was_swapped(
@@ -107,8 +111,7 @@ def test_a_node_of_several_pages_whose_first_one_was_swapped(
 ) -> None:
     big = max(specimen.nodes, key=lambda node: len(node.pages))
     damage.swap(min(big.pages), leaves(specimen, KEYS)[0])
-    damage.write(tmp_path / "store")
-    assert repair(tmp_path / "store", tmp_path / "new").report.lines() == []
+    assert_saved(damage, tmp_path)
 
 
 def test_swapped_nodes_that_are_live_and_retired(specimen: Specimen, damage: Damage) -> None:

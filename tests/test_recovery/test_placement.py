@@ -26,6 +26,7 @@ from streamkeep.recovery.salvage.found import Found
 from streamkeep.recovery.salvage.losses import LostAndFound
 from streamkeep.recovery.salvage.placement import DAMAGED, FOUND_NODE, Candidate, place
 from streamkeep.recovery.salvage.repair import repair as salvaged
+from test_recovery.test_copies_damage import spoil
 
 NUMBER = 7
 EPOCH = 3
@@ -191,9 +192,7 @@ def test_a_renamed_and_deleted_stream_keeps_its_last_key(tmp_path: Path) -> None
         store.set_retention("k", archive_deleted=True)
         store.delete("k")
     [segment] = path.rglob("*.seg")
-    data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    segment.write_bytes(data)
+    spoil(segment)
     salvaged(path, tmp_path / "new")
     with streamkeep.open(tmp_path / "new") as store:
         assert [one.key for one in store.archived_streams()] == [b"k"]
@@ -218,9 +217,7 @@ def test_without_its_row_a_deleted_stream_gets_the_key_of_its_newest_segment(
         txn.delete(RETIRED, former_name_key(1))
         txn.commit()
     for segment in path.rglob("*.seg"):
-        data = bytearray(segment.read_bytes())
-        data[len(data) // 2] ^= 0xFF
-        segment.write_bytes(data)
+        spoil(segment)
     salvaged(path, tmp_path / "new")
     with streamkeep.open(tmp_path / "new") as store:
         assert [one.key for one in store.archived_streams()] == [b"k"]
