@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,31 @@ def feeding(
 
 
 @contextmanager
+def apart(folder: Path, port: str = "0") -> Iterator[tuple[subprocess.Popen[str], Fed]]:
+    """Serve the store of a folder in another process, which is killed at the end."""
+    words = ["serve", f"{folder}/s", "--socket", f"{folder}/k", "--bind", f"127.0.0.1:{port}"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "streamkeep", "--json", *words], stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            found = line_of(server).partition("127.0.0.1:")[2].partition('"')[0]
+            with closing(RealRedis(folder / "k")) as peer:
+                yield server, Fed(peer, found, None)
+        finally:
+            server.kill()
+
+
+@contextmanager
+def stopped_for(process: int) -> Iterator[None]:
+    """Stop a process while the block runs."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+@contextmanager
 def replica_of(port: str, **settings: str) -> Iterator[RealRedis]:
     """Run a replica of a server on this machine."""
     with running_redis({"replicaof": f"127.0.0.1 {port}", **settings}) as replica:
@@ -154,15 +179,11 @@ def test_stopped_replica_loses_its_connection_and_delays_nobody(tmp_path: Path) 
             wait_until(lambda: info(fed.call)[b"connected_slaves"] == b"2")
             write(fed, 1)
             fed.catch_up(other)
-            process = int(info(stopped.call, b"server")[b"process_id"])
-            os.kill(process, signal.SIGSTOP)
-            try:
+            with stopped_for(int(info(stopped.call, b"server")[b"process_id"])):
                 while fed.call(b"INFO", b"replication").count(b"state=online") == 2:
                     write(fed, 5, 100_000)
                     assert fed.primary.end - fed.primary.start < 6 << 20
                 fed.catch_up(other)
-            finally:
-                os.kill(process, signal.SIGCONT)
         fed.catch_up(stopped)
         assert fed.figure(b"sync_full") == 3
 
@@ -171,51 +192,23 @@ def test_stopped_replica_loses_its_connection_and_delays_nobody(tmp_path: Path) 
 def test_while_the_only_replica_is_stopped_nothing_is_kept_for_it(tmp_path: Path) -> None:
     with feeding(tmp_path, timeout_s=1.0) as fed, replica_of(fed.port) as replica:
         fed.catch_up(replica)
-        process = int(info(replica.call, b"server")[b"process_id"])
-        os.kill(process, signal.SIGSTOP)
-        try:
+        with stopped_for(int(info(replica.call, b"server")[b"process_id"])):
             while info(fed.call)[b"connected_slaves"] == b"1":
                 write(fed, 50, 10_000)
                 fed.call(b"XTRIM", b"written", b"MAXLEN", b"10")
             assert fed.primary.end - fed.primary.start < 32 << 20
-        finally:
-            os.kill(process, signal.SIGCONT)
         fed.catch_up(replica)
 
 
 def test_server_that_was_killed_sends_all_again(tmp_path: Path) -> None:
-    words = ["serve", f"{tmp_path}/s", "--socket", f"{tmp_path}/k", "--bind"]
-    port = ""
-
-    def start() -> tuple[subprocess.Popen[str], RealRedis]:
-        nonlocal port
-        server = subprocess.Popen(
-            [sys.executable, "-m", "streamkeep", "--json", *words, f"127.0.0.1:{port or 0}"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert server.stdout is not None
-        line = line_of(server)
-        port = line.partition("127.0.0.1:")[2].partition('"')[0]
-        return server, RealRedis(tmp_path / "k")
-
-    server, peer = start()
-    try:
-        with replica_of(port) as replica:
-            fed = Fed(peer, port, None)
+    with ExitStack() as stack:
+        with apart(tmp_path) as (_, fed):
+            replica = stack.enter_context(replica_of(fed.port))
             fed.catch_up(replica)
             write(fed, 10)
-            server.kill()
-            server.communicate()
-            peer.close()
-            server, peer = start()
-            fed = Fed(peer, port, None)
+        with apart(tmp_path, fed.port) as (_, fed):
             write(fed, 10)
             fed.catch_up(replica)
-    finally:
-        server.kill()
-        server.communicate()
-        peer.close()
 
 
 def test_large_streams(tmp_path: Path) -> None:
@@ -282,30 +275,13 @@ def test_password_of_a_replica(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_server_that_was_stopped_while_others_wrote(tmp_path: Path) -> None:
     """The journal that it has not read is gone, so its replicas get everything again."""
-    words = ["serve", f"{tmp_path}/s", "--socket", f"{tmp_path}/k", "--bind", "127.0.0.1:0"]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "streamkeep", "--json", *words], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert server.stdout is not None
-        port = line_of(server).partition("127.0.0.1:")[2].partition('"')[0]
-        peer = RealRedis(tmp_path / "k")
-        with replica_of(port) as replica:
-            fed = Fed(peer, port, None)
-            fed.catch_up(replica)
-            server.send_signal(signal.SIGSTOP)
-            try:
-                with streamkeep.open(tmp_path / "s", sync="none") as store:
-                    for number in range(700):
-                        store.xadd("s", {"n": str(number), "text": "x" * 100_000}, maxlen=10)
-            finally:
-                server.send_signal(signal.SIGCONT)
-            fed.catch_up(replica)
-            assert fed.figure(b"sync_full") == 2
-        peer.close()
-    finally:
-        server.kill()
-        server.communicate()
+    with apart(tmp_path) as (server, fed), replica_of(fed.port) as replica:
+        fed.catch_up(replica)
+        with stopped_for(server.pid), streamkeep.open(tmp_path / "s", sync="none") as store:
+            for number in range(700):
+                store.xadd("s", {"n": str(number), "text": "x" * 100_000}, maxlen=10)
+        fed.catch_up(replica)
+        assert fed.figure(b"sync_full") == 2
 
 
 def test_another_streamkeep_follows(tmp_path: Path) -> None:
