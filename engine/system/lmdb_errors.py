@@ -89,16 +89,18 @@ def _disk_full(error: Exception) -> str:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated(*, system: bool = False) -> Iterator[None]:
     """Translate LMDB's errors inside the block, and those of a process without descriptors.
 
-    Other errors of the system may be about a file of the caller, such as the target of a copy.
+    Args:
+        system: and all others of the system. Without it, they may be about a file of the caller,
+            such as the target of a copy.
     """
     try:
         yield
     except lmdb.Error as error:
         raise translate(error) from error
     except OSError as error:
-        if error.errno not in NO_DESCRIPTORS:
+        if not system and error.errno not in NO_DESCRIPTORS:
             raise
         raise translate_os(error) from error

@@ -22,7 +22,7 @@ from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
-from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.lmdb_errors import translate, translated
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import with_checksum
@@ -54,7 +54,7 @@ def copy_data(
         CorruptionError: LMDB has found damage.
     """
     path = str(folder.path)
-    try:
+    with translated(system=True):
         _watched(lambda: raw.copy(path, compact=True, txn=txn), folder, progress)
         folder.make_ours(DATA_FILE)
         failpoints.hit("copy:written")
@@ -75,10 +75,6 @@ def copy_data(
         finally:
             copy.close()
         folder.sync()
-    except lmdb.Error as error:
-        raise translate(error) from error
-    except OSError as error:
-        raise translate_os(error) from error
 
 
 @contextmanager

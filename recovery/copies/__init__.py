@@ -2,5 +2,5 @@
 
 Modules: `history` (the records of a store, in order), `target` (the objects of a copy), `writer`
 (of one generation), `generations` (that the head names), `shipper`, `verify`,
-`remains` (of what was erased), `restore`, `standby`.
+`remains` (of what was erased), `restore`, `changes` (the feed), `standby`.
 """

@@ -33,7 +33,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of
-from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import decode_row
@@ -166,12 +166,8 @@ def restore_copy(
         return _restore(filling, head, staging, standby=standby)
 
     with made_beside(parent, place.name, "restore", goes_on=None) as staging:
-        try:
+        with translated(system=True):
             report = until_read(source, head, restore)
-        except lmdb.Error as error:
-            raise translate(error) from error
-        except OSError as error:
-            raise translate_os(error) from error
         parent.rename(staging.path.name, place.name)
         parent.sync()
         failpoints.hit("ship-restore:named")

@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 
 import lmdb
 
-from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.copying import open_new, tables_of
 from streamkeep.format.core import keys
@@ -161,15 +160,12 @@ class Found:
     # --- LMDB ---------------------------------------------------------------------------------
 
     def _put(self, table: lmdb._Database, db_key: bytes, value: bytes) -> None:
-        try:
-            self._txn.put(db_key, value, db=table)
-            self._changed += len(db_key) + len(value)
-            if self._changed >= _BATCH_BYTES:
-                self._changed = 0
-                self._txn.commit()
-                self._txn = self._raw.begin(write=True)
-        except lmdb.Error as error:
-            raise translate(error) from error
+        self._txn.put(db_key, value, db=table)
+        self._changed += len(db_key) + len(value)
+        if self._changed >= _BATCH_BYTES:
+            self._changed = 0
+            self._txn.commit()
+            self._txn = self._raw.begin(write=True)
 
     def _rows(self, table: lmdb._Database, prefix: bytes, start: bytes) -> Iterator[Pair]:
         following = max(prefix, start)

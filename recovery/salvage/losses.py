@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
-from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.json_form import JsonBytes, json_bytes, json_object, json_pairs
@@ -202,11 +201,8 @@ class LostAndFound:
 
     def _open(self, name: str, mode: str, encoding: str | None = None) -> IO[Any]:
         name = f"{LOST_AND_FOUND}/{name}"
-        try:
-            self.store.make_folder(name.rpartition("/")[0])
-            return os.fdopen(self.store.replace(name), mode, encoding=encoding)
-        except OSError as error:
-            raise translate_os(error) from error
+        self.store.make_folder(name.rpartition("/")[0])
+        return os.fdopen(self.store.replace(name), mode, encoding=encoding)
 
 
 def _name(stream: bytes | None) -> JsonBytes | None:

@@ -12,14 +12,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-import lmdb
-
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import Clock
-from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -48,7 +46,7 @@ def new_store(path: Path, modes: Modes) -> Iterator[NewStore]:
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise StoreError(f"{path}: exists and is not empty; name a new folder")
-    try:
+    with translated(system=True):  # also in what the caller does
         files.create_folder(path.parent)
         parent = Folder(path.parent, outside=True, like=modes.copied())
         with made_beside(parent, path.name, "repair") as folder:
@@ -62,10 +60,6 @@ def new_store(path: Path, modes: Modes) -> Iterator[NewStore]:
                 parent.remove_any(scratch)
             parent.rename(folder.path.name, path.name)  # also over an empty folder
             parent.sync()
-    except lmdb.Error as error:
-        raise translate(error) from error
-    except OSError as error:
-        raise translate_os(error) from error
 
 
 class NewStore:
@@ -87,15 +81,12 @@ class NewStore:
 
     def open(self, meta: dict[bytes, bytes]) -> None:
         """Open the store, with these rows of `meta`."""
-        try:
-            raw = open_new(self.folder)
-            handle = tables_of(raw)[META]
-            with raw.begin(write=True) as txn:
-                for name, body in meta.items():
-                    txn.put(name, with_checksum(META, name, body), db=handle)
-            raw.close()
-        except lmdb.Error as error:
-            raise translate(error) from error
+        raw = open_new(self.folder)
+        handle = tables_of(raw)[META]
+        with raw.begin(write=True) as txn:
+            for name, body in meta.items():
+                txn.put(name, with_checksum(META, name, body), db=handle)
+        raw.close()
         # Of a standby, too: it stays one.
         self._environment = open_environment(self.folder.path, clock=Clock(), standby=True)
 
