@@ -9,7 +9,7 @@ Findings are in the order of the store's keys, so that two runs can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -36,25 +36,6 @@ from streamkeep.recovery.fsck.source import Source, open_source
 from streamkeep.recovery.pages.tree import Tables
 
 LOST_AND_FOUND: Final = "lost+found"  # folder in which repair saves what belongs nowhere
-
-STORE_CHECKS: tuple[Callable[[Tables], Iterator[Finding]], ...] = (
-    check_meta,
-    streams.check_names,
-    streams.check_numbers,
-    streams.check_stream_keys,
-    check_rows,
-    streams.check_orphans,
-    check_group_numbers,
-    check_message_numbers,
-    check_garbage,
-)
-
-
-STREAM_CHECKS: tuple[Callable[[Tables, int, bytes | None, Scope], Iterator[Finding]], ...] = (
-    streams.check_stream,
-    check_groups,
-    check_messages,
-)
 
 
 def check(
@@ -134,7 +115,17 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
     yield from check_identity(source)
     yield from check_strays(source)
     yield from guarded(check_archive(source, scope))
-    for check_all in STORE_CHECKS:
+    for check_all in (
+        check_meta,
+        streams.check_names,
+        streams.check_numbers,
+        streams.check_stream_keys,
+        check_rows,
+        streams.check_orphans,
+        check_group_numbers,
+        check_message_numbers,
+        check_garbage,
+    ):
         yield from guarded(check_all(tables))
     for number, name in streams.named_streams(tables):
         yield from _check_stream(tables, number, name, scope)
@@ -145,7 +136,7 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
 def _check_stream(
     tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
-    for check_one in STREAM_CHECKS:
+    for check_one in (streams.check_stream, check_groups, check_messages):
         yield from guarded(check_one(tables, number, name, scope))
 
 

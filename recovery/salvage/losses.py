@@ -96,6 +96,7 @@ def range_text(one: IdRange) -> str:
     return f"from {start} on" if end is None else f"from {start} up to but not including {end}"
 
 
+@dataclass(slots=True)
 class Report:
     """The report of a repair.
 
@@ -107,12 +108,11 @@ class Report:
         other: losses that belong to no stream.
     """
 
-    def __init__(self) -> None:
-        self.corrected = 0
-        self.recovered = 0
-        self.stale = 0
-        self.streams: dict[int, StreamLoss] = {}
-        self.other: list[str] = []
+    corrected: int = 0
+    recovered: int = 0
+    stale: int = 0
+    streams: dict[int, StreamLoss] = field(default_factory=dict)
+    other: list[str] = field(default_factory=list)
 
     def stream(self, number: int) -> StreamLoss:
         """Return the losses of a stream; the caller adds to them."""
