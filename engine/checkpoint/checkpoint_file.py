@@ -21,6 +21,7 @@ from streamkeep.format.journal import checkpoint
 
 CHECKPOINT_FILE: Final = "steady"
 UNFINISHED: Final = b"SKP: being created"  # in the first slot until there is a checkpoint
+_SIZE: Final = checkpoint.SLOTS * checkpoint.SLOT_SIZE
 _PATIENCE_S: Final = 60.0
 _SHORT_PATIENCE_S: Final = 2.0
 _POLL_S: Final = 0.02
@@ -39,12 +40,11 @@ class CheckpointFile:
 
     def close(self) -> None:
         """Close the file, which releases the lock."""
-        handle, self.handle = self.handle, -1
-        if handle >= 0:
-            os.close(handle)
-        handle, self._unlisted = self._unlisted, -1
-        if handle >= 0:
-            os.close(handle)
+        handles = self.handle, self._unlisted
+        self.handle = self._unlisted = -1
+        for handle in handles:
+            if handle >= 0:
+                os.close(handle)
 
     def is_removed(self) -> bool:
         """Return whether the file, or its folder, was removed since it was opened."""
@@ -184,7 +184,7 @@ class CheckpointFile:
 
     def take_over(self, slots: bytes) -> None:
         """Overwrite the slots with those of another such file; they are on disk on return."""
-        files.write_at(self.handle, slots[: checkpoint.SLOTS * checkpoint.SLOT_SIZE], 0)
+        files.write_at(self.handle, slots[:_SIZE], 0)
         files.sync_data(self.handle)
 
     def is_unfinished(self) -> bool:
@@ -193,9 +193,7 @@ class CheckpointFile:
         return data.startswith(UNFINISHED) and not valid_slots(data)
 
     def mark_unfinished(self) -> None:
-        files.reserve(
-            self.handle, checkpoint.SLOTS * checkpoint.SLOT_SIZE
-        )  # later checkpoints need no more disk space
+        files.reserve(self.handle, _SIZE)  # later checkpoints need no more disk space
         files.write_at(self.handle, UNFINISHED, 0)
         files.sync_data(self.handle)
         self.folder.sync()  # the mark must be on disk before any file that it covers
@@ -212,18 +210,15 @@ class CheckpointFile:
         free = [position for position in range(checkpoint.SLOTS) if position not in found]
         position = free[-1] if free else min(found, key=lambda one: age(found[one]))
         try:
-            files.write_at(
-                self.handle,
-                slot.encode().ljust(checkpoint.SLOT_SIZE, b"\0"),
-                position * checkpoint.SLOT_SIZE,
-            )
+            data = slot.encode().ljust(checkpoint.SLOT_SIZE, b"\0")
+            files.write_at(self.handle, data, position * checkpoint.SLOT_SIZE)
         except OSError as error:
             raise translate_os(error) from error
         failpoints.hit("checkpoint:slot-written")
         files.sync_data(self.handle)
 
     def _read(self) -> bytes:
-        return os.pread(self.handle, checkpoint.SLOTS * checkpoint.SLOT_SIZE, 0)
+        return os.pread(self.handle, _SIZE, 0)
 
 
 def _try_lock(handle: int, kind: int) -> bool:
@@ -238,12 +233,8 @@ def valid_slots(data: bytes) -> dict[int, checkpoint.CheckpointSlot]:
     """Return the checkpoints in the bytes of the file, by their places."""
     found = {}
     for position in range(checkpoint.SLOTS):
-        slot = checkpoint.decode_slot(
-            data[
-                position * checkpoint.SLOT_SIZE : position * checkpoint.SLOT_SIZE
-                + checkpoint.SLOT.size
-            ]
-        )
+        start = position * checkpoint.SLOT_SIZE
+        slot = checkpoint.decode_slot(data[start : start + checkpoint.SLOT.size])
         if slot is not None:
             found[position] = slot
     return found

@@ -50,14 +50,14 @@ class StoredRows:
     def meta(self, name: bytes) -> bytes:
         """Return the body of a row of the table `meta`; raise CorruptionError."""
         page, index = self.find(META, name)
-        return row_body(
-            META, name, page.inline(index), f"meta of commit {self._meta.commit_number}"
-        )
+        where = f"meta of commit {self._meta.commit_number}"
+        return row_body(META, name, page.inline(index), where)
 
     def identity(self) -> tuple[int, bytes]:
         """Return the epoch and the UUID of a store; raise CorruptionError."""
-        epoch = decode_epoch(self.meta(META_EPOCH), "meta")
-        return epoch, decode_uuid(self.meta(META_UUID), "meta")
+        return decode_epoch(self.meta(META_EPOCH), "meta"), decode_uuid(
+            self.meta(META_UUID), "meta"
+        )
 
     def value(self, table: int, db_key: bytes) -> bytes | None:
         """Return the value of a row; None if there is none."""
@@ -102,9 +102,8 @@ class StoredRows:
                 break
             page = self._pages.get(number)
             if page is None:
-                page = lmdb_pages.decode_tree_page(
-                    os.pread(self._handle, size, number * size), number
-                )
+                data = os.pread(self._handle, size, number * size)
+                page = lmdb_pages.decode_tree_page(data, number)
                 if len(self._pages) >= _KEPT_PAGES:
                     del self._pages[next(iter(self._pages))]
                 self._pages[number] = page

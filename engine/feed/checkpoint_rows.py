@@ -26,9 +26,6 @@ def read_rows(
     Raises:
         CorruptionError: pages are damaged, or were used again.
     """
-    handle = folder.open(DATA_FILE)
-    try:
-        stored = StoredRows(handle, slot.meta())
+    with os.fdopen(folder.open(DATA_FILE), "rb", buffering=0) as file:
+        stored = StoredRows(file.fileno(), slot.meta())
         return {(table, key): stored.value(table, key) for table, key in sorted(wanted)}
-    finally:
-        os.close(handle)

@@ -92,9 +92,7 @@ def _disk_full(error: Exception) -> str:
 def translated(*, system: bool = False) -> Iterator[None]:
     """Translate LMDB's errors inside the block, and those of a process without descriptors.
 
-    Args:
-        system: and all others of the system. Without it, they may be about a file of the caller,
-            such as the target of a copy.
+    With `system`, also all others, which else may be about a file of the caller: a copy's target.
     """
     try:
         yield

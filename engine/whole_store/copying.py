@@ -22,7 +22,7 @@ from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
-from streamkeep.engine.system.lmdb_errors import translate, translated
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import with_checksum
@@ -58,10 +58,8 @@ def copy_data(
         _watched(lambda: raw.copy(path, compact=True, txn=txn), folder, progress)
         folder.make_ours(DATA_FILE)
         failpoints.hit("copy:written")
-        copy = lmdb.open(
-            path, map_size=2 * folder.size(DATA_FILE) + _ROOM, max_dbs=len(TABLES) + 1, lock=False
-        )
-        try:
+        size = 2 * folder.size(DATA_FILE) + _ROOM
+        with lmdb.open(path, map_size=size, max_dbs=len(TABLES) + 1, lock=False) as copy:
             meta = copy.open_db(TABLES[META].name.encode(), create=False)
             with copy.begin(write=True) as writer:
                 epoch = stored_epoch(writer.get(META_EPOCH, None, meta)) + 1
@@ -72,8 +70,6 @@ def copy_data(
                 added = {META_EPOCH: encode_number(epoch), **rows(commit_number)}
                 for key, body in added.items():
                     writer.put(key, with_checksum(META, key, body), db=meta)
-        finally:
-            copy.close()
         folder.sync()
 
 
@@ -95,6 +91,7 @@ def made_beside(
     """
     folder = parent.make_folder(f".{name}.{what}")
     handle = folder.open_again()
+    stays = True
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,32 +104,30 @@ def made_beside(
         for left in () if goes_on is None else {*folder.names()}.difference(goes_on):
             folder.remove_any(left)
         stays = False
+        yield folder
+    except BaseException as error:
+        passes = isinstance(error, UnreachableError) or not isinstance(error, Exception)
+        stays = stays or (passes and goes_on is None)
+        raise
+    finally:
         try:
-            yield folder
-        except BaseException as error:
-            passes = isinstance(error, UnreachableError) or not isinstance(error, Exception)
-            stays = passes and goes_on is None
-            raise
-        finally:
             if not stays:
                 parent.remove_any(f".{name}.{what}")
                 parent.sync()
-    finally:
-        os.close(handle)
+        finally:
+            os.close(handle)
 
 
+@translated()
 def open_new(folder: Folder) -> lmdb.Environment:
     """Open an environment for a store that is made row by row; nothing is synced before its end."""
+    path = str(folder.path)
     for size in _MAPS:
         try:
-            return lmdb.open(
-                str(folder.path), map_size=size, max_dbs=len(TABLES) + 1, lock=False, sync=False
-            )
+            return lmdb.open(path, map_size=size, max_dbs=len(TABLES) + 1, lock=False, sync=False)
         except lmdb.MemoryError as error:
             problem = error
-        except lmdb.Error as error:
-            raise translate(error) from error
-    raise translate(problem)
+    raise problem
 
 
 def tables_of(raw: lmdb.Environment) -> dict[int, Any]:
@@ -144,10 +139,9 @@ def tables_of(raw: lmdb.Environment) -> dict[int, Any]:
 def finish_copy(folder: Folder, clock: Clock, *, standby: bool = False) -> int:
     """Complete the store in a folder with a copied `data.mdb`; return its epoch."""
     environment = open_environment(folder.path, clock=clock, standby=standby)
-    try:
-        return environment.context.epoch
-    finally:
-        environment.release()
+    epoch = environment.context.epoch
+    environment.release()
+    return epoch
 
 
 def _watched(work: Callable[[], None], folder: Folder, progress: Advance | None) -> None:
