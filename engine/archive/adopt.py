@@ -9,7 +9,7 @@ the user can adopt it again.
 
 A segment that the manifest already names is skipped. If its file is missing, the adopted file
 replaces it, and the manifest is unchanged. Entries that were erased from this store do not return:
-a file with such entries is rewritten without them.
+a file with such entries is rewritten without them, and skipped if the archive has the rest of it.
 
 From the archive of a store, under a URI or in a folder, archived segments are taken whole, and of
 sealed ones only what no archived one has, unless the stream has live entries there. For any other
@@ -22,16 +22,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
 from streamkeep.engine.archive.garbage import doomed_files
-from streamkeep.engine.archive.iterate import nodes_within, nodes_without
+from streamkeep.engine.archive.iterate import entries_of, nodes_within, nodes_without
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment, segment_output
 from streamkeep.engine.commands.history import Live, Retired, Source
 from streamkeep.engine.commands.keys import name_of
+from streamkeep.engine.commands.reply_budget import Entries
 from streamkeep.engine.remote.object_store import normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.store.environment import Environment
@@ -60,12 +62,21 @@ class Adopted(NamedTuple):
     """The result for one file."""
 
     source: Path | str  # a URI, if it is not on a disk
-    record: SegmentRecord | None  # None if the archive already has this segment
+    record: SegmentRecord | None  # None if the archive has all of it that was not erased
     erased: int  # the number of entries left out because they were erased from this store
 
 
 class _StillLive(CommandError):
     """The stream has entries of the range that are live, or in the node that still grows."""
+
+
+class _OverlapError(CommandError):
+    """The stream has another segment in the range."""
+
+    def __init__(self, message: str, other: SegmentRecord, erased: set[Id]) -> None:
+        super().__init__(message)
+        self.other = other
+        self.erased = erased
 
 
 class _Target(NamedTuple):
@@ -231,7 +242,13 @@ def _adopt_one(
     environment: Environment, file: _File, segment: Segment, key: bytes | None
 ) -> Adopted:
     own_uuid, path = environment.uuid.bytes, file.place
-    target = environment.read(_find_target, own_uuid, segment, key, file.key)
+    at_home = _below_archive(environment, path) if isinstance(path, Path) else None
+    try:
+        target = environment.read(_find_target, own_uuid, segment, key, file.key)
+    except _OverlapError as error:
+        if at_home is None and _is_rest(environment, error.other, segment, error.erased):
+            return Adopted(path, None, 0)
+        raise
     if target.named is not None and _is_there(environment, target.named):
         return Adopted(path, None, 0)
     for problem in segment.check():
@@ -240,7 +257,8 @@ def _adopt_one(
         copy_segment(segment, environment.folder, segment_files.stored_name(target.named.path))
         return Adopted(path, target.named, 0)
     gone = {one for one in target.erased if segment.has_any([one])}
-    at_home = _below_archive(environment, path) if isinstance(path, Path) else None
+    if at_home is None and len(gone) == segment.trailer.entries:
+        return Adopted(path, None, len(gone))
     doomed = {name for _, name in environment.read(doomed_files)}  # which will be removed
     if at_home is not None and at_home not in doomed and not gone:
         where = at_home
@@ -278,6 +296,23 @@ def _is_there(environment: Environment, record: SegmentRecord) -> bool:
     return remote.objects.size(remote.name(segment_name(record.path))) is not None
 
 
+def _is_rest(
+    environment: Environment, record: SegmentRecord, segment: Segment, erased: set[Id]
+) -> bool:
+    """Return whether a segment of the archive is another one without what was erased."""
+    if record.erased == 0 or not _is_there(environment, record):
+        return False
+    there = chain.from_iterable(_entries(environment.segments.open(record)))
+    rest = (one for one in chain.from_iterable(_entries(segment)) if one[:2] not in erased)
+    return all(one == other for one, other in zip_longest(rest, there))
+
+
+def _entries(segment: Segment) -> Iterator[Entries]:
+    for block in range(len(segment.index.blocks)):
+        for node in segment.block(block):
+            yield entries_of(node.ms, node.seq, node.listpack)
+
+
 def _new_path(environment: Environment, target: _Target, segment: Segment) -> tuple[int, str]:
     """Return a file number and the path of a new file that does not exist.
 
@@ -311,6 +346,9 @@ def _find_target(
     named_number = 0 if named is None else named.number
     known = index.stream_number if ours and key is None else named_number
     number = known or following
+    erased = erased_ids(txn, number, first, last)
+    if ours:
+        erased |= erased_ids(txn, index.stream_number, first, last)
     for other in overlapping(txn, number, first, last):
         if other.checksum == trailer.checksum:
             return _Target(number, name, False, other, set())
@@ -318,7 +356,7 @@ def _find_target(
             f"it overlaps with {other.where}; next: if the file of that is lost, "
             "`streamkeep archive remove` its row, then adopt again"
         )
-        raise CommandError(_unfit(segment, problem))
+        raise _OverlapError(_unfit(segment, problem), other, erased)
     if txn.get(STREAMS, pack_number(number)) is not None:
         stream = txn.load_numbered(number, name)
         if stream.has_tail() and (stream.tail_ms, stream.tail_seq) <= last:  # it still grows
@@ -334,9 +372,6 @@ def _find_target(
             "archive them, then adopt the file"
         )
         raise CommandError(_unfit(segment, problem))
-    erased = erased_ids(txn, number, first, last)
-    if ours:
-        erased |= erased_ids(txn, index.stream_number, first, last)
     return _Target(number, name, known == 0, None, erased)
 
 

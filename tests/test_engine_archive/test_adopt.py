@@ -244,9 +244,36 @@ def test_erased_entries_do_not_come_back_with_a_file(
         store.delete("copy")
         store.drop_segments("orders")
     assert files_of(store) == []
-    write_file(tmp_path / "one", some(1), number=number, store_uuid=uuid_of(store))
+    for place in tmp_path / "one", store.path / "archive":  # where it would stay
+        write_file(place, some(1), number=number, store_uuid=uuid_of(store))
+    (one,) = store.adopt_segments(tmp_path / "one")
+    assert (one.record, one.erased) == (None, 1)
     with pytest.raises(errors.CommandError, match="all of its entries were erased"):
-        list(store.adopt_segments(tmp_path / "one"))
+        list(store.adopt_segments(store.path / "archive"))
+
+
+def test_a_file_is_known_after_an_erasure_of_some_of_its_entries(
+    open_store: Callable[..., Store], tmp_path: Path
+) -> None:
+    """An archive that grows is adopted time after time."""
+    store = open_store()
+    write_file(tmp_path / "out", some(60))
+    list(store.adopt_segments(tmp_path / "out"))
+    assert store.erase("orders", "1003-1", "1000-0") == 2
+    write_file(tmp_path / "out", some(60, 3000))
+    assert [one.record is None for one in store.adopt_segments(tmp_path / "out")] == [True, False]
+    left = [one for one in some(60) if one[:2] not in [(1000, 0), (1003, 1)]]
+    assert archived_entries(store, "orders") == left + some(60, 3000)
+    # Not if anything else differs, and not if the file of the rest is lost.
+    fields = [(*one[:2], [b"n", b"0"]) for one in some(60)]
+    write_file(tmp_path / "other", fields)
+    with pytest.raises(errors.CommandError, match="it overlaps with segment"):
+        list(store.adopt_segments(tmp_path / "other"))
+    store.segment_path(store.archived_segments("orders")[0]).unlink()
+    with pytest.raises(errors.CommandError, match="archive remove` its row, then adopt again"):
+        list(store.adopt_segments(tmp_path / "out"))
+    store.drop_segments("orders")
+    assert [one.erased for one in store.adopt_segments(tmp_path / "out")] == [2, 0]
 
 
 @pytest.mark.parametrize("name", ["segment:written", "segment:named", "adopt:copied"])

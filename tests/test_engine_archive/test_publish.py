@@ -818,9 +818,7 @@ def test_a_restored_store_takes_what_an_erasure_has_rewritten(
         assert shown(earlier) == [one for one in ids if one != ids[7]]
 
 
-@pytest.mark.parametrize(
-    "problem", ["were erased from this store", "not archived yet", "overlaps with"]
-)
+@pytest.mark.parametrize("problem", ["not archived yet", "overlaps with"])
 def test_a_sealed_segment_that_does_not_fit_is_an_error_after_the_others_were_adopted(
     open_store: Open, tmp_path: Path, problem: str
 ) -> None:
@@ -829,18 +827,30 @@ def test_a_sealed_segment_that_does_not_fit_is_an_error_after_the_others_were_ad
     store.archive(to=fleet, seal=True)
     place = f"{fleet.as_uri()}/{store.uuid}"
     with streamkeep.open(tmp_path / "again") as again:
-        if problem == "were erased from this store":
-            list(again.adopt_segments(place))
-            again.erase("s", *ids["s"])
-            again.drop_segments("t")
-        else:
-            again.set_retention("s", archive=True)
-            again.xadd("s", {"n": "0"}, id=ids["s"][0])
-            again.xtrim("s", maxlen=0, approximate=False)
-            if problem == "overlaps with":
-                again.archive()
+        again.set_retention("s", archive=True)
+        again.xadd("s", {"n": "0"}, id=ids["s"][0])
+        again.xtrim("s", maxlen=0, approximate=False)
+        if problem == "overlaps with":
+            again.archive()
         with pytest.raises(errors.CommandError, match=problem):
             list(again.adopt_segments(place))
+        assert shown(again, "t") == ids["t"]
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_what_was_erased_from_a_sealed_segment_is_left_out_when_it_is_adopted_again(
+    open_store: Open, tmp_path: Path, count: int
+) -> None:
+    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    ids = {key: fill(store, 30, key) for key in ("s", "t")}
+    store.archive(to=fleet, seal=True)
+    place = f"{fleet.as_uri()}/{store.uuid}"
+    with streamkeep.open(tmp_path / "again") as again:
+        list(again.adopt_segments(place))
+        again.erase("s", *ids["s"][:count])
+        again.drop_segments("t")
+        assert [one.record is None for one in again.adopt_segments(place)] == [True, False]
+        assert shown(again) == ids["s"][count:]
         assert shown(again, "t") == ids["t"]
 
 
