@@ -49,7 +49,7 @@ from streamkeep.format.journal.position import LogPosition
 from streamkeep.recovery.copies.generations import Generations
 from streamkeep.recovery.copies.history import Diverged, Gap, History, find_history
 from streamkeep.recovery.copies.target import Place, Refused, Target
-from streamkeep.recovery.copies.writer import Again, Writer
+from streamkeep.recovery.copies.writer import Again, DamagedRowError, Writer
 
 HOLD_BYTES: Final = 4 << 30
 KEEP_MS: Final = 7 * 86_400_000  # of a new copy
@@ -165,7 +165,7 @@ class Shipper:
         self._erased = False  # the copy has what was erased from the store
         self._proved_ms = 0  # when the copy was verified
         self._damaged: tuple[str, ...] = ()  # objects of the generation that goes on
-        self._tidied_s = -_TIDY_S
+        self._tidied_s = self._refused_s = -_TIDY_S
 
     @property
     def keep_ms(self) -> int:
@@ -203,6 +203,8 @@ class Shipper:
             StoreLockedError: another process or thread ships the store there.
             UnreachableError: the target does not answer, with `once`; without it, it is tried
                 again.
+            CorruptionError: a row of the store is damaged, and the copy has no generation that
+                goes on.
         """
         pause = _PAUSE_S
         begun = False
@@ -231,6 +233,11 @@ class Shipper:
                             "loses what it was given"
                         ) from again
                     self.stop.wait(min(pause, self.every_s))
+                except DamagedRowError as error:
+                    if once or self._writer is None:
+                        raise
+                    self._refused_s = time.monotonic()
+                    log.warning("%s; the copy goes on without a new generation", error)
                 except StoreError as error:
                     if once or type(error) not in (UnreachableError, StoreFullError, StoreError):
                         raise  # it would not help to try again
@@ -434,6 +441,8 @@ class Shipper:
     def _is_base_due(self, now_ms: int) -> bool:
         """Return whether a new generation has to begin."""
         writer, generations = self._writer, self.generations.named
+        if writer is not None and time.monotonic() - self._refused_s < _TIDY_S:
+            return False  # the store has a damaged row
         if writer is None or not generations or self._damaged or self._is_erased():
             return True
         if writer.stepped:
@@ -571,6 +580,7 @@ def ship(
             `keep` begins again.
 
     Raises:
+        CorruptionError: a new generation is due, and a row of the store is damaged.
         StoreError: the target has the copy of another store, or this store does not know how the
             copy goes on; see `take_over`.
         UnreachableError: the target does not answer.

@@ -21,8 +21,9 @@ from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.copies import piece as piece_format
 from streamkeep.format.copies.head import Generation
 from streamkeep.format.copies.piece import Piece, PieceName
-from streamkeep.format.core.errors import CorruptionError, StreamkeepError
-from streamkeep.format.core.keys import ERASURES, SEGMENTS, STREAMS, TABLES, unpack_number
+from streamkeep.format.core.checksum import ROW_CHECKSUM_SIZE, row_checksum
+from streamkeep.format.core.errors import ChecksumError, CorruptionError, StreamkeepError
+from streamkeep.format.core.keys import ERASURES, NODES, RETIRED, SEGMENTS, STREAMS, TABLES
 from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations, is_sound
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.copies.history import History
@@ -43,6 +44,10 @@ RowKey = tuple[int, bytes]  # table, key
 
 class Again(StreamkeepError):
     """Somebody else has written to the target: read it again."""
+
+
+class DamagedRowError(ChecksumError):
+    """A row of the store is damaged: a restore of it would be refused."""
 
 
 class Writer:
@@ -246,19 +251,13 @@ class Writer:
             keys = keys.union(self._last_keys if known else self._keys_of(rows))
             first = rows.first
         order = sorted(keys)
-        for table, db_key in order:
-            row = txn.get(table, db_key) if table == STREAMS else None
-            if row is not None and not is_sound(row):
-                log.warning(
-                    "stream %d is damaged in %s: the copy goes on with the records of commits only"
-                    "; next: `streamkeep fsck`",
-                    unpack_number(db_key),
-                    self.environment.path,
-                )
-                self._pieces = 0
-                return
         values = ((table, db_key, txn.get(table, db_key)) for table, db_key in order)
-        sent, parts = self._send_all(first, values, None)
+        try:
+            sent, parts = self._send_all(first, values, None)
+        except DamagedRowError as error:
+            log.warning("%s; the copy goes on with the records of commits only", error)
+            self._pieces = 0
+            return
         failpoints.hit("ship:rows")
         self._rows = [*kept, (Rows(first, self.commit_number, parts), len(order))]
         self.rows_bytes += sent
@@ -281,6 +280,9 @@ class Writer:
         Args:
             txn: a snapshot of the commit after which `history` begins.
             stop: ends this early, with `Again`.
+
+        Raises:
+            DamagedRowError: there is no use in such a base.
         """
         segments: list[SegmentRecord] = []
 
@@ -290,11 +292,11 @@ class Writer:
                 found = cursor.first()
                 while found:
                     db_key, value = cursor.key(), cursor.value()
+                    yield table, db_key, value
                     if table == SEGMENTS:
                         segments.append(decode_row(db_key, value))
                     elif table == ERASURES:
                         self.erasures += 1
-                    yield table, db_key, value
                     found = cursor.next()
 
         self.base_bytes, _ = self._send_all(0, rows(), stop)
@@ -350,9 +352,21 @@ class Writer:
             if value is None:
                 body.delete(table, db_key)
             else:
+                self._check(table, db_key, value)
                 body.put(table, db_key, value)
                 size += len(value)
         return sent + send(is_end=True), tuple(parts)
+
+    def _check(self, table: int, db_key: bytes, row: bytes) -> None:
+        """Raise DamagedRowError unless the checksum of a row is right."""
+        if table in (STREAMS, NODES) or (table == RETIRED and any(db_key[8:])):  # an envelope
+            sound = is_sound(row)
+        else:
+            body = row[:-ROW_CHECKSUM_SIZE]
+            sound = row == body + row_checksum(table, db_key, body)
+        if not sound:
+            where = f"{self.environment.path}: row {db_key.hex()} of {TABLES[table].name}"
+            raise DamagedRowError(where, "its checksum does not match; next: `streamkeep fsck`")
 
     def drop_merged_rows(self) -> None:
         """Remove the rows that were merged into others, or not completed: nobody reads them."""

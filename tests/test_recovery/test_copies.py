@@ -28,6 +28,7 @@ from erased import SECRET, entry
 from golden_stores import describe, digest
 from inside import checkpoint_now, journal_of
 from patience import line_of, wait_until
+from raw_store import raw_store
 from spark.s3_server import CARELESS, GOOD, LACKING, UNHEARD, S3Server, serving, serving_rclone
 from stopped import child_of, die_at, killed, killed_at, status_of
 from stores import Open
@@ -49,6 +50,7 @@ from streamkeep.format.core.errors import (
     StoreLockedError,
     UnreachableError,
 )
+from streamkeep.format.core.keys import KEYS, STREAMS, TABLES
 from streamkeep.format.segment.segment import Segment
 from streamkeep.metrics.prometheus import prometheus_text
 from streamkeep.recovery import restore_copy, ship, verify_copy
@@ -900,21 +902,41 @@ def test_rows_that_were_not_completed_are_written_again(
     assert [len(one.parts) > 2 for one in Target(target).rows(generation.name)] == [False, True]
 
 
-def test_the_row_of_a_damaged_stream_is_not_copied(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("table", [STREAMS, KEYS])
+def test_a_damaged_row_is_not_copied(
+    table: int,
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The copy has its entries in the records of the commits, from which a restore makes it."""
+    """The copy has it in the records of the commits, from which a restore makes it."""
     monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 1)
-    monkeypatch.setattr(writer, "is_sound", lambda row: False)
     with streamkeep.open(tmp_path / "store") as store:
-        add(store, 1, target)
-        add(store, 3, target)
-    assert "the copy goes on with the records of commits only" in caplog.text
-    generation = Target(target).known_head().generations[-1]
+        ship(store, target)
+        store.xadd("s", {"n": "0"})
+    with raw_store(tmp_path / "store") as raw:
+        (db_key,) = raw.keys(table)
+        raw.flip_bit(table, db_key)
+    with streamkeep.open(tmp_path / "store") as store:
+        for _ in range(3):
+            store.xadd("t", {"n": "0"})
+            ship(store, target)
+        problem = f"row {db_key.hex()} of {TABLES[table].name}: its checksum does not match"
+        assert f"{problem}; next: `streamkeep fsck`; the copy goes on with the" in caplog.text
+        with pytest.raises(CorruptionError, match=problem):
+            ship(store, target, renew=True)
+        with pytest.raises(CorruptionError, match=problem):
+            ship(store, str(tmp_path / "another"))
+        with shipping(store, target, renew=True):
+            wait_until(lambda: "the copy goes on without a new generation" in caplog.text)
+            store.xadd("t", {"n": "0"})
+            assert store.wait_shipped(60)
+    (generation,) = Target(target).known_head().generations
     assert len(Target(target).rows(generation.name)) == 1  # the base
     restore_copy(target, tmp_path / "restored")
     with streamkeep.open(tmp_path / "restored") as restored:
-        assert restored.xlen("s") == 4
+        assert (restored.xlen("s"), restored.xlen("t")) == (1, 4)
 
 
 def test_a_restored_store_holds_no_journal(open_store: Open, target: str, tmp_path: Path) -> None:
