@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from sys import is_finalizing
 from typing import Any, Final
 
 import lmdb
@@ -206,6 +208,20 @@ class Store(
                 environment.release(self._opening)
             finally:
                 self._closing = False
+
+    def __del__(self) -> None:
+        """Close a store that was forgotten, as files are; see `Store.close`.
+
+        In a thread: this one may be anywhere, and hold any lock. What ends at the exit of the
+        interpreter, and what a forked child has of its parent, is not forgotten.
+        """
+        environment = self.__dict__.get("_environment")
+        if environment is None or self._closed or environment.context.closed or is_finalizing():
+            return
+        message = f"unclosed {self!r}"
+        with suppress(RuntimeError):  # no more threads can be started
+            threading.Thread(target=self.close, name="streamkeep-forgotten", daemon=True).start()
+        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Store[Text]:
         return self
