@@ -355,16 +355,25 @@ class PieceFollower:
         return piece, commits_after(piece, body, self.target.where(name), *self.place)
 
     def _look_at_head(self, *, damaged: bool = False) -> bool:
-        """Go on with another generation if this one is not there any more; return whether.
+        """Go on with another generation if this one is over, or gone; return whether.
+
+        It may have no end that can be found: its shipper was killed before it wrote that, or the
+        target has lost pieces that were applied.
 
         Args:
-            damaged: also if it is there, and another one has begun.
+            damaged: whatever is left in it.
         """
         head = self.target.known_head()
         names = [one.name for one in head.generations]
-        if self.generation in (names[-1:] if damaged else names):
+        before, successor = self.generation, names[-1]
+        if before == successor:
             return False
-        self._follow(head.generations[-1].name)
+        if before in names and not damaged:
+            self._located = False
+            if self._next() is not None or self.generation != before:
+                return True  # it was written before the head was
+            successor = names[names.index(before) + 1]
+        self._follow(successor)
         return True
 
     def _follow(self, name: str) -> None:

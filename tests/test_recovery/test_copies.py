@@ -1160,6 +1160,38 @@ def test_a_target_that_has_lost_its_last_piece(
     assert not verify_copy(target).problems
 
 
+@pytest.mark.parametrize("lost", ["its end", "its last piece"])
+def test_a_standby_leaves_a_generation_whose_end_it_cannot_find(tmp_path: Path, lost: str) -> None:
+    """Its shipper was killed before it wrote that, or the standby has more than the target."""
+    target, path = tmp_path / "target", tmp_path / "store"
+
+    def ship_some() -> None:
+        with streamkeep.open(path) as store:
+            for _ in range(2):
+                store.xadd("s", {"n": "1"})
+                ship(store, target)
+
+    def lose(generation: str) -> None:
+        Path(target / str(Target(target).names(generation, 0)[-1])).unlink()
+
+    ship_some()
+    with closing(Standby(target, tmp_path / "standby")) as following:
+        ship_some()
+        following.run(once=True)
+        first = following.generation
+        if lost == "its last piece":
+            lose(first)
+        compact(path)  # the journal does not go on
+        ship_some()
+        if lost == "its end":
+            lose(first)
+        following.run(once=True)
+        with streamkeep.open(path) as store:
+            assert following.state.commit_number == newest(store)
+            with streamkeep.open(tmp_path / "standby", readonly=True) as found:
+                assert describe(found) == describe(store)
+
+
 def test_a_standby_of_a_target_that_has_lost_its_last_piece(store: Store, tmp_path: Path) -> None:
     """The piece that comes in its place ends elsewhere, so the next one has no known name."""
     target = tmp_path / "target"
