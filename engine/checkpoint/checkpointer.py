@@ -153,6 +153,8 @@ class Checkpointer:
         context.wait.report()
         if now >= self._chores_at:
             self._chores_at = now + CHORES_EVERY_S
+            # Who waits for no sync writes on, and nobody would find it.
+            attempt("the look at the folder of the store", journal.control.check_not_moved)
             for work, run in self._chores:
                 attempt(work, run)
         quiet = now - self._changed >= IDLE_S

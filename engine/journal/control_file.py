@@ -98,6 +98,7 @@ class ControlFile:
         """
         self._path = str(folder.path / name)
         self._poisoned = False  # by this process
+        self.moved = False  # the store was found to be deleted or moved
         self.handle = folder.open(name, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.handle, fcntl.LOCK_EX)
         try:
@@ -338,7 +339,8 @@ class ControlFile:
             found = os.lstat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             found = None
-        if found is None or (found.st_ino, found.st_dev) != self._identity:
+        self.moved = found is None or (found.st_ino, found.st_dev) != self._identity
+        if self.moved:
             store = os.path.dirname(os.path.dirname(self._path))
             error = NotAStoreError(
                 f"{store}: the store was deleted or moved while it was open; "
@@ -351,8 +353,11 @@ class ControlFile:
         return self._poisoned or self._words[_POISON] != 0
 
     def may_write(self, erasures: int) -> bool:
-        """Return whether no sync has failed and `erasures` is still the number of erasures."""
-        return not self.poisoned() and self._words[_ERASURES] == erasures
+        """Return whether no sync has failed and `erasures` is still the number of erasures.
+
+        Not in a store that was found to be gone, either.
+        """
+        return not (self.moved or self.poisoned()) and self._words[_ERASURES] == erasures
 
     def erasures(self) -> int:
         return self._words[_ERASURES]

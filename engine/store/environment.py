@@ -306,6 +306,8 @@ class Environment(Ending):
         assert checkpoints is not None
         checkpoints.journal.syncs.check()
         context.check_open()
+        if checkpoints.journal.control.moved:  # perhaps it is back by now
+            checkpoints.journal.control.check_not_moved()
         if not checkpoints.journal.control.may_write(context.erasures):
             self.clear_memory()
             if context.pin is not None:

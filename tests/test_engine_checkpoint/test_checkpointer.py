@@ -23,7 +23,7 @@ from streamkeep.engine.archive.maintenance import maintain
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.system import failpoints, files
-from streamkeep.format.core.errors import RecoveryNeededError, StoreError
+from streamkeep.format.core.errors import NotAStoreError, RecoveryNeededError, StoreError
 from tiers import slow_but
 
 MODES = pytest.mark.parametrize("sync", slow_but(["commit", "none"], "commit"))
@@ -173,6 +173,31 @@ def test_a_sync_of_the_thread_that_fails_has_every_write_refused(
         assert again.xlen("s") <= 2
         again.xadd("s", {"n": 3})
     assert_sound(tmp_path / "store")
+
+
+def test_who_waits_for_no_sync_learns_that_the_store_was_moved(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And goes on when it is back."""
+    monkeypatch.setattr(checkpointer, "CHORES_EVERY_S", 0.0)
+    store = streamkeep.open(path, sync="none")
+
+    def add() -> str:
+        try:
+            store.xadd("s", {"n": "1"})
+        except NotAStoreError as error:
+            return str(error)
+        return ""
+
+    add()
+    path.rename(path.with_name("elsewhere"))
+    streamkeep.open(path).close()
+    wait_until(lambda: "deleted or moved while it was open" in add())
+    path.rename(path.with_name("new"))
+    path.with_name("elsewhere").rename(path)
+    assert add() == ""
+    store.close()
+    assert_sound(path)
 
 
 def test_a_thread_that_the_system_does_not_grant_is_asked_for_again(
