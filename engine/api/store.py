@@ -6,7 +6,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from sys import is_finalizing
@@ -32,7 +32,7 @@ from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt, read_once, write_relaxed
 from streamkeep.engine.store.old_readers import OldReaders
-from streamkeep.engine.store.registry import Opening
+from streamkeep.engine.store.registry import Opening, registry
 from streamkeep.engine.system.clock import Clock, current_clock
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translate
@@ -219,8 +219,7 @@ class Store(
         if environment is None or self._closed or environment.context.closed or is_finalizing():
             return
         message = f"unclosed {self!r}"
-        with suppress(RuntimeError):  # no more threads can be started
-            threading.Thread(target=self.close, name="streamkeep-forgotten", daemon=True).start()
+        registry.close_later(self.close)
         warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Store[Text]:
