@@ -28,7 +28,7 @@ def samples(text: str) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
 
 def test_a_registry_shows_the_figures_of_a_store(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    registry.register(StoreCollector(tmp_path / "s"))
+    registry.register(collector := StoreCollector(tmp_path / "s"))
     assert not (tmp_path / "s").exists()
     with streamkeep.open(tmp_path / "s") as store:
         store.xadd(b'k\xff"', {"n": 1})
@@ -37,3 +37,4 @@ def test_a_registry_shows_the_figures_of_a_store(tmp_path: Path) -> None:
         shown = generate_latest(registry).decode()
         assert samples(shown) == samples(prometheus_text(store))
         assert "streamkeep_queue" in shown
+    collector.close()

@@ -43,6 +43,11 @@ class StoreCollector(Collector):
         """Name no metrics in advance: the registry would open the store to check the names."""
         return iter(())
 
+    def close(self) -> None:
+        """Close the store, if it was opened here; the next collection opens it again."""
+        if self._opened is not None:
+            self._opened.close()
+
     def collect(self) -> Iterator[Metric]:
         store = self._store
         if store is None:
