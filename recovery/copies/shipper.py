@@ -237,7 +237,10 @@ class Shipper:
                     if once or self._writer is None:
                         raise
                     self._refused_s = time.monotonic()
-                    log.warning("%s; the copy goes on without a new generation", error)
+                    log.warning(
+                        "%s; the copy goes on without a new generation; next: `streamkeep fsck`",
+                        error,
+                    )
                 except StoreError as error:
                     if once or type(error) not in (UnreachableError, StoreFullError, StoreError):
                         raise  # it would not help to try again

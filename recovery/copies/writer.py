@@ -255,7 +255,10 @@ class Writer:
         try:
             sent, parts = self._send_all(first, values, None)
         except DamagedRowError as error:
-            log.warning("%s; the copy goes on with the records of commits only", error)
+            log.warning(
+                "%s; the copy goes on with the records of commits only; next: `streamkeep fsck`",
+                error,
+            )
             self._pieces = 0
             return
         failpoints.hit("ship:rows")
@@ -366,7 +369,7 @@ class Writer:
             sound = row == body + row_checksum(table, db_key, body)
         if not sound:
             where = f"{self.environment.path}: row {db_key.hex()} of {TABLES[table].name}"
-            raise DamagedRowError(where, "its checksum does not match; next: `streamkeep fsck`")
+            raise DamagedRowError(where, "its checksum does not match")
 
     def drop_merged_rows(self) -> None:
         """Remove the rows that were merged into others, or not completed: nobody reads them."""
