@@ -7,7 +7,7 @@ recovery ends: it skips damaged records, and applies of the others each change t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from streamkeep.engine.journal.reader import Reader, journal_files, read_header
@@ -24,16 +24,23 @@ _RECORD_SIZE_AT: Final = ENVELOPE.offset("record_size")
 _LISTPACK_HEADER: Final = 6
 
 
+Mend = Callable[[bytes], bytes | None]  # makes a damaged envelope a sound one, if it can
+
+
 class Replay:
     """A replay of the journal on tables.
+
+    Args:
+        mend: for the row that the first EXTEND changes, after which the checksum proves nothing.
 
     Attributes:
         partial: rows of which a part could not be made, by table and key: as they were before.
     """
 
-    def __init__(self, tables: Tables, reader: Reader) -> None:
+    def __init__(self, tables: Tables, reader: Reader, mend: Mend | None = None) -> None:
         self.tables = tables
         self.reader = reader
+        self._mend = mend
         self.partial: dict[tuple[int, bytes], bytes] = {}
         self._followed: set[bytes] = set()  # streams that were changed since the last lost record
         self._left: deque[journal.Change] = deque()  # of a record that `run` could not apply
@@ -105,6 +112,8 @@ class Replay:
                 tables.change(change.kept, db_key, old)
                 tables.change(table, db_key, None)
             else:
+                if self._mend and old and not tables.is_changed(table, db_key):
+                    old = old if journal.is_sound(old) else self._mend(old) or old
                 tables.change(table, db_key, change.apply(old))
 
     def _tail_before(self, change: journal.Change) -> bytes:

@@ -50,7 +50,7 @@ from streamkeep.format.lmdb_file.meta_page import (
 )
 from streamkeep.format.node.envelope import FORMAT, MAGIC
 from streamkeep.recovery.fsck.findings import Finding, finding
-from streamkeep.recovery.fsck.journal import Replay
+from streamkeep.recovery.fsck.journal import Mend, Replay
 from streamkeep.recovery.fsck.rows import row_place
 from streamkeep.recovery.pages.tree import PageFile, Tables
 
@@ -79,9 +79,10 @@ class Source:
         alone: no other process can open the store until this one is closed.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, mend: Mend | None = None) -> None:
         self.folder = folder
         self.path = folder.path
+        self.mend = mend
         self.found: list[Finding] = []
         self.tables: Tables | None = None
         self.slot: CheckpointSlot | None = None
@@ -161,8 +162,11 @@ def _read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:
 
 
 @contextmanager
-def open_source(path: Path) -> Iterator[Source]:
+def open_source(path: Path, mend: Mend | None = None) -> Iterator[Source]:
     """Open the store at `path` for reading as of one commit, without changing it.
+
+    Args:
+        mend: see `Replay`; a check has none.
 
     Raises:
         UntrustedFileError: a file of the store is a link, for example, or has an untrusted owner.
@@ -178,7 +182,7 @@ def open_source(path: Path) -> Iterator[Source]:
         raise errors.RecoveryNeededError(
             f"{path}: a compaction was interrupted; open the store for writing once to finish it"
         )
-    source = Source(folder)
+    source = Source(folder, mend)
     with ExitStack() as stack:
         stack.callback(source.close)
         if opened is not None:
@@ -267,7 +271,7 @@ def _replay_newer(source: Source) -> str:
         position = slot.position() if row is None else decode_position(row)
         source.made = control.made
         if position.commit_number < control.made:
-            source.replay = Replay(tables, Reader(journal, slot, position))
+            source.replay = Replay(tables, Reader(journal, slot, position), source.mend)
             source.replay.run(control.made)
     except errors.CorruptionError as error:
         return error.problem
@@ -302,7 +306,7 @@ def _use_state(source: Source, state: State) -> bool:
         source.found += _differences(source, state.checkpoint, data)
     if not state.unreadable(follows=False):
         return False
-    source.replay = _replay(source, way)
+    source.replay = _replay(source, way, source.mend)
     source.tables = source.replay.tables
     try:
         source.replay.run(way.end)
@@ -312,12 +316,12 @@ def _use_state(source: Source, state: State) -> bool:
     return True
 
 
-def _replay(source: Source, way: Way) -> Replay:
+def _replay(source: Source, way: Way, mend: Mend | None = None) -> Replay:
     """Return a replay that begins at a checkpoint."""
     meta = way.slot.meta()
     tables = Tables(PageFile(source.folder, meta.page_size), meta)
     journal = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
-    return Replay(tables, Reader(journal, way.slot, way.slot.position()))
+    return Replay(tables, Reader(journal, way.slot, way.slot.position()), mend)
 
 
 def _tell(source: Source, state: State, way: Way) -> None:

@@ -38,6 +38,7 @@ from streamkeep.recovery.fsck.rows import check_meta_row
 from streamkeep.recovery.fsck.source import Source, open_source
 from streamkeep.recovery.fsck.store import LOST_AND_FOUND, check
 from streamkeep.recovery.salvage.archive import ArchiveWriter
+from streamkeep.recovery.salvage.damaged_bytes import ByteGuesser
 from streamkeep.recovery.salvage.found import NAMED, Found
 from streamkeep.recovery.salvage.groups import (
     move_groups,
@@ -90,7 +91,8 @@ def repair(
         StoreError: `output` cannot be written.
     """
     store, output = Path(store).absolute(), Path(output).absolute()
-    with open_source(store) as source:
+    guesser = ByteGuesser()
+    with open_source(store, guesser.node) as source:
         replay = source.replay if source.loses else None
         unread = [] if replay is None else replay.salvage(source.made)
         if source.unread:
@@ -100,7 +102,7 @@ def repair(
             with closing(Found(out.scratch, source.tables, lost)) as found:
                 report = found.report
                 report.other += unread
-                search = Search(source, found, progress)
+                search = Search(source, found, progress, guesser)
                 search.run()
                 _write(source, search, out)
     aside = output / LOST_AND_FOUND if lost.items else None

@@ -56,11 +56,13 @@ class Search:
         highest_epoch: the highest epoch of an envelope found without its tree.
     """
 
-    def __init__(self, source: Source, found: Found, progress: Advance) -> None:
+    def __init__(
+        self, source: Source, found: Found, progress: Advance, guesser: ByteGuesser
+    ) -> None:
         self.source = source
         self.found = found
         self.report = found.report
-        self._guesser = ByteGuesser()
+        self._guesser = guesser
         self.names: list[tuple[bytes, bytes]] = []
         # With a damaged meta page, the newest commit may be missing.
         self.damaged = source.tables is None or any(one.code == "SK003" for one in source.found)
