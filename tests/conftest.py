@@ -11,7 +11,6 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
-from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -40,14 +39,6 @@ NOW_MS = 1_718_004_800_000  # 2024-06-10T07:33:20Z
 
 MEMORY: Final = Path("/dev/shm")
 MEMORY_BYTES: Final = 4 << 30  # a run of the daily tests holds 0.3 GB of it at most
-
-
-def _stay_open() -> None:
-    """Leave open, in a child, what it forgets: most are killed as programs that use a store are."""
-    patch.object(Store, "__del__", lambda store: None).start()
-
-
-os.register_at_fork(after_in_child=_stay_open)
 
 
 def pytest_configure(config: pytest.Config) -> None:

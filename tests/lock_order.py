@@ -38,11 +38,6 @@ ORDER: Final = (
         "an iterator of the asyncio interface: one thread at a time runs its steps",
     ),
     Lock(
-        "forgotten",
-        "engine/store/registry.py: Registry._closing",
-        "one thread closes the stores that the program has forgotten",
-    ),
-    Lock(
         "life",
         "engine/store/registry.py: Opening.life, Ending.life",
         "one thread opens or closes a store; those that open it meanwhile wait for it",

@@ -32,7 +32,7 @@ from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt, read_once, write_relaxed
 from streamkeep.engine.store.old_readers import OldReaders
-from streamkeep.engine.store.registry import Opening, registry
+from streamkeep.engine.store.registry import Opening
 from streamkeep.engine.system.clock import Clock, current_clock
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translate
@@ -210,17 +210,15 @@ class Store(
                 self._closing = False
 
     def __del__(self) -> None:
-        """Close a store that was forgotten, as files are; see `Store.close`.
+        """Warn of a store that was forgotten, as files do; it is closed when the process ends.
 
-        In a thread: this one may be anywhere, and hold any lock. What ends at the exit of the
-        interpreter, and what a forked child has of its parent, is not forgotten.
+        Not here: this thread may be anywhere, and hold any lock. What a forked child has of its
+        parent is not forgotten.
         """
         environment = self.__dict__.get("_environment")
         if environment is None or self._closed or environment.context.closed or is_finalizing():
             return
-        message = f"unclosed {self!r}"
-        registry.close_later(self.close)
-        warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Store[Text]:
         return self

@@ -26,7 +26,6 @@ import logging
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 from lmdb import _envid
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.system.locks import is_mine, make_lock, make_reentrant_lock
+from streamkeep.engine.system.locks import is_mine, make_reentrant_lock
 from streamkeep.engine.system.long_wait import IN_HANDLER, OwnedLock
 from streamkeep.format.core.errors import StoreError
 
@@ -112,8 +111,6 @@ class Registry:
         self.lock = make_reentrant_lock("registry")
         self.environments: dict[Identity, Environment] = {}
         self.openings: list[Opening] = []  # of stores that are being opened
-        self._forgotten: deque[Callable[[], None]] = deque()  # what closes forgotten stores
-        self._closing = make_lock("forgotten")  # held by the thread that closes them
 
     def find(self, path: Path) -> Environment | None:
         """Return the environment of an open store; wait while another thread opens or closes it.
@@ -180,32 +177,8 @@ class Registry:
             if self.environments.get(environment.identity) is environment:
                 del self.environments[environment.identity]
 
-    def close_later(self, close: Callable[[], None]) -> None:
-        """Call a function in a thread, soon: this thread may be anywhere, and hold any lock."""
-        self._forgotten.append(close)
-        if not self._closing.locked():  # else that thread looks again
-            thread = threading.Thread(
-                target=self._close_forgotten, name="streamkeep-forgotten", daemon=True
-            )
-            with suppress(RuntimeError):  # no more threads can be started
-                thread.start()
-
-    def _close_forgotten(self, wait_s: float = 0.0) -> None:
-        """Close what was forgotten; wait so long for a thread that does it."""
-        while self._forgotten and self._closing.acquire(timeout=wait_s):
-            try:
-                if self._forgotten:
-                    self._forgotten[0]()
-            except Exception as error:
-                log.warning("a forgotten store was not closed: %s", error)
-            finally:
-                if self._forgotten:
-                    self._forgotten.popleft()
-                self._closing.release()
-
     def end_all(self) -> None:
         """Before the interpreter ends its threads, end what the program has not closed."""
-        self._close_forgotten(_PATIENCE_S)
         for environment in list(self.environments.values()):
             try:
                 _end(environment)
@@ -216,8 +189,6 @@ class Registry:
     def leave_to_parent(self) -> None:
         """Mark every environment closed in a forked child; LMDB's locks belong to the parent."""
         self.lock = make_reentrant_lock("registry")
-        self._forgotten.clear()
-        self._closing = make_lock("forgotten")
         for opening in self.openings:
             if opening.lock is not None:
                 opening.lock.close()

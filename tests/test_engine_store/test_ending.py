@@ -102,31 +102,24 @@ def test_a_program_that_has_removed_its_store_ends_without_a_word(path: Path) ->
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_forgotten_store_warns_and_is_closed(path: Path) -> None:
-    """In whatever this thread is doing: here, the last user goes where another one begins."""
-    forgotten = streamkeep.open(path)
-    environment = environment_of(forgotten)
-    forgotten.xadd("s", {"n": "1"})
-    with pytest.warns(ResourceWarning, match="unclosed <streamkeep.Store"), registry.registry.lock:
-        del forgotten
-    wait_until(lambda: not registry.registry.environments)
-    assert environment.context.closed
+def test_a_forgotten_store_gives_a_warning_and_is_closed_at_the_end(path: Path) -> None:
+    code = (
+        "import sys, streamkeep\n"
+        "streamkeep.open(sys.argv[1]).xadd('s', {'n': '1'})\n"
+        "with streamkeep.open(sys.argv[1]) as store:\n"
+        "    store.xadd('s', {'n': '2'})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert "ResourceWarning: unclosed <streamkeep.Store" in done.stderr
     with streamkeep.open(path) as store:
         assert store.durability().last_recovery is None
-        assert store.xlen("s") == 1
-
-
-def test_a_store_that_is_forgotten_in_a_transaction_leaves_the_other_ones_open(path: Path) -> None:
-    with streamkeep.open(path) as store:
-        forgotten = streamkeep.open(path)
-        environment = environment_of(store)
-        with store.transaction() as transaction:
-            with pytest.warns(ResourceWarning, match="unclosed <streamkeep.Store"):
-                del forgotten
-            transaction.xadd("s", {"n": "1"})
-        wait_until(lambda: environment.users == 1)
-        store.xadd("s", {"n": "2"})
-    assert not registry.registry.environments
+        assert store.xlen("s") == 2
 
 
 # --- an interrupt at any step of opening and closing leaves the store to the other threads --------
