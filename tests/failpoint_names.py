@@ -17,7 +17,6 @@ NAMES: Final = (
     "notify:before",  # the write lock is free; the waiting readers were not notified yet
     "journal:unnamed",  # a new journal file has no name yet
     "journal:new-file",  # the new journal file is ready for records
-    "journal:new-recycled",  # a file for later use is complete, under a temporary name
     "journal:sync",  # a sync is about to begin
     "journal:synced",  # the sync is done; no process knows yet
     "journal:retire",  # a journal file is no longer needed

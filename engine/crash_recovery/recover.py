@@ -177,7 +177,7 @@ def _set_checkpoint(
 
 
 def _clear_journal(store: Folder) -> Folder:
-    """Open or make the journal's folder; remove what a killed recovery was making."""
+    """Open or make the journal's folder; remove what a killed opening was making."""
     journal = store.make_folder(JOURNAL_FOLDER)
     keep_in_place(journal.handle)
     journal.remove(NEW_CONTROL_FILE)

@@ -50,7 +50,7 @@ from streamkeep.format.journal.checkpoint import NO_BOOT
 from streamkeep.format.journal.position import LogPosition
 
 CONTROL_FILE: Final = "head"
-NEW_CONTROL_FILE: Final = "head.new"  # while a recovery makes it
+NEW_CONTROL_FILE: Final = "head.new"  # while an opening makes it
 _SIZE: Final = 4096
 _OPENING: Final = files.FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
 _OPENINGS_OF_OTHERS: Final = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)

@@ -130,7 +130,7 @@ class Journal:
                 makes the sync cheaper, even if nothing is done in between.
 
         Raises:
-            StoreFullError: there is no room; nothing was written.
+            StoreFullError: there is no room; nothing was written that counts.
         """
         log, control = self.log, self.control
         first = control.file_number() == 0  # no file is in use: a checkpoint has all commits
@@ -165,7 +165,7 @@ class Journal:
         self._next_offset = log.offset + size
         self._next_chain = chain
         if durable:
-            if self._next_offset > self._filled:
+            if self._next_offset > self._filled and size < _FILL_SIZE // 2:
                 self._fill(self._next_offset)
             files.begin_writing(self._handle, log.offset, size)
         if control.file_number() != log.number:
@@ -188,12 +188,15 @@ class Journal:
         """
         end = self._room + len(reader.END)
         try:
+            # What was only read counts as written as long as it is in memory.
+            files.begin_writing(self._handle, offset, end - offset)
             hole = os.lseek(self._handle, offset, os.SEEK_HOLE)
             self._filled = hole
             if hole < offset + files.PAGE:
                 start = -(-offset // files.PAGE) * files.PAGE
                 self._filled = min(start + _FILL_SIZE, end)
-                files.write_pages(self._handle, start, self._filled)
+                # Page by page: the kernel keeps large writes as large folios, too.
+                files.write_zeros(self._handle, start, self._filled - start, files.PAGE)
         except OSError:  # it is only slower
             self._filled = end
 
@@ -344,7 +347,8 @@ class Journal:
                 failpoints.hit("journal:retire")
                 if wipe:
                     self._wipe(name)
-                elif self.folder.size(name) == self.file_size and not self.folder.exists(RECYCLED):
+                # It is also what a full disk has for deletions: `drop_recycled`.
+                elif self.folder.size(name) >= self.first_size and not self.folder.exists(RECYCLED):
                     with contextlib.suppress(FileNotFoundError):  # another process has retired it
                         self.folder.rename(name, RECYCLED)
                 else:

@@ -189,7 +189,7 @@ class Reader:
                 self._handle = self.folder.open(name or file_name(number))
             except FileNotFoundError:
                 return False
-            files.read_only_what_is_asked(self._handle)
+            files.read_nothing_ahead(self._handle)
             self._opened = number
         end = self._base + len(self._data)
         if offset < self._base or offset + size > end:

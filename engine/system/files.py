@@ -22,7 +22,6 @@ from streamkeep.format.core.values import as_given
 FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence, start, length, pid
 _ZEROS: Final = bytes(1 << 20)
 PAGE: Final = 4096
-_ZERO_PAGE: Final = bytes(PAGE)
 
 # sync_data(handle) returns after the contents of a file are on disk.
 sync_data: Callable[[int], None] = os.fdatasync
@@ -72,23 +71,13 @@ def write_at(handle: int, data: bytes, offset: int) -> None:
         written += os.pwrite(handle, memoryview(data)[written:], offset + written)
 
 
-def write_zeros(handle: int, offset: int, size: int) -> None:
-    """Overwrite a part of a file with zeros; raise OSError if the disk refuses."""
+def write_zeros(handle: int, offset: int, size: int, most: int = len(_ZEROS)) -> None:
+    """Overwrite a part of a file with zeros, in pieces; raise OSError if the disk refuses."""
     end = offset + size
     while offset < end:
-        piece = min(end - offset, len(_ZEROS))
+        piece = min(end - offset, most)
         write_at(handle, _ZEROS if piece == len(_ZEROS) else bytes(piece), offset)
         offset += piece
-
-
-def write_pages(handle: int, start: int, end: int) -> None:
-    """Overwrite pages of a file with zeros, each by itself.
-
-    The kernel keeps large writes as large folios, and a sync of a few bytes then writes a whole
-    folio.
-    """
-    for offset in range(start, end, PAGE):
-        write_at(handle, _ZERO_PAGE, offset)
 
 
 def reserve(handle: int, size: int, start: int = 0) -> None:
@@ -108,7 +97,7 @@ def begin_writing(handle: int, offset: int, size: int) -> None:
     os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
 
 
-def read_only_what_is_asked(handle: int) -> None:
+def read_nothing_ahead(handle: int) -> None:
     """Have the kernel read nothing ahead of a file to which others append.
 
     Pages that are read ahead become large folios, of which a sync writes all for a few bytes.

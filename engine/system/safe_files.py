@@ -358,7 +358,7 @@ class Folder:
         try:
             if not os.path.samestat(os.fstat(direct), os.fstat(handle)):
                 return  # another process has begun the file again: no commit was in it
-            files.read_only_what_is_asked(handle)
+            files.read_nothing_ahead(handle)
             for start in range(first // _PAGE * _PAGE, os.fstat(handle).st_size, _PIECE):
                 for page in _differing(direct, handle, start, _PIECE):
                     tries = 0

@@ -4,7 +4,7 @@ Each process maps such a file for reading, and sees at once what others write. H
 depends on the file system (`moves_blocks`):
 
 - Where an overwritten block stays where it is, it writes through the map, unless there is much to
-  write. The blocks were reserved before, so no write can fail.
+  write. The blocks were reserved before, so no write through it can fail.
 - Where an overwritten block may move, as on btrfs, and on XFS after `cp --reflink`, there may be no
   room for the new block. A write through the map then ends the process with SIGBUS. If that
   happens in LMDB's lock, the system cannot release the lock either. So the process writes by
@@ -74,7 +74,7 @@ class SharedFile:
         self.handle = handle
         self._writes = moves_blocks(handle)
         self.data = mmap.mmap(handle, size, access=mmap.ACCESS_READ if self._writes else 0)
-        # Pages that are read ahead become large folios, of which a sync writes all for a few bytes.
+        # See `files.read_nothing_ahead`.
         self.data.madvise(mmap.MADV_RANDOM)
 
     def write(self, offset: int, data: bytes) -> None:

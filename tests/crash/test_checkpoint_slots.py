@@ -190,7 +190,7 @@ def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
         assert [str(finding) for finding in recovery.check(tmp_path / "lost")] == []
 
 
-def test_what_a_killed_recovery_was_making_is_removed(tmp_path: Path) -> None:
+def test_what_a_killed_opening_was_making_is_removed(tmp_path: Path) -> None:
     with streamkeep.open(tmp_path / "store") as store:
         store.xadd("s", {"f": "v"})
     left = tmp_path / "store" / JOURNAL_FOLDER / control_file.NEW_CONTROL_FILE

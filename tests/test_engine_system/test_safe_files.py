@@ -127,7 +127,7 @@ def test_no_folder_is_reached_through_a_link(
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    for one in ("spare", "spare.new.1", "000000000001.skj", "1-a.seg.tmp"):
+    for one in ("spare", "head.new", "000000000001.skj", "1-a.seg.tmp"):
         (outside / one).write_bytes(b"mine")
     shutil.rmtree(path / name, ignore_errors=True)
     (path / name).symlink_to(outside)
