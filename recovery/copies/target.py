@@ -338,11 +338,11 @@ class PieceFollower:
         name = PieceName(self.generation, 0, wanted)
         if self.target.objects.size(str(name)) is None:
             if not self._located:
-                self._located = True
                 names = self.target.names(self.generation, 0)
                 at = bisect_right(names, wanted, key=lambda one: one.first)
                 if at and self.target.header(names[at - 1]).last_commit >= wanted:
                     return self._found(names[at - 1], *self.target.piece(names[at - 1])[:2])
+                self._located = True
             return None
         piece, body, _ = self.target.piece(name)
         if piece.kind == piece_format.END:
