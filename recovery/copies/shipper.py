@@ -58,6 +58,7 @@ _MOST_CONFLICTS: Final = 10
 _POLL_S: Final = 0.02
 _LEAST_AGE_MS: Final = 3_600_000  # of a base, whatever `keep` is
 _TIDY_S: Final = 600.0
+_REFUSED_S: Final = 3600.0  # from a base that a damaged row ended to the next: it reads all rows
 _PAUSE_S: Final = 1.0  # before the next try; twice as long each time
 _LONGEST_PAUSE_S: Final = 30.0
 
@@ -165,7 +166,8 @@ class Shipper:
         self._erased = False  # the copy has what was erased from the store
         self._proved_ms = 0  # when the copy was verified
         self._damaged: tuple[str, ...] = ()  # objects of the generation that goes on
-        self._tidied_s = self._refused_s = -_TIDY_S
+        self._tidied_s = -_TIDY_S
+        self._refused_s = -_REFUSED_S
 
     @property
     def keep_ms(self) -> int:
@@ -444,7 +446,7 @@ class Shipper:
     def _is_base_due(self, now_ms: int) -> bool:
         """Return whether a new generation has to begin."""
         writer, generations = self._writer, self.generations.named
-        if writer is not None and time.monotonic() - self._refused_s < _TIDY_S:
+        if writer is not None and time.monotonic() - self._refused_s < _REFUSED_S:
             return False  # the store has a damaged row
         if writer is None or not generations or self._damaged or self._is_erased():
             return True

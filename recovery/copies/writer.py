@@ -285,7 +285,7 @@ class Writer:
             stop: ends this early, with `Again`.
 
         Raises:
-            DamagedRowError: there is no use in such a base.
+            DamagedRowError: there is no use in such a base; nothing was written.
         """
         segments: list[SegmentRecord] = []
 
@@ -296,12 +296,16 @@ class Writer:
                 while found:
                     db_key, value = cursor.key(), cursor.value()
                     yield table, db_key, value
-                    if table == SEGMENTS:
-                        segments.append(decode_row(db_key, value))
-                    elif table == ERASURES:
-                        self.erasures += 1
                     found = cursor.next()
 
+        for table, db_key, value in rows():  # a base that ends early would stay at the target
+            if stop.is_set():
+                raise Again("stopped")
+            self._check(table, db_key, value)
+            if table == SEGMENTS:
+                segments.append(decode_row(db_key, value))
+            elif table == ERASURES:
+                self.erasures += 1
         self.base_bytes, _ = self._send_all(0, rows(), stop)
         for one in segments:
             if stop.is_set():

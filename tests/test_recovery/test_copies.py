@@ -40,7 +40,7 @@ from streamkeep.engine.remote.object_store import FolderObjects, put_bytes
 from streamkeep.engine.system.clock import Clock, ManualClock
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.copies.head import HEAD, decode_head
-from streamkeep.format.copies.piece import parse_name
+from streamkeep.format.copies.piece import is_generation_name, parse_name
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -912,6 +912,7 @@ def test_a_damaged_row_is_not_copied(
 ) -> None:
     """The copy has it in the records of the commits, from which a restore makes it."""
     monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 1)
+    monkeypatch.setattr(writer, "_MOST_ROWS", 100)
     with streamkeep.open(tmp_path / "store") as store:
         ship(store, target)
         store.xadd("s", {"n": "0"})
@@ -934,6 +935,7 @@ def test_a_damaged_row_is_not_copied(
             assert store.wait_shipped(60)
     (generation,) = Target(target).known_head().generations
     assert len(Target(target).rows(generation.name)) == 1  # the base
+    assert [*filter(is_generation_name, Target(target).objects.folders())] == [generation.name]
     restore_copy(target, tmp_path / "restored")
     with streamkeep.open(tmp_path / "restored") as restored:
         assert (restored.xlen("s"), restored.xlen("t")) == (1, 4)
