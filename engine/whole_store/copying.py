@@ -79,7 +79,8 @@ def made_beside(
 ) -> Iterator[Folder]:
     """Hold the lock of the folder in which a copy named `name` is made, beside its place.
 
-    What is left in the folder at the end is removed: the caller has renamed the copy, or failed.
+    The folder is removed at the end, unless the caller has renamed it: then another process may
+    have made one of the same name.
 
     Args:
         what: a backup, or a restore; the name of the folder ends with it.
@@ -92,13 +93,17 @@ def made_beside(
     folder = parent.make_folder(f".{name}.{what}")
     handle = folder.open_again()
     stays = True
+
+    def is_ours() -> bool:
+        place = parent.status(f".{name}.{what}")
+        return place is not None and os.path.samestat(place, os.fstat(handle))
+
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreLockedError(f"{parent.path / name}: another {what} is making it") from None
-        place = parent.status(f".{name}.{what}")
-        if place is None or not os.path.samestat(place, os.fstat(handle)):
+        if not is_ours():
             # It was that of another process, which has finished since: the copy is in it.
             raise StoreLockedError(f"{parent.path / name}: another {what} has just made it")
         for left in () if goes_on is None else {*folder.names()}.difference(goes_on):
@@ -112,7 +117,8 @@ def made_beside(
     finally:
         try:
             if not stays:
-                parent.remove_any(f".{name}.{what}")
+                if is_ours():
+                    parent.remove_any(f".{name}.{what}")
                 parent.sync()
         finally:
             os.close(handle)

@@ -280,9 +280,10 @@ def _rename_to_target(parent: Folder, staging: str, place: str, aside: str) -> N
         parent.rename(staging, place)
         parent.sync()
         return
-    if _exchange(parent, staging, place):  # the earlier backup, which is removed, is there now
+    if _exchange(parent, staging, place):
         parent.sync()
         failpoints.hit("backup:exchanged")
+        parent.remove_folder(staging)  # the earlier backup
         return
     parent.remove_folder(aside)
     parent.rename(place, aside)

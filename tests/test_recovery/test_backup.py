@@ -228,6 +228,16 @@ def test_a_copy_that_was_finished_before_its_folder_was_locked_is_left_alone(
         pytest.fail("the folder of the finished copy was given out")
 
 
+def test_a_folder_that_another_process_makes_after_the_copy_got_its_name_stays(
+    tmp_path: Path,
+) -> None:
+    parent = Folder(tmp_path, outside=True)
+    with made_beside(parent, "copy", "restore"):
+        parent.rename(".copy.restore", "copy")
+        parent.make_folder(".copy.restore")
+    assert sorted(os.listdir(tmp_path)) == [".copy.restore", "copy"]
+
+
 def test_a_damaged_store_gives_no_backup_and_keeps_the_earlier_one(
     store: Store, target: Path, tmp_path: Path
 ) -> None:
