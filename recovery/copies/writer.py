@@ -89,6 +89,7 @@ class Writer:
         self._rows_from = self.commit_number + 1
         self._pieces = 0  # since then
         self._rows: list[tuple[Rows, int]] = []  # after the base, with the number of rows
+        self._refused = False  # a row was damaged: no more rows, only commits
         self._last_keys: set[RowKey] = set()  # of the last of these, unless there are many
         self._segments: set[str] = set()  # that the generation has
         self._damaged = damaged  # objects that are to be written again
@@ -200,6 +201,8 @@ class Writer:
                 segments.append(decode_row(change.db_key, change.value))
             elif change.table == ERASURES:
                 self.erased = True
+        if self._refused:
+            changed.clear()
         return segments
 
     # --- segments ---------------------------------------------------------------------------
@@ -236,7 +239,8 @@ class Writer:
 
     def rows_are_due(self) -> bool:
         """Return whether it is time to write the rows that were changed."""
-        return self._pieces >= _PIECES_PER_ROWS or len(self._changed) >= _MOST_CHANGED
+        many = self._pieces >= _PIECES_PER_ROWS or len(self._changed) >= _MOST_CHANGED
+        return many and not self._refused
 
     def send_rows(self, txn: ReadTxn) -> None:
         """Write the rows that were changed since the last time, as a snapshot shows them.
@@ -259,7 +263,8 @@ class Writer:
                 "%s; the copy goes on with the records of commits only; next: `streamkeep fsck`",
                 error,
             )
-            self._pieces = 0
+            self._refused = True
+            self._changed.clear()
             return
         failpoints.hit("ship:rows")
         self._rows = [*kept, (Rows(first, self.commit_number, parts), len(order))]

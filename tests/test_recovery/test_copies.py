@@ -56,7 +56,7 @@ from streamkeep.metrics.prometheus import prometheus_text
 from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.remains import find_in_copy
-from streamkeep.recovery.copies.shipper import Shipper, Superseded
+from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper, Superseded
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Place, Target
 from streamkeep.recovery.copies.writer import Again
@@ -939,6 +939,37 @@ def test_a_damaged_row_is_not_copied(
     restore_copy(target, tmp_path / "restored")
     with streamkeep.open(tmp_path / "restored") as restored:
         assert (restored.xlen("s"), restored.xlen("t")) == (1, 4)
+
+
+def test_after_a_damaged_row_no_more_rows_are_tried(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many were changed: each try would write the rows before it again, and warn again."""
+    monkeypatch.setattr(writer, "_MOST_ROWS", 100)
+    monkeypatch.setattr(writer, "_MOST_CHANGED", 30)
+    with streamkeep.open(tmp_path / "store") as store:
+        ship(store, target)
+        for n in range(30):
+            store.xadd(f"s{n}", {"n": "0"})
+    with raw_store(tmp_path / "store") as raw:
+        raw.flip_bit(STREAMS, [*raw.keys(STREAMS)][-1])
+    with streamkeep.open(tmp_path / "store") as store:
+        with shipping(store, target, every="20ms") as shipper:
+            wait_until(lambda: "the copy goes on with the records" in caplog.text)
+            tidied = shipper._tidied_s
+            shipper._tidied_s -= _TIDY_S
+            for _ in range(5):
+                store.xadd("t", {"n": "0"})
+                assert store.wait_shipped(60)
+            wait_until(lambda: shipper._tidied_s > tidied)
+        assert caplog.text.count("the copy goes on with the records") == 1
+        assert shipper._writer is not None
+        assert not shipper._writer._changed
+    generation = Target(target).known_head().generations[-1]
+    assert all(one.first == 0 for one in Target(target).names(generation.name, 1))
+    restore_copy(target, tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert (restored.xlen("s29"), restored.xlen("t")) == (1, 5)
 
 
 def test_a_restored_store_holds_no_journal(open_store: Open, target: str, tmp_path: Path) -> None:
