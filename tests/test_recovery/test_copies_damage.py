@@ -196,6 +196,17 @@ def test_damaged_rows_stop_no_reader_of_the_changes(copy: Copy, tmp_path: Path) 
     assert list(changes(target, max(copy.states) - 3)) == before != []
 
 
+def test_an_error_for_a_damaged_piece_names_the_command_that_does_without_it(
+    copy: Copy, tmp_path: Path
+) -> None:
+    """A reader of the changes has no such option."""
+    target = tmp_path / "target"
+    shutil.copytree(copy.target, target)
+    spoil(max(target.glob("*/0/*.skp")))
+    with pytest.raises(CorruptionError, match=r"next: `streamkeep ship restore --commit [0-9]+`"):
+        list(changes(target, max(copy.states)))
+
+
 # --- renewal ------------------------------------------------------------------------------------
 
 
