@@ -165,9 +165,9 @@ def restore_copy(
         filling = Filling(source, plan, progress or silent)
         return _restore(filling, head, staging, standby=standby)
 
-    with made_beside(parent, place.name, "restore", goes_on=None) as staging:
-        with translated(system=True):
-            report = until_read(source, head, restore)
+    beside = made_beside(parent, place.name, "restore", goes_on=None)
+    with translated(system=True), beside as staging:
+        report = until_read(source, head, restore)
         parent.rename(staging.path.name, place.name)
         parent.sync()
         failpoints.hit("ship-restore:named")

@@ -519,6 +519,12 @@ def test_bad_input(store: Store, target: str, tmp_path: Path) -> None:
         restore_copy(target, tmp_path / "new", commit=first - 1)
     with pytest.raises(StoreError, match="something already"):
         restore_copy(target, tmp_path / "other")
+
+    def make_another(*_: object) -> None:
+        (tmp_path / "late" / "file").mkdir(parents=True, exist_ok=True)
+
+    with pytest.raises(StoreError, match="Directory not empty"):
+        restore_copy(target, tmp_path / "late", progress=make_another)
     for text in ("-", "x"):
         refused = run("ship", "restore", target, tmp_path / "new", "--at", text, status=2)
         assert f"Invalid value for '--at': {text}: not a time" in refused.stderr
