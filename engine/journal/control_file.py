@@ -334,20 +334,23 @@ class ControlFile:
 
         Raises:
             NotAStoreError: the store was deleted or moved.
+            StoreError: the system does not say.
         """
         try:
             found = os.lstat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             found = None
+        except OSError as error:
+            raise translate_os(error) from error
         self.moved = found is None or (found.st_ino, found.st_dev) != self._identity
         if self.moved:
             store = os.path.dirname(os.path.dirname(self._path))
-            error = NotAStoreError(
+            gone = NotAStoreError(
                 f"{store}: the store was deleted or moved while it was open; "
                 "next: open it where it is"
             )
-            error.was_open = True
-            raise error
+            gone.was_open = True
+            raise gone
 
     def poisoned(self) -> bool:
         return self._poisoned or self._words[_POISON] != 0

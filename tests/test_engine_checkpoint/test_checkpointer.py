@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +194,9 @@ def test_who_waits_for_no_sync_learns_that_the_store_was_moved(
     path.rename(path.with_name("elsewhere"))
     streamkeep.open(path).close()
     wait_until(lambda: "deleted or moved while it was open" in add())
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="Stale file handle"):
+        patch.setattr("os.lstat", Mock(side_effect=OSError(errno.ESTALE, "Stale file handle")))
+        store.xadd("s", {"n": "1"})
     path.rename(path.with_name("new"))
     path.with_name("elsewhere").rename(path)
     assert add() == ""
