@@ -430,14 +430,17 @@ def _find(path: Path) -> Folder:
 @contextmanager
 def _locked(store: Folder) -> Iterator[tuple[CheckpointFile | None, bool]]:
     """Hold the lock of the store; also return whether no other process has the store open."""
+    lock = None
     try:
         lock = CheckpointFile(store, readonly=True)
     except FileNotFoundError:
-        yield None, True
-        return
+        pass  # not here: the errors of the block would get this one as their context
     except PermissionError as error:
         file = store.path / checkpoints.CHECKPOINT_FILE
         raise errors.StoreError(f"{file}: {error.strerror}") from error
+    if lock is None:
+        yield None, True
+        return
     with closing(lock):
         exclusive = lock.try_exclusive()
         if not exclusive:

@@ -81,12 +81,11 @@ class NewStore:
 
     def open(self, meta: dict[bytes, bytes]) -> None:
         """Open the store, with these rows of `meta`."""
-        raw = open_new(self.folder)
-        handle = tables_of(raw)[META]
-        with raw.begin(write=True) as txn:
-            for name, body in meta.items():
-                txn.put(name, with_checksum(META, name, body), db=handle)
-        raw.close()
+        with open_new(self.folder) as raw:
+            handle = tables_of(raw)[META]
+            with raw.begin(write=True) as txn:
+                for name, body in meta.items():
+                    txn.put(name, with_checksum(META, name, body), db=handle)
         # Of a standby, too: it stays one.
         self._environment = open_environment(self.folder.path, clock=Clock(), standby=True)
 

@@ -6,8 +6,10 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import lmdb
 import pytest
 
 import streamkeep
@@ -25,6 +27,7 @@ from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.salvage.found import Found
 from streamkeep.recovery.salvage.losses import LostAndFound
+from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.placement import DAMAGED, FOUND_NODE, Candidate, place
 from streamkeep.recovery.salvage.repair import repair as salvaged
 from test_recovery.test_copies_damage import spoil
@@ -239,3 +242,22 @@ def test_a_byte_of_a_row_is_corrected_before_the_journal_extends_it(tmp_path: Pa
         assert repaired.report.corrected == 1
         with streamkeep.open(tmp_path / "new") as new:
             assert new.xrange("k") == store.xrange("k")
+
+
+def test_an_error_in_a_source_without_a_checkpoint_file_is_not_explained_by_that(
+    tmp_path: Path,
+) -> None:
+    streamkeep.open(tmp_path / "s").close()
+    (tmp_path / "s" / CHECKPOINT_FILE).unlink()
+    with pytest.raises(ValueError, match="of the block") as caught, open_source(tmp_path / "s"):
+        raise ValueError("of the block")
+    assert caught.value.__context__ is None
+
+
+def test_a_new_store_that_cannot_be_made_is_closed(tmp_path: Path) -> None:
+    parent = Folder(tmp_path, outside=True)
+    with closing(NewStore(parent.make_folder("new"), parent.make_folder("found"))) as new:
+        with pytest.raises(lmdb.BadValsizeError) as caught:
+            new.open({bytes(1000): b""})
+        lmdb.open(str(tmp_path / "new")).close()
+        del caught  # until here it has held the environment
