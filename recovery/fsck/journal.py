@@ -106,15 +106,23 @@ class Replay:
         elif change.kind == journal.DELETE:
             tables.change(table, db_key, None)
         else:
-            old = tables.get(table, db_key)
+            is_move = change.kind == journal.MOVE
+            old = tables.get(table, db_key) if is_move else self._mended(table, db_key)
             change.check(-1 if old is None else len(old))
-            if change.kind == journal.MOVE:
+            if is_move:
                 tables.change(change.kept, db_key, old)
                 tables.change(table, db_key, None)
             else:
-                if self._mend and old and not tables.is_changed(table, db_key):
-                    old = old if journal.is_sound(old) else self._mend(old) or old
                 tables.change(table, db_key, change.apply(old))
+
+    def _mended(self, table: int, db_key: bytes) -> bytes | None:
+        """Return a row that a record extends; a damaged one is mended before the first of them."""
+        old = self.tables.get(table, db_key)
+        is_first = not self.tables.is_changed(table, db_key)
+        if self._mend and old and is_first and not journal.is_sound(old):
+            old = self._mend(old) or old
+            self.tables.change(table, db_key, old)
+        return old
 
     def _tail_before(self, change: journal.Change) -> bytes:
         """Return the row of a stream that is changed for the first time after a lost record."""
@@ -179,7 +187,7 @@ class Replay:
     def _row(self, place: tuple[int, bytes]) -> bytes:
         """Return a row; b"" if there is none that can be read."""
         try:
-            return self.tables.get(*place) or b""
+            return self._mended(*place) or b""
         except CorruptionError:
             return b""
 

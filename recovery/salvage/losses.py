@@ -101,7 +101,8 @@ class Report:
     """The report of a repair.
 
     Attributes:
-        corrected: number of values in which one damaged byte was corrected.
+        corrected: number of values in which one damaged byte was corrected, also of those that the
+            journal deletes afterwards.
         recovered: number of macro nodes that were found without their tree.
         stale: number of old copies that were ignored.
         streams: losses by stream number.

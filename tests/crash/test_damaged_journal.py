@@ -412,6 +412,27 @@ def test_repair_keeps_a_tail_whose_head_became_longer_in_a_damaged_record(tmp_pa
     assert entries(tmp_path / "new") == [one for one in range(132) if one != 127]
 
 
+def test_repair_corrects_a_byte_of_a_row_also_if_the_next_record_does_not_fit_to_it(
+    tmp_path: Path,
+) -> None:
+    path, first = tmp_path / "store", b"an entry that the checkpoint has"
+
+    def work() -> None:
+        one = streamkeep.open(path)
+        one.xadd("s", {"n": first})
+        checkpoint_now(one)
+        for number in range(1, 4):
+            one.xadd("s", {"n": number})
+
+    killed(work)
+    damage(path, 1)
+    flip(path / "data.mdb", (path / "data.mdb").read_bytes().index(first))
+    repaired = repair(path, tmp_path / "new")
+    assert repaired.report.corrected == 1
+    with streamkeep.open(tmp_path / "new") as store:
+        assert [entry.fields[b"n"] for entry in store.xrange("s")] == [first, b"2", b"3"]
+
+
 def test_repair_tells_of_an_entry_that_is_lost_together_with_deletions(tmp_path: Path) -> None:
     """The entries whose deletion is lost are there again, so the length lacks nothing."""
     path = tmp_path / "store"
