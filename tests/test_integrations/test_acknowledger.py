@@ -32,7 +32,7 @@ class Job:
         self.failures = failures
         self.calls = 0
 
-    def usable(self) -> AbstractContextManager[None]:
+    def usable(self, failed: Any) -> AbstractContextManager[None]:
         return nullcontext()
 
     def done_many(self, jobs: list[Any]) -> None:

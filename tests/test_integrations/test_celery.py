@@ -126,6 +126,37 @@ def test_a_connection_to_a_store_that_is_gone_ends_and_the_next_has_the_one_in_i
     connection.release()
 
 
+def test_an_acknowledgement_leaves_a_store_that_is_gone_to_the_connection(url: str) -> None:
+    """It declares its queues in the store in its place; messages to them would be dropped."""
+    path, events = parse_address(url).path, Exchange("events", "topic")
+    mail = Queue("mail", events, routing_key="mail.#")
+    connection = Connection(url)
+    publish(connection, 1, queue=mail)
+    inbox = Inbox(connection, mail)
+    inbox.wait(1)
+    path.rename(path.with_name("elsewhere"))
+    inbox.messages[0].ack()
+    with pytest.raises(connection.recoverable_connection_errors, match="deleted or moved"):
+        inbox.wait(2)
+    connection.collect()
+    again = Inbox(connection, mail)
+    publish(connection, 2, queue=Queue("", events, routing_key="mail.x"))
+    assert again.wait(1) == [2]
+    connection.release()
+
+
+def test_a_connection_whose_store_was_closed_ends(url: str) -> None:
+    """By another connection, because the store is gone: this one has queues to declare, too."""
+    connection = Connection(url)
+    inbox = Inbox(connection)
+    with pytest.raises(socket.timeout):
+        connection.drain_events(timeout=0.01)  # it waits in the store now
+    stores.shared(parse_address(url)).close()
+    with pytest.raises(connection.recoverable_connection_errors, match="closed"):
+        inbox.wait(1)
+    connection.release()
+
+
 def test_one_message_is_taken_without_a_consumer(connection: Connection, url: str) -> None:
     publish(connection, 1, 2)
     bound = tasks()(connection.channel())

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from typing import Final
 
-from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.errors import RecoveryNeededError, StreamkeepError
 from streamkeep.jobs import Job, JobLostError
 
 log = logging.getLogger("streamkeep.integrations")
@@ -90,8 +90,9 @@ class Acknowledger:
         left: list[Job] = []
         for its in by_queue.values():
             try:
-                # A store is recovered after a failed sync when no process has it open.
-                with its[0].queue.core.usable():
+                # No process may have it open when it is recovered. The loop sees one that is gone,
+                # and has to set up its queues in the next.
+                with its[0].queue.core.usable((RecoveryNeededError,)):
                     its[0].queue.done_many(its)
             except JobLostError as error:
                 if len(its) == 1:

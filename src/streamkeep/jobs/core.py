@@ -25,7 +25,7 @@ from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import SharedTransaction, apply_bytes
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
-from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.format.core.errors import ArgumentError, StoreError, StreamkeepError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
 from streamkeep.jobs.dead_letters import has_strays, schedule_strays
@@ -116,12 +116,12 @@ class LazyStore:
             opened.close()
 
     @contextmanager
-    def usable(self) -> Iterator[Store[Any]]:
-        """Yield the store; close it if it turns out that it has to be opened again."""
+    def usable(self, failed: tuple[type[StreamkeepError], ...] = FOR_GOOD) -> Iterator[Store[Any]]:
+        """Yield the store; close it if one of these errors says that it is not to stay open."""
         used = self.store
         try:
             yield used
-        except FOR_GOOD:
+        except failed:
             with suppress(StoreError):  # it cannot have a last checkpoint
                 self.close(used)
             raise

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from kombu.utils.json import loads
 
-from streamkeep.format.core.errors import StoreClosedError, StoreError
+from streamkeep.format.core.errors import StoreError
 from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.celery.topology import REFRESH_S, Topology, messages_after, stream_of
 from streamkeep.integrations.celery.workers import known_tasks
@@ -131,8 +131,6 @@ class JobIntake:
                 self._busy = True
             try:
                 self._take(queues, room)
-            except StoreClosedError:
-                pass  # by `close_all`; the next use opens it again
             except FOR_GOOD as error:
                 self._bell.failure = error  # for the loop, which connects again
             except Exception as error:

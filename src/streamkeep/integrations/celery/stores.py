@@ -7,7 +7,7 @@ import threading
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
-from streamkeep.format.core.errors import StoreError, StreamkeepError
+from streamkeep.format.core.errors import RecoveryNeededError, StoreError, StreamkeepError
 from streamkeep.integrations.address import Address
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.jobs import Queue
@@ -81,7 +81,7 @@ def shared(address: Address) -> Shared:
 
 
 def watch(**_: Any) -> None:
-    """Have a child of a pool close a store that must be opened again, also while it runs nothing.
+    """Have a child of a pool close a store that must be recovered, also while it runs nothing.
 
     A store is recovered after a failed sync when no process has it open.
     """
@@ -96,7 +96,7 @@ def _watch() -> None:
                 try:
                     if one.opened.opened is not None:
                         one.opened.check()
-                except FOR_GOOD:
+                except RecoveryNeededError:
                     one.close()
 
 
