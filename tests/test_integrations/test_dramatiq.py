@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,7 +21,7 @@ from dramatiq.errors import ConnectionClosed, QueueNotFound
 from dramatiq.results import ResultMissing, Results, ResultTimeout
 
 from patience import PATIENCE_S, wait_until
-from streamkeep.format.core.errors import ArgumentError, StoreClosedError
+from streamkeep.format.core.errors import ArgumentError, RecoveryNeededError, StoreClosedError
 from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
 from streamkeep.integrations.dramatiq import broker as module
 from streamkeep.jobs.putting import put_all
@@ -132,6 +133,26 @@ def test_results_go_to_the_store_in_place_of_one_that_was_moved(
     assert results.get_result(second) == 2
     with pytest.raises(ResultMissing):
         results.get_result(first)
+    results.close()
+
+
+def test_results_leave_a_store_that_must_be_recovered_closed(
+    broker: StreamkeepBroker, tmp_path: Path
+) -> None:
+    results = StreamkeepBackend(tmp_path / "s")
+    actor = actor_of(broker, print)
+    message = actor.send(1)
+    results.store_result(message, 1, 10_000)
+    control = broker.queue().store._environment.context.control
+    assert control is not None
+    control.poison()
+    with pytest.raises(RecoveryNeededError):
+        results.store_result(message, 2, 10_000)
+    with suppress(RecoveryNeededError):
+        broker.close()
+    actor.send(2)  # recovers it, because no other has it open
+    results.store_result(message, 3, 10_000)
+    assert results.get_result(message) == 3
     results.close()
 
 

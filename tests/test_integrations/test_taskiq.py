@@ -10,7 +10,7 @@ import asyncio
 import datetime
 import errno
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -356,6 +356,29 @@ def test_results_and_schedules_are_those_of_the_store_in_place_of_one_that_was_m
         assert [one.cron for one in await source.get_schedules()] == ["0 * * * *"]
         for one in (worker, caller, source):
             await one.shutdown()
+
+    run(work())
+
+
+def test_results_leave_a_store_that_must_be_recovered_closed(tmp_path: Path) -> None:
+    async def work() -> None:
+        backend: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
+        await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=1))
+        other = streamkeep.open(tmp_path / "s")
+        control = other._environment.context.control
+        assert control is not None
+        control.poison()
+        with pytest.raises(RecoveryNeededError):
+            await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=2))
+        with suppress(RecoveryNeededError):
+            other.close()
+        with streamkeep.open(tmp_path / "s") as other:
+            other.xadd("a", {"f": "v"})  # it is recovered, because no other has it open
+        await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=3))
+        progress = await backend.get_progress("a")
+        assert progress is not None
+        assert progress.meta == 3
+        await backend.shutdown()
 
     run(work())
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from streamkeep.engine.api.async_store import AsyncStore
@@ -181,7 +181,19 @@ class OpenedStore(LazyStore):
             with self.usable():
                 return work()
         except FOR_GOOD:
-            return work()
+            with self.usable():  # what stays open keeps others from a recovery
+                return work()
+
+    async def use_async(self, work: Callable[[AsyncStore[Any]], Awaitable[Result]]) -> Result:
+        """Await what uses the store; once more if the store has to be opened again."""
+        store = await self.asynchronous()
+        try:
+            with self.usable():
+                return await work(store)
+        except FOR_GOOD:
+            store = await self.asynchronous()
+            with self.usable():
+                return await work(store)
 
     def apply(self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False) -> Result:
         """Run a function of a transaction; see `Store.apply`."""

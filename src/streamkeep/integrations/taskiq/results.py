@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from taskiq import AsyncResultBackend, TaskiqResult
@@ -17,7 +17,6 @@ from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Sync, Transaction
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore, Values, ttl_of
-from streamkeep.jobs.handler_errors import FOR_GOOD
 
 Returned = TypeVar("Returned")
 Result = TypeVar("Result")
@@ -112,7 +111,7 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
                 self._opened.check()
             return found
 
-        return await self._use(look)
+        return await self._opened.use_async(look)
 
     async def _pop(self, name: str) -> bytes | None:
         def pop(txn: Transaction[Any]) -> bytes | None:
@@ -125,15 +124,6 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
     async def _apply(
         self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False
     ) -> Result:
-        return await self._use(
+        return await self._opened.use_async(
             lambda store: store.apply(lambda txn: work(txn.as_bytes()), frees=frees)
         )
-
-    async def _use(self, work: Callable[[AsyncStore[Any]], Awaitable[Result]]) -> Result:
-        """Await what uses the store; once more if the store has to be opened again."""
-        store = await self._opened.asynchronous()
-        try:
-            with self._opened.usable():
-                return await work(store)
-        except FOR_GOOD:
-            return await work(await self._opened.asynchronous())
