@@ -21,6 +21,7 @@ from taskiq.depends.progress_tracker import TaskProgress, TaskState
 
 import streamkeep
 from patience import PATIENCE_S
+from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
@@ -378,6 +379,33 @@ def test_results_leave_a_store_that_must_be_recovered_closed(tmp_path: Path) -> 
         progress = await backend.get_progress("a")
         assert progress is not None
         assert progress.meta == 3
+        await backend.shutdown()
+
+    run(work())
+
+
+def test_a_result_whose_removal_is_tried_again_is_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed sync, the removal may be in the store or not."""
+    apply = AsyncStore.apply
+    failures = [RecoveryNeededError("a sync failed")]
+
+    async def fail(store: AsyncStore[Any], *args: Any, **options: Any) -> Any:
+        found = await apply(store, *args, **options)
+        if failures:
+            raise failures.pop()
+        return found
+
+    async def work() -> None:
+        backend: StreamkeepResultBackend[int] = StreamkeepResultBackend(
+            tmp_path / "s", keep_results=False
+        )
+        stored = TaskiqResult(is_err=False, log=None, return_value=1, execution_time=0.0)
+        await backend.set_result("a", stored)
+        monkeypatch.setattr(AsyncStore, "apply", fail)
+        assert (await backend.get_result("a")).return_value == 1
+        assert not await backend.is_result_ready("a")
         await backend.shutdown()
 
     run(work())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from taskiq import AsyncResultBackend, TaskiqResult
@@ -19,7 +18,6 @@ from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore, Values, ttl_of
 
 Returned = TypeVar("Returned")
-Result = TypeVar("Result")
 
 DEFAULT_TTL_S: Final = 86_400.0
 _PROGRESS: Final = "__progress"
@@ -101,7 +99,10 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
         return progress
 
     async def _put(self, name: str, data: bytes) -> None:
-        await self._apply(lambda txn: self._values.put(txn, name, data, self._ttl_ms))
+        def put(txn: Transaction[Any]) -> None:
+            self._values.put(txn.as_bytes(), name, data, self._ttl_ms)
+
+        await self._opened.use_async(lambda store: store.apply(put))
 
     async def _get(self, name: str) -> bytes | None:
         async def look(store: AsyncStore[Any]) -> bytes | None:
@@ -114,16 +115,14 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
         return await self._opened.use_async(look)
 
     async def _pop(self, name: str) -> bytes | None:
-        def pop(txn: Transaction[Any]) -> bytes | None:
-            found = self._values.get(txn, name)
-            self._values.delete(txn, name)
-            return found
+        found: bytes | None = None
 
-        return await self._apply(pop, frees=True)
+        def pop(txn: Transaction[Any]) -> None:
+            nonlocal found
+            one = txn.as_bytes()
+            # After a failed sync, the first removal may be in the store.
+            found = self._values.get(one, name) or found
+            self._values.delete(one, name)
 
-    async def _apply(
-        self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False
-    ) -> Result:
-        return await self._opened.use_async(
-            lambda store: store.apply(lambda txn: work(txn.as_bytes()), frees=frees)
-        )
+        await self._opened.use_async(lambda store: store.apply(pop, frees=True))
+        return found
