@@ -14,7 +14,7 @@ from celery.result import AsyncResult, GroupResult
 
 import streamkeep
 from patience import PATIENCE_S, thread_of, wait_until
-from streamkeep.format.core.errors import RecoveryNeededError, StoreFullError
+from streamkeep.format.core.errors import RecoveryNeededError, StoreError, StoreFullError
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery import backend, stores
 from streamkeep.integrations.values import Values
@@ -128,13 +128,14 @@ def test_a_result_goes_to_the_store_in_place_of_one_that_was_moved(app: Celery, 
     assert app.backend.get_state("a") == "PENDING"
 
 
-def test_a_result_is_stored_again_when_the_disk_has_room_if_celery_is_to_retry(
-    url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [StoreFullError, RecoveryNeededError])
+def test_a_result_is_stored_again_when_the_store_can_if_celery_is_to_retry(
+    url: str, monkeypatch: pytest.MonkeyPatch, error: type[StoreError]
 ) -> None:
     app = Celery("test", backend=url, set_as_current=False)
     app.conf.result_backend_always_retry = True
     app.conf.result_backend_base_sleep_between_retries_ms = 1
-    refused = [StoreFullError("the disk is full")] * 2
+    refused = [error("the disk is full, or a sync has failed")] * 2
     put = Values.put
 
     def store(*args: Any) -> None:

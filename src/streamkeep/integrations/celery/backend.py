@@ -17,7 +17,7 @@ from celery.exceptions import TimeoutError as CeleryTimeoutError
 from kombu.utils.encoding import bytes_to_str
 
 from streamkeep.engine.api.views import Snapshot, Transaction
-from streamkeep.format.core.errors import StoreFullError
+from streamkeep.format.core.errors import RecoveryNeededError, StoreFullError
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery.stores import shared
 from streamkeep.integrations.values import MAX_TTL_MS, OpenedStore, Values
@@ -67,7 +67,7 @@ class StreamkeepBackend(KeyValueStoreBackend):
 
     def exception_safe_to_retry(self, exc: BaseException) -> bool:
         """Return whether `result_backend_always_retry` may store a result again after an error."""
-        return isinstance(exc, StoreFullError)  # nothing was changed
+        return isinstance(exc, (StoreFullError, RecoveryNeededError))  # twice is as once
 
     def as_uri(self, include_password: bool = True) -> str:
         return str(self.url)
