@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,9 +16,9 @@ from kombu import Connection, Consumer, Exchange, Queue
 
 from patience import PATIENCE_S, wait_until
 from stopped import child_of, status_of
-from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.format.core.errors import ArgumentError, StoreError, StoreFullError
 from streamkeep.integrations.address import parse_address
-from streamkeep.integrations.celery import stores, workers
+from streamkeep.integrations.celery import intake, stores, workers
 from streamkeep.integrations.celery.topology import SPACE, Topology
 from streamkeep.jobs import queue_names
 from test_integrations.celery_queues import jobs_of, poison, publish, tasks
@@ -155,6 +155,34 @@ def test_a_connection_whose_store_was_closed_ends(url: str) -> None:
     with pytest.raises(connection.recoverable_connection_errors, match="closed"):
         inbox.wait(1)
     connection.release()
+
+
+def test_a_full_disk_is_told_once_for_each_way_to_take_messages(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(intake, "_AGAIN_S", 0.001)
+    for name in ("take", "messages_after"):
+        monkeypatch.setattr(intake, name, failing_first(9, getattr(intake, name)))
+    with Connection(url) as connection:
+        box = mailbox("a", Exchange("control", "fanout"))
+        inbox = Inbox(connection, tasks(), box)
+        publish(connection, 1)
+        publish(connection, 2, queue=box)
+        assert sorted(inbox.wait(2)) == [1, 2]
+    told = [one.getMessage() for one in caplog.records]
+    assert told.count("cannot take messages: the disk is full; trying again") == 1
+    assert told.count("cannot read passing queues: the disk is full; trying again") == 1
+
+
+def failing_first(count: int, work: Callable[..., Any]) -> Callable[..., Any]:
+    failures = [StoreFullError("the disk is full")] * count
+
+    def fail(*args: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return work(*args, **options)
+
+    return fail
 
 
 def test_one_message_is_taken_without_a_consumer(connection: Connection, url: str) -> None:

@@ -177,7 +177,8 @@ def test_a_listener_goes_on_after_an_error_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("streamkeep.integrations.taskiq.broker._AGAIN_S", 0.001)
-    errors: list[Exception] = [StoreFullError("the disk is full"), OSError(errno.EIO, "no disk")]
+    full, broken = StoreFullError("the disk is full"), OSError(errno.EIO, "no disk")
+    errors: list[Exception] = [*[full] * 3, *[broken] * 3]
 
     async def refuse(*args: Any, **options: Any) -> Any:
         if errors:

@@ -35,7 +35,7 @@ from streamkeep.jobs.handler_errors import FOR_GOOD, kind_of, text_of
 from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.waiting import known_tasks, take
-from streamkeep.jobs.worker_log import Report, log
+from streamkeep.jobs.worker_log import Report, Told, log
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
@@ -107,7 +107,7 @@ class Worker:
         self._threads: set[threading.Thread] = set()
         self._stopping = False
         self._now = False  # stop without grace
-        self._refused = False  # the last take failed
+        self._told = Told(log, "no job can be taken, trying again: %s")
         self._ran = 0  # jobs that have ended here
         self._error: BaseException | None = None  # because of which it stops
         self._alarm = worker_runs.Alarm()
@@ -333,12 +333,10 @@ class Worker:
         except FOR_GOOD:
             raise  # a worker that is started again opens the store again
         except StreamkeepError as error:
-            if not self._refused:  # a full disk would fill the log, too
-                log.error("no job can be taken, trying again: %s", error)
-            self._refused = True
+            self._told.tell(error)
             time.sleep(_FAILED_PAUSE_S)
             return []
-        self._refused = False
+        self._told.over()
         return jobs
 
     def _run_jobs(self) -> None:

@@ -24,6 +24,22 @@ log = logging.getLogger("streamkeep.worker")
 _LEVELS: Final = {"done": logging.INFO, "failed": logging.ERROR}
 
 
+class Told:
+    """Logs why something is tried again: once, until there is another cause, or it is over."""
+
+    def __init__(self, to: logging.Logger, text: str) -> None:
+        self._log, self._text = to, text
+        self._last: str | None = None
+
+    def tell(self, error: Exception) -> None:
+        if str(error) != self._last:  # a full disk would fill the log, too
+            self._log.error(self._text, error)
+        self._last = str(error)
+
+    def over(self) -> None:
+        self._last = None
+
+
 class Report:
     """What a worker reports: it logs each event."""
 

@@ -25,6 +25,7 @@ from streamkeep.integrations.celery.workers import known_tasks
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.jobs import Job, Queue, take
 from streamkeep.jobs.handler_errors import FOR_GOOD
+from streamkeep.jobs.worker_log import Told
 from streamkeep.jobs.worker_runs import Alarm
 
 log = logging.getLogger("streamkeep.celery")
@@ -121,6 +122,7 @@ class JobIntake:
         self._thread.join()
 
     def _run(self) -> None:
+        told = Told(log, "cannot take messages: %s; trying again")
         while True:
             with self._condition:
                 while not self._room and not self._closed:
@@ -131,10 +133,11 @@ class JobIntake:
                 self._busy = True
             try:
                 self._take(queues, room)
+                told.over()
             except FOR_GOOD as error:
                 self._bell.failure = error  # for the loop, which connects again
             except Exception as error:
-                log.error("cannot take messages: %s; trying again", error)
+                told.tell(error)
                 threading.Event().wait(_AGAIN_S)
             finally:
                 with self._condition:
@@ -246,9 +249,11 @@ class PassingIntake:
         self._opened.store.apply(lambda txn: txn.wake(self._poke), sync="none")
 
     def _run(self) -> None:
+        told = Told(log, "cannot read passing queues: %s; trying again")
         while not self._closed:
             try:
                 self._read()
+                told.over()
             except FOR_GOOD as error:
                 # Its positions are not those of another store in its place.
                 self._bell.failure = error  # for the loop, which connects again
@@ -256,7 +261,7 @@ class PassingIntake:
                 return
             except Exception as error:
                 if not self._closed:
-                    log.error("cannot read passing queues: %s; trying again", error)
+                    told.tell(error)
                     threading.Event().wait(_AGAIN_S)
 
     def _read(self) -> None:

@@ -30,6 +30,7 @@ from streamkeep.jobs.handler_errors import FOR_GOOD, STORE_FAILS
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.running import return_job
+from streamkeep.jobs.worker_log import Told
 
 # --- pace -----------------------------------------------------------------------------------------
 #
@@ -182,6 +183,7 @@ class StreamkeepBroker(AsyncBroker):
         pace = Pace()
         held: deque[Job] = deque()
         returning: asyncio.Task[None] | None = None
+        told = Told(log, "cannot take messages: %s; trying again")
         try:
             while True:
                 if not held:
@@ -190,9 +192,10 @@ class StreamkeepBroker(AsyncBroker):
                     except FOR_GOOD:
                         raise  # only another opening of the store helps, by a new process
                     except STORE_FAILS as error:  # taskiq would cancel the tasks that run
-                        log.error("cannot take messages: %s; trying again", error)
+                        told.tell(error)
                         await asyncio.sleep(_AGAIN_S)
                         continue
+                    told.over()
                     pace.took(len(held))
                     if len(held) > 1 and (returning is None or returning.done()):
                         returning = asyncio.create_task(_return_held(held, pace))
@@ -245,7 +248,7 @@ class StreamkeepBroker(AsyncBroker):
 
     def _ack_of(self, job: Job) -> Callable[[], Awaitable[None]]:
         async def ack() -> None:
-            told = False
+            told = Told(log, f"job {job.id} is acknowledged when the store can: %s")
             while not job.ended:
                 try:
                     await job.queue.core.aio.done_jobs([job])
@@ -255,9 +258,7 @@ class StreamkeepBroker(AsyncBroker):
                 except FOR_GOOD:
                     raise
                 except STORE_FAILS as error:  # such as a full disk: its task must not run again
-                    if not told:
-                        log.error("job %s is acknowledged when the store can: %s", job.id, error)
-                    told = True
+                    told.tell(error)
                     await asyncio.sleep(_AGAIN_S)
 
         return ack
