@@ -347,12 +347,15 @@ def test_what_older_servers_cannot_hold_is_listed() -> None:
 
 def test_parquet_names_what_helps_where_an_id_is_too_large_for_its_column() -> None:
     with streamkeep.open("s") as store:
-        store.xadd("a", {"f": "v"}, id=f"{1 << 63}-1")
-    for more, column in ([], "ms"), (["--field", "f"], "ts"):
-        told = run("dump", "s", "--output", "a.parquet", *more, status=1).stderr
+        store.xadd("late", {"f": "v"}, id=f"{1 << 63}-1")
+        store.xadd("many", {"f": "v"}, id=f"5-{1 << 63}")
+    for key, column, *more in ("late", "ms"), ("late", "ts", "--field", "f"), ("many", "seq"):
+        told = run("dump", "s", key, "--output", "a.parquet", *more, status=1).stderr
         assert f"too large for column '{column}'" in told
-        assert "next: --field with --errors null makes its time null; jsonl and csv have" in told
+        helps = "--field leaves out seq, and --errors null makes a time null; jsonl and csv have"
+        assert f"next: {helps} every ID" in told
     run("dump", "s", "--output", "a.parquet", "--field", "f", "--errors", "null")
+    run("dump", "s", "many", "--output", "b.parquet", "--field", "f")
     run("dump", "s", "--output", "a.csv")
 
 

@@ -170,7 +170,8 @@ def _batches(
         yield from reader.batches(parts, limits.end)
     except IdRangeError as error:  # its advice is for those who choose columns
         problem = str(error).partition("; next: ")[0]
-        hint = "fields= with errors=null makes its time null; jsonl and csv have every ID"
+        hint = "fields= leaves out seq, and errors=null makes a time null; jsonl and csv have "
+        hint += "every ID"
         raise TransferError(problem, hint=hint) from error
 
 
