@@ -138,7 +138,7 @@ def behind_links(path: Path) -> Path:
     """Return what is to be replaced: of a link, the file that it names, as with tar and pg_dump.
 
     Raises:
-        OSError: the links have no end, or the system follows none here.
+        OSError: the links are circular, or the kernel refuses to follow one.
     """
     # The kernel follows no link of another user in a folder such as /tmp; `realpath` would.
     with suppress(FileNotFoundError):  # the file is to be made
