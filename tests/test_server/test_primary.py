@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 from contextlib import suppress
@@ -139,6 +140,18 @@ def test_wait_counts_replicas_that_have_everything(connect: Connect, peer: Peer)
     assert role[:1] == [b"master"]
     assert role[2] == [[b"", b"7000", b"%d" % (replica.position - 1)]]
     assert role[1] >= replica.position - 1
+
+
+def test_wait_ends_at_its_time_while_the_copies_cannot_be_counted(
+    connect: Connect, peer: Peer, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeReplica(connect()).sync()
+    error = OSError(errno.EMFILE, "Too many open files")
+    with monkeypatch.context() as patched:
+        patched.setattr(Server, "copies_with", Mock(side_effect=error))
+        assert peer.ask("WAIT", 1, 20) == 0
+    wait_until(lambda: peer.ask("WAIT", 1, 1) == 1)
+    assert running.ask(lambda server: server.primary.waiting) == []
 
 
 @pytest.mark.parametrize("marks", [True, False])

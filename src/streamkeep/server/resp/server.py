@@ -381,12 +381,13 @@ class Server:
         deadline = self.loop.time() + timeout_ms / 1000 if timeout_ms else float("inf")
 
         place = len(client.out)
-        commit_number = 0
+        commit_number = count = 0
         asked = False
 
         def look() -> None:
-            nonlocal asked
-            count = self.copies_with(commit_number)
+            nonlocal asked, count
+            with suppress(OSError, StreamkeepError):  # too many files are open, for example
+                count = self.copies_with(commit_number)
             gone = client.closing
             if not gone and not timeout_ms:
                 gone = client.ended or (client.paused and client.has_gone())
