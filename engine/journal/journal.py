@@ -10,7 +10,7 @@ told of. The next writer overwrites it, or the next process that opens the store
 A file has FILE_SIZE bytes, reserved on disk before its first record is written. The first ones
 after an opening that found none are smaller. When a file is full, the next one begins, in a
 recycled file if there is one. Files before the newest checkpoint are no longer needed; one of them
-becomes the recycled one, unless there is one already. Compiled by mypyc.
+becomes the recycled one. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -289,8 +289,9 @@ class Journal:
     def _make_file(self, header: bytes, size: int, first: bool) -> None:
         """Write the header of a file without its name, in the recycled file if there is one."""
         least = len(header) + size + len(reader.END)
-        with contextlib.suppress(FileNotFoundError):
-            self.folder.rename(RECYCLED, _NEW)
+        if self.folder.size(RECYCLED) == self.file_size:
+            with contextlib.suppress(FileNotFoundError):
+                self.folder.rename(RECYCLED, _NEW)
         handle = self.folder.open(_NEW, os.O_RDWR | os.O_CREAT)
         failpoints.hit("journal:unnamed")
         try:
@@ -347,8 +348,9 @@ class Journal:
                 failpoints.hit("journal:retire")
                 if wipe:
                     self._wipe(name)
-                # It is also what a full disk has for deletions: `drop_recycled`.
-                elif self.folder.size(name) >= self.first_size and not self.folder.exists(RECYCLED):
+                # A smaller one is only what a full disk has for deletions (`drop_recycled`): who
+                # reads it may be behind, as one who feeds replicas.
+                elif self.folder.size(name) == self.file_size or not self.folder.exists(RECYCLED):
                     with contextlib.suppress(FileNotFoundError):  # another process has retired it
                         self.folder.rename(name, RECYCLED)
                 else:
