@@ -52,7 +52,7 @@ class Fed:
         """Wait until a replica has everything, and compare it."""
         wait_until(lambda: info(replica.call)[b"master_link_status"] == b"up")
         wait_until(lambda: self.call(b"WAIT", b"1", b"1000") == 1)
-        assert shown(replica.call) == shown(self.call)
+        wait_until(lambda: shown(replica.call) == shown(self.call))  # WAIT counts any of several
         assert b"failed_calls=1" not in replica.call(b"INFO", b"commandstats")
 
 
@@ -185,7 +185,8 @@ def test_stopped_replica_loses_its_connection_and_delays_nobody(tmp_path: Path) 
                     assert fed.primary.end - fed.primary.start < 6 << 20
                 fed.catch_up(other)
         fed.catch_up(stopped)
-        assert fed.figure(b"sync_full") == 3
+        # More where a checkpoint retires a file of 1 MiB before the busy server has read it.
+        assert fed.figure(b"sync_full") >= 3
 
 
 @pytest.mark.slow
