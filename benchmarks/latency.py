@@ -48,6 +48,7 @@ def run(report: Report, *, quick: bool) -> None:
             report.figure(f"{name}: median", 1000 * result.age_ms(0.5), "us")
             report.figure("  within 1 ms", 100 * result.within(1_000_000), "%")
             report.figure("  99.9 %", 1000 * result.age_ms(0.999), "us")
+            report.figure("  processor time for each entry", result.cpu_us, "us")
 
 
 def _measure(system: str, load: Load, pending: int) -> Result:

@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import json
 import math
+import os
 import sys
 import time
 from collections import Counter
@@ -62,6 +63,7 @@ class Result(NamedTuple):
     drained_s: float  # how long after the start of the consumers all of them had caught up
     ages: list[tuple[int, int]]  # in ns, rounded to 1 %, and how many of each; the youngest first
     trimmed: int = 0  # entries that went by MAXLEN before a consumer had them
+    cpu_us: float = 0.0  # processor time for each entry, of clients and server together
 
     def age_ms(self, share: float) -> float:
         """Return the age that this share of the entries did not exceed."""
@@ -125,8 +127,12 @@ def run_load(where: str, load: Load) -> Result:
         if load.late:
             time.sleep(load.warm + load.late)
             _go(consumers)
-        began = time.monotonic_ns()
-        rate = sum(float(child.line()) for child in producers)
+        began, used = time.monotonic_ns(), -_server_s(client)
+        rate = 0.0
+        for child in producers:
+            sent, seconds = map(float, child.line().split())
+            rate += sent
+            used += seconds
         client.xadd(_END, {"all": "sent"})
         ages: Counter[int] = Counter()
         received, drained = 0, began
@@ -134,12 +140,23 @@ def run_load(where: str, load: Load) -> Result:
             found = json.loads(child.line())
             ages.update({int(age): count for age, count in found["ages"].items()})
             received += found["received"]
+            used += found["cpu_s"]
             drained = max(drained, found["caught_up"])
         client.delete(_END)
+        used += _server_s(client)
     lost = load.total * load.producers - received
     if lost and not load.keep:
         raise RuntimeError(f"{lost} entries were sent and not received")
-    return Result(rate, (drained - began) / 1e9, sorted(ages.items()), lost)
+    return Result(rate, (drained - began) / 1e9, sorted(ages.items()), lost, 1e6 * used / received)
+
+
+def _server_s(client: Any) -> float:
+    """Return the processor time of the server, in seconds; 0 without one."""
+    if not isinstance(client, redis.Redis):
+        return 0.0
+    pid = cast(dict[str, Any], client.info("server"))["process_id"]
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _go(children: list[Child]) -> None:
@@ -151,7 +168,7 @@ def _produce(client: Any, load: Load, number: int) -> None:
     """Send what is due, and print the rate."""
     with contextlib.suppress(OSError, AttributeError):  # otherwise a sleep lasts 50 us longer
         ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK
-    each_ns = 1e9 * load.producers / load.rate
+    each_ns, used = 1e9 * load.producers / load.rate, time.process_time()
     start = time.monotonic_ns() + int(each_ns * number / load.producers)
     warm = start + int(load.warm * 1e9)
     payload = "x" * load.size
@@ -179,13 +196,14 @@ def _produce(client: Any, load: Load, number: int) -> None:
                 send(pipe, one)
             pipe.execute()
         done = due
-    print(load.total / ((time.monotonic_ns() - start) / 1e9), flush=True)
+    rate = load.total / ((time.monotonic_ns() - start) / 1e9)
+    print(rate, time.process_time() - used, flush=True)
 
 
 def _consume(client: Any, load: Load, number: int) -> None:
     """Count ages until all is sent and read, and print them."""
     ages: Counter[int] = Counter()
-    received, caught_up = 0, None
+    received, caught_up, used = 0, None, time.process_time()
     # As many consumers of a stream as there are, or as many streams of a consumer.
     first, step = (number, load.consumers) if load.streams >= load.consumers else (0, 1)
     streams = dict.fromkeys(map(str, range(first, load.streams, step)), ">")
@@ -206,7 +224,8 @@ def _consume(client: Any, load: Load, number: int) -> None:
                         caught_up = now
             client.xack(stream, GROUP, *(entry_id for entry_id, _ in entries))
     caught_up = caught_up or time.monotonic_ns()
-    print(json.dumps({"ages": ages, "received": received, "caught_up": caught_up}), flush=True)
+    found = {"ages": ages, "received": received, "caught_up": caught_up}
+    print(json.dumps({**found, "cpu_s": time.process_time() - used}), flush=True)
 
 
 def _be_client(where: str, load: str, role: str, number: str) -> None:
