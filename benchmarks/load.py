@@ -154,7 +154,7 @@ def _server_s(client: Any) -> float:
     """Return the processor time of the server, in seconds; 0 without one."""
     if not isinstance(client, redis.Redis):
         return 0.0
-    pid = cast(dict[str, Any], client.info("server"))["process_id"]
+    pid = client.info("server")["process_id"]
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
