@@ -216,25 +216,27 @@ class WriteLock:
                 looks += 1
             elif not since or began < since:
                 control.set_waiting_since(began)
-            self._pause(began, False)
+            self._pause(began)
 
     def _take_lock(self) -> None:
         """Wait for the lock, and apply meanwhile what its holder has committed."""
         began = time.monotonic_ns()
         while not self._try(self._handle):
             self._follow()
-            self._pause(began, True)
+            self._pause(began)
 
-    def _pause(self, began: int, spins: bool) -> None:
-        """Sleep, but not past the end of a slice."""
+    def _pause(self, began: int) -> None:
+        """Sleep, but not past the end of a slice, and not at once."""
         now = time.monotonic_ns()
         left = self._control.slice_end() - now
         if left > SLICE_NS:
             left = -SLICE_NS  # by another clock, as in a time namespace
         if left > 2 * _SPIN_NS:
             time.sleep(min(left - _SPIN_NS, _STEP_NS) / 1e9)
-        elif spins and (left > -_SPIN_NS or now - began < _SPIN_NS):
-            time.sleep(0)
+        elif left > -_SPIN_NS or now - began < _SPIN_NS:
+            # Not sleep(0), which sleeps for 60 us: with ten consumers, an entry took 0.7 ms and not
+            # 0.26 from one process to another.
+            os.sched_yield()
             return
         else:
             time.sleep(_POLL_S if now - began < _STILL_NS else _STILL_POLL_S)
