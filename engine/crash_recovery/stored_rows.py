@@ -55,9 +55,8 @@ class StoredRows:
 
     def identity(self) -> tuple[int, bytes]:
         """Return the epoch and the UUID of a store; raise CorruptionError."""
-        return decode_epoch(self.meta(META_EPOCH), "meta"), decode_uuid(
-            self.meta(META_UUID), "meta"
-        )
+        epoch = decode_epoch(self.meta(META_EPOCH), "meta")
+        return epoch, decode_uuid(self.meta(META_UUID), "meta")
 
     def value(self, table: int, db_key: bytes) -> bytes | None:
         """Return the value of a row; None if there is none."""
