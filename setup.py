@@ -62,6 +62,7 @@ HOT = [
     "src/streamkeep/engine/store/command.py",
     "src/streamkeep/engine/system/failpoints.py",
     "src/streamkeep/engine/system/long_wait.py",
+    "src/streamkeep/engine/system/futex.py",
     "src/streamkeep/engine/system/shared_file.py",
     "src/streamkeep/engine/txn/flush.py",
     "src/streamkeep/engine/txn/memtable.py",

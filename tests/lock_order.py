@@ -64,7 +64,6 @@ ORDER: Final = (
         "engine/txn/context.py: EngineContext.thread_lock",
         "changes of rows, the cache of streams and groups, the journal's next log position",
     ),
-    Lock("turn file", "journal/turn", "which process waits for the write lock next", file=True),
     Lock("write file", "journal/write", "the write lock among processes", file=True),
     Lock("LMDB", "lock.mdb", "a transaction that writes LMDB, mostly a flush", file=True),
     Lock(

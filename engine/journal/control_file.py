@@ -10,14 +10,14 @@
     64    a caller wants that copies of the store elsewhere get everything up to this commit now
     72    number of times the file is open; after a process was killed it may be too high
     80    the mount on which the file was set up, 0 if the system has no such number
-    88    when the slice of the process that has the write lock ends, in ns of CLOCK_MONOTONIC
+    88    changes before a process that waits for the write lock is woken (`futex`)
     96    the inode of the file when it was set up; another one shows a copy
     104   number of journal files that were begun before the names of all were last on disk
     112   16 bytes: the boot for which this file is valid
     128   when the newest sync of the journal began, in ns of CLOCK_MONOTONIC
     136   the same of the newest one that has ended well
     144   the same two numbers of checkpoints
-    160   since when a process waits for its turn to write, in ns of CLOCK_MONOTONIC; 0: none does
+    160   1 while processes may wait for the write lock
 
 The first two numbers are written under the write lock and only rise. The file number is written
 before a commit of that file counts. So a reader that takes a commit number first and the file
@@ -42,6 +42,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from streamkeep.engine.system import boot_id, files
+from streamkeep.engine.system.futex import Futex
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
@@ -69,7 +70,7 @@ _BEGUN: Final = 7
 _WANTED: Final = 8
 _OPENINGS: Final = 9
 _MOUNT: Final = 10
-_SLICE_END: Final = 11
+_PASSED_ON: Final = 11
 _INODE: Final = 12
 _NAMED: Final = 13
 JOURNAL_SYNC: Final = 16
@@ -108,6 +109,7 @@ class ControlFile:
             self._file = SharedFile(self.handle, _SIZE)
             self._map = self._file.data
             self._words = memoryview(self._map).cast("q")
+            self._futex = Futex(self.handle, _SIZE, 8 * _PASSED_ON)
             here = boot_id.boot_id()
             there = self._map[_BOOT:_BOOT_END]
             if there != here:
@@ -157,6 +159,7 @@ class ControlFile:
             mapped, self._words = self._words, memoryview(bytes(self._map)).cast("q")
             mapped.release()
             self._file.close()
+            self._futex.close()
             os.close(handle)
 
     def reset(self, position: LogPosition, durable: int) -> None:
@@ -231,21 +234,38 @@ class ControlFile:
         except OSError:
             pass
 
-    def slice_end(self) -> int:
-        """Return when the slice of the process that has the write lock ends; see `WriteLock`."""
-        return self._words[_SLICE_END]
+    def is_awaited(self) -> bool:
+        """Return whether a process may wait for the write lock."""
+        return self._words[_WAITING] != 0
 
-    def set_slice_end(self, monotonic_ns: int) -> None:
-        """Tell those that wait for the write lock when to look again."""
-        self._try_word(_SLICE_END, monotonic_ns)  # without room, they look more often
+    def passed_on(self) -> int:
+        """Return what `await_lock` needs; to be called before this process looks at the lock."""
+        return self._words[_PASSED_ON]
 
-    def waiting_since(self) -> int:
-        """Return since when a process waits for its turn to write; 0 if none is known to wait."""
-        return self._words[_WAITING]
+    def say_awaited(self) -> None:
+        """Have the process that releases the write lock call `pass_on`."""
+        if not self._words[_WAITING]:
+            self._try_word(_WAITING, 1)  # without room, this process is not woken
 
-    def set_waiting_since(self, monotonic_ns: int) -> None:
-        """Tell the others since when this process waits, or that it does no more (0)."""
-        self._try_word(_WAITING, monotonic_ns)  # without room, they may go first
+    def await_lock(self, seen: int, most_ns: int) -> None:
+        """Wait until the write lock was released for this process, or for a time.
+
+        Args:
+            seen: what `passed_on` returned.
+        """
+        self._futex.wait(seen, most_ns)
+
+    def pass_on(self) -> None:
+        """Wake the process that has waited for longest, after the write lock was released.
+
+        The words are changed first, in this order: who has looked at the lock in between, and goes
+        on to wait, either finds the second one changed, or says again that it waits.
+        """
+        if self._words[_WAITING]:
+            self._try_word(_WAITING, 0)
+            self._try_word(_PASSED_ON, time.monotonic_ns())
+            if self._futex.wake():
+                self._try_word(_WAITING, 1)  # more may do so
 
     def wanted(self) -> int:
         return self._words[_WANTED]

@@ -25,7 +25,7 @@ from streamkeep.engine.journal import reader
 from streamkeep.engine.journal.control_file import CONTROL_FILE, NEW_CONTROL_FILE, ControlFile
 from streamkeep.engine.journal.slots import is_slot_name, read_slots
 from streamkeep.engine.journal.syncs import Syncs, sync_failed
-from streamkeep.engine.journal.write_lock import LOCK_FILE, TURN_FILE
+from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
@@ -49,7 +49,7 @@ log = logging.getLogger("streamkeep")
 
 def is_journal_name(name: str) -> bool:
     return (
-        name in (CONTROL_FILE, NEW_CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE, TURN_FILE)
+        name in (CONTROL_FILE, NEW_CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE)
         or reader.is_file_name(name)
         or is_slot_name(name)
     )

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from streamkeep.engine.journal.write_lock import TURN_FILE
+from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
@@ -140,7 +140,7 @@ def hold_slot(folder: Folder, target: str) -> SlotLock | None:
     Returns:
         None if another process or thread has it.
     """
-    held = SlotLock(handle := folder.open(TURN_FILE, os.O_RDWR))
+    held = SlotLock(handle := folder.open(LOCK_FILE, os.O_RDWR))
     try:
         lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _place(target), 1, 0)
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
@@ -154,7 +154,7 @@ def hold_slot(folder: Folder, target: str) -> SlotLock | None:
 
 def is_held(folder: Folder, target: str) -> bool:
     """Return whether a process has what `hold_slot` locks."""
-    handle = folder.open(TURN_FILE)
+    handle = folder.open(LOCK_FILE)
     try:
         lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _place(target), 1, 0)
         return bool(

@@ -1,9 +1,9 @@
 """The write lock of a store, among processes: who holds it may append to the journal.
 
-It is two file locks, which the system releases when a process dies. A process that wants to write
-takes its *turn* first, and gives it back as soon as it has the lock itself. So at most one process
-waits for the lock. The others say since when they wait, and the turn goes to the first of them:
-otherwise the process that has just used the lock would be awake, and take it again.
+It is a file lock, which the system releases when a process dies. One that has to wait sleeps in
+the kernel, and is woken in line when the lock is released (`ControlFile.pass_on`). While others
+wait, a process that comes takes its place in the line, although the lock may be free: otherwise the
+one that has just used it would be awake, and take it again.
 
 A process whose commits follow each other closely keeps the lock between them: to take and release
 it costs 2 us, of 7 for a small commit. With others it does so for a slice of SLICE_NS, because the
@@ -27,19 +27,16 @@ from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
 
 LOCK_FILE: Final = "write"
-TURN_FILE: Final = "turn"
 SLICE_NS: Final = 4_000_000  # four make 1.2 to 1.4 times the cycles of 1 ms, and those of 6 ms
 _LOOK_S: Final = 0.002  # how often a thread looks whether a lock is kept and not used
 _LOOK_ALONE_S: Final = 0.05
 _PATIENCE: Final = 10  # looks, after which it waits until the lock is kept again
 _CLOSE_NS: Final = 50_000  # between commits that follow each other closely
 _BURST: Final = 8  # of these, before the lock is kept: a worker that waits for jobs keeps nothing
-_SPIN_NS: Final = 100_000  # sleeping takes up to 60 us longer than asked for
-_STEP_NS: Final = 500_000  # of a wait for the end of a slice, to apply what was committed
-_POLL_S: Final = 0.0001
-_STILL_NS: Final = 100_000_000  # of a wait, after which it looks less often
-_STILL_POLL_S: Final = 0.001
-_DEFERS: Final = 20  # looks at a free turn, after which one that waits for longer must be dead
+# After which one that waits looks by itself: the holder was killed, or woke one that was killed.
+# Longer than a slice: to apply meanwhile what is committed, every 0.5 ms, took four processes half
+# as much again.
+_LOOK_AGAIN_NS: Final = 5_000_000
 _flock: Final = fcntl.flock
 _TRY: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
@@ -65,7 +62,7 @@ class WriteLock:
         threads: threading.Lock,
         follow: Callable[[], None] = _nothing,
     ) -> None:
-        """Open or create the files, which are never written.
+        """Open or create the file, which is never written.
 
         Args:
             threads: what the threads of this process hold while they use the lock.
@@ -85,12 +82,6 @@ class WriteLock:
         self._awake = False
         self._closed = False
         self._handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
-        self._turn = -1
-        try:
-            self._turn = folder.open(TURN_FILE, os.O_RDWR | os.O_CREAT)
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         self._closed = True
@@ -98,11 +89,9 @@ class WriteLock:
         thread = self._releaser
         if thread is not None and thread.is_alive():  # not so in a forked child
             thread.join()
-        handles = self._handle, self._turn
-        self._handle = self._turn = -1
-        for handle in handles:
-            if handle >= 0:
-                os.close(handle)
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
 
     def acquire(self, durable: bool = False) -> None:
         """Take the lock. After any error the caller must `release` it.
@@ -123,17 +112,13 @@ class WriteLock:
             self._following = min(self._following + 1, 2 * _BURST)
         else:  # one that was only kept from running would wait for each of its next commits
             self._following = 0 if durable or since > SLICE_NS else self._following // 2
-        try:
-            if durable and self._control.is_shared():
-                self._follow()  # before, so that the lock is held for 43 us and not for 57
-            waits = self._control.waiting_since() != 0
-            if waits or not (self._try(self._turn) and self._try(self._handle)):
-                with self.wait:
-                    self._take_turn(now)
-                    self._take_lock()
-                now = time.monotonic_ns()
-        finally:
-            _flock(self._turn, _UNLOCK)
+        if durable and self._control.is_shared():
+            self._follow()  # before, so that the lock is held for 43 us and not for 57
+        awaited = self._control.is_awaited()
+        if awaited or not self._try():
+            with self.wait:
+                self._wait(awaited)
+            now = time.monotonic_ns()
         if self._following >= _BURST and since < _CLOSE_NS:
             self._keep(now)
 
@@ -146,14 +131,17 @@ class WriteLock:
             if self._used < self._slice_end:
                 return
             self.kept = False
-        if self._handle >= 0:
-            _flock(self._handle, _UNLOCK)
+        self._unlock()
 
     def release_idle(self) -> None:
         """Release the lock between commits; the caller holds that of the threads."""
         self.kept = False
-        if self._handle >= 0:  # no commit has just used it
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._handle >= 0:
             _flock(self._handle, _UNLOCK)
+            self._control.pass_on()
 
     # --- keeping it -------------------------------------------------------------------------
 
@@ -167,7 +155,6 @@ class WriteLock:
             if self._releaser is None:
                 return
         self._slice_end = now + SLICE_NS
-        self._control.set_slice_end(self._slice_end)
         self.kept = True
         if not self._awake:
             self._awake = True
@@ -198,54 +185,30 @@ class WriteLock:
     # --- waiting for it ---------------------------------------------------------------------
 
     def _holders(self) -> list[int]:
-        """Return the processes that have the lock, or the turn."""
-        return holders_of([self._handle, self._turn])
+        """Return the process that has the lock."""
+        return holders_of([self._handle])
 
-    def _take_turn(self, began: int) -> None:
-        """Wait for the turn; it goes to the process that has waited for longest."""
+    def _wait(self, in_line: bool) -> None:
+        """Wait for the lock, and apply what its holders have committed.
+
+        Args:
+            in_line: another process may wait, and comes first.
+        """
         control = self._control
-        looks = 0
         while True:
-            since = control.waiting_since()
-            if self._try(self._turn):
-                if not since or began <= since or looks > _DEFERS:
-                    if since:
-                        control.set_waiting_since(0)  # the others say so again
-                    return
-                _flock(self._turn, _UNLOCK)
-                looks += 1
-            elif not since or began < since:
-                control.set_waiting_since(began)
-            self._pause(began)
-
-    def _take_lock(self) -> None:
-        """Wait for the lock, and apply meanwhile what its holder has committed."""
-        began = time.monotonic_ns()
-        while not self._try(self._handle):
+            seen = control.passed_on()
+            control.say_awaited()
+            if not in_line and self._try():
+                return
+            in_line = False
             self._follow()
-            self._pause(began)
+            control.await_lock(seen, _LOOK_AGAIN_NS)
+            self.wait.check()
 
-    def _pause(self, began: int) -> None:
-        """Sleep, but not past the end of a slice, and not at once."""
-        now = time.monotonic_ns()
-        left = self._control.slice_end() - now
-        if left > SLICE_NS:
-            left = -SLICE_NS  # by another clock, as in a time namespace
-        if left > 2 * _SPIN_NS:
-            time.sleep(min(left - _SPIN_NS, _STEP_NS) / 1e9)
-        elif left > -_SPIN_NS or now - began < _SPIN_NS:
-            # Not sleep(0), which sleeps for 60 us: with ten consumers, an entry took 0.7 ms and not
-            # 0.26 from one process to another.
-            os.sched_yield()
-            return
-        else:
-            time.sleep(_POLL_S if now - began < _STILL_NS else _STILL_POLL_S)
-        self.wait.check()
-
-    def _try(self, handle: int) -> bool:
-        """Take a file lock if it is free: flock(2) would wait without a limit."""
+    def _try(self) -> bool:
+        """Take the lock if it is free: flock(2) would wait without a limit."""
         try:
-            _flock(handle, _TRY)
+            _flock(self._handle, _TRY)
         except BlockingIOError:
             return False
         return True

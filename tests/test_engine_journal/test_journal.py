@@ -21,9 +21,7 @@ from stores import Open
 from streamkeep import Store, StoreError
 from streamkeep.engine.journal import reader
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Owner, Reader, file_name, journal_names
-from streamkeep.engine.journal.write_lock import TURN_FILE
 from streamkeep.engine.system import failpoints, files
-from streamkeep.engine.system.long_wait import holders_of
 from streamkeep.engine.system.safe_files import Folder
 
 
@@ -155,9 +153,7 @@ def test_a_failed_commit_takes_nothing_back_that_others_have_committed(open_stor
 
     child = child_of(work)
     os.read(ready[0], 1)
-    turn = os.open(
-        store.path / JOURNAL_FOLDER / TURN_FILE, os.O_RDONLY
-    )  # held while it waits for the lock
+    control = journal_of(store).control
 
     def committed() -> bool:
         return bool(select.select([done[0]], [], [], 0)[0])
@@ -170,14 +166,13 @@ def test_a_failed_commit_takes_nothing_back_that_others_have_committed(open_stor
         if name == "commit:failed":
             failpoints.unwatch(watcher)
             os.write(go[1], b"y")
-            wait_until(lambda: holders_of([turn]) == [child] or committed())
+            wait_until(lambda: control.is_awaited() or committed())
             early.append(committed())
 
     failpoints.watch(watcher)
     with pytest.raises(OSError, match="after its record"):
         store.xadd("s", {"n": "failed", "pad": bytes(200_000)})
     assert os.waitpid(child, 0)[1] == 0
-    os.close(turn)
     assert early == [False]
     found = [b"first", b"0", b"1", b"2", b"3", b"4"]
     assert [entry.fields[b"n"] for entry in store.xrange("s")] == found
