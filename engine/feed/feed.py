@@ -5,7 +5,10 @@ up to the commit of a newer snapshot, which then takes the place of the first on
 the rows that changed between two snapshots, and a reader that keeps up holds no old pages.
 
 It begins with the newest checkpoint, the oldest state of which a store has all rows. Commits before
-it are gone, even where the journal still has their records: these are differences.
+it are gone, even where the journal still has their records: these are differences. LMDB shows the
+newest image only, but the pages of the newest checkpoint are there, too: no flush may use them
+until the next one is on disk. They are read with pread, without LMDB and without a lock; afterwards
+the file of checkpoints says whether all that was read was still theirs.
 
 A slot holds the journal from the older snapshot on, within a bound. A file that was retired all the
 same is found by the chain of its records. No writer waits for any of this: a snapshot takes no
@@ -15,6 +18,7 @@ lock, the slot is a file, and a reader that sleeps is woken as those of XREAD ar
 from __future__ import annotations
 
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -22,8 +26,9 @@ from contextlib import suppress
 from typing import Final, Generic, cast
 
 from streamkeep.engine.blocking.calls import BlockingCall
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.commands.reply_budget import Found
-from streamkeep.engine.feed.checkpoint_rows import RowKey, read_rows
+from streamkeep.engine.crash_recovery.stored_rows import StoredRows
 from streamkeep.engine.feed.effects import Commit, Rows, commit_position, parse_position
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE, Owner, Reader
 from streamkeep.engine.journal.slots import FEED, Slot, SlotLock, hold_slot
@@ -180,7 +185,7 @@ class Feed(Generic[Text]):
             if slot is None or slot.commit_number >= start.commit_number:
                 break
             # Rows that no record has changed since are those of the image.
-            changed: set[RowKey] = set()
+            changed: set[tuple[int, bytes]] = set()
             reader = self._reader_at(slot.position())
             while reader.commit_number < start.commit_number and (body := reader.next()):
                 change = ChangeReader(body, TABLES)
@@ -189,7 +194,10 @@ class Feed(Generic[Text]):
                     if change.kind == MOVE:
                         changed.add((change.kept, change.db_key))
             with suppress(CorruptionError):  # pages that were used again
-                older = read_rows(self._environment.folder, slot, changed)
+                data = os.fdopen(self._environment.folder.open(DATA_FILE), "rb", buffering=0)
+                with data:
+                    stored = StoredRows(data.fileno(), slot.meta())
+                    older = {row: stored.value(*row) for row in sorted(changed)}
                 whole = reader.commit_number == start.commit_number
                 if whole and self._newest_checkpoint() == slot:
                     self._reader = self._reader_at(slot.position())
