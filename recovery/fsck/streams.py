@@ -20,8 +20,9 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
-from streamkeep.format.node.envelope import decode_envelope
-from streamkeep.format.node.stream_facts import Problem, StreamFacts
+from streamkeep.format.node.check import validate
+from streamkeep.format.node.envelope import decode_envelope, trimmed_slots
+from streamkeep.format.node.node import peek_counts, tombstone_slots
 from streamkeep.format.rows.records import STREAM_NODES, StreamRecord
 from streamkeep.format.rows.retention import retention_of
 from streamkeep.recovery.fsck import rows as shapes
@@ -31,6 +32,9 @@ from streamkeep.recovery.pages.tree import Tables
 
 NODE_KEY_SIZE: Final = 24
 _REPORT_EVERY: Final = 256
+_PEEKED: Final = 64  # enough bytes of a node to read both counts
+
+Problems = list[tuple[str, str]]
 
 
 def stream_place(number: int, name: bytes | None) -> str:
@@ -126,6 +130,95 @@ def check_stream_keys(tables: Tables) -> Iterator[Finding]:
                 yield finding("SK001", row_place(table, row.key), error.problem)
 
 
+class StreamFacts:
+    """Facts counted over the nodes of one stream, which are added from the oldest to the newest.
+
+    Each method returns what is wrong: codes of findings, with the problem as text.
+
+    Attributes:
+        length, tombstones: number of live slots and of tombstones.
+        sealed_nodes, sealed_bytes: number of nodes in `nodes`, and bytes of their listpacks.
+        first, last: IDs of the first and last live entry; 0-0 if there is none.
+        damaged: whether a node could not be read, which makes the counts incomplete.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.tombstones = 0
+        self.sealed_nodes = 0
+        self.sealed_bytes = 0
+        self.first: Id = (0, 0)
+        self.last: Id = (0, 0)
+        self.damaged = False
+        self._previous: Id | None = None  # the highest known ID of the node before
+
+    def add_sealed(self, db_key: bytes, value: bytes, deep: bool) -> Problems:
+        """Add the node in a row of `nodes`.
+
+        Args:
+            deep: check every byte; otherwise only checksum, key and counts.
+        """
+        number, ms, seq = keys.unpack_node_key(db_key)
+        try:
+            envelope = decode_envelope(value, "macro node")
+        except CorruptionError as error:
+            return self._unreadable(error.problem)
+        self.sealed_nodes += 1
+        self.sealed_bytes += len(envelope.listpack)
+        found: Problems = []
+        if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq):
+            place = f"{envelope.ms}-{envelope.seq} of stream {envelope.number}"
+            found.append(("SK114", f"the envelope is of node {place}"))
+        if deep or self.sealed_nodes == 1:
+            return found + self.add_node(ms, seq, envelope.listpack, envelope.trimmed)
+        try:
+            live, deleted = peek_counts(envelope.listpack[:_PEEKED])
+        except CorruptionError as error:
+            return found + self._unreadable(error.problem)
+        found += self._not_above((ms, seq))
+        self.length += live
+        self.tombstones += deleted
+        self._previous = (ms, seq)
+        return found
+
+    def add_node(self, ms: int, seq: int, data: bytes, trimmed: bytes) -> Problems:
+        """Add a node after checking every byte of it."""
+        try:
+            ids = validate(data, ms, seq)
+        except CorruptionError as error:
+            return self._unreadable(f"{error.problem} (byte {error.offset})")
+        found = self._not_above((ms, seq))
+        if trimmed and (wrong := sorted(trimmed_slots(trimmed) - tombstone_slots(data, ms, seq))):
+            problem = f"slots {wrong[:5]} are marked as trimmed but are not tombstones"
+            found.append(("SK113", problem))
+        if self.length == 0:
+            self.first = ids.first_live
+        self.length += ids.live
+        self.tombstones += ids.deleted
+        self.last = ids.last_live
+        self._previous = ids.last_slot
+        return found
+
+    def end_with(self, ms: int, seq: int, data: bytes) -> Problems:
+        """Check every byte of the last node, which was added with `deep` false."""
+        try:
+            ids = validate(data, ms, seq)
+        except CorruptionError as error:
+            return self._unreadable(f"{error.problem} (byte {error.offset})")
+        self.last = ids.last_live
+        self._previous = ids.last_slot
+        return []
+
+    def _unreadable(self, problem: str) -> Problems:
+        self.damaged = True
+        return [("SK110", problem)]
+
+    def _not_above(self, key: Id) -> Problems:
+        if self._previous is None or key > self._previous:
+            return []
+        return [("SK111", f"the node before it contains ID {StreamId(*self._previous)}")]
+
+
 def walk_nodes(
     tables: Tables, stream: Stream, where: str, scope: Scope, facts: StreamFacts
 ) -> Iterator[Finding]:
@@ -138,7 +231,7 @@ def walk_nodes(
             problems = facts.add_sealed(row.key, row.value(), not scope.quick)
         except CorruptionError as error:
             facts.damaged = True
-            problems = [Problem("SK110", f"{error.where}: {error.problem}")]
+            problems = [("SK110", f"{error.where}: {error.problem}")]
         if problems:
             yield from _reported(where, keys.unpack_node_key(row.key)[1:], problems)
         last_key = row.key
@@ -157,9 +250,9 @@ def walk_nodes(
     scope.progress.nodes += facts.sealed_nodes + stream.has_tail()
 
 
-def _reported(where: str, key: Id, problems: list[Problem]) -> Iterator[Finding]:
-    for problem in problems:
-        yield finding(problem.code, f"{where} macro node {StreamId(*key)}", problem.text)
+def _reported(where: str, key: Id, problems: Problems) -> Iterator[Finding]:
+    for code, problem in problems:
+        yield finding(code, f"{where} macro node {StreamId(*key)}", problem)
 
 
 def check_record(where: str, record: StreamRecord, facts: StreamFacts) -> Iterator[Finding]:
