@@ -170,10 +170,10 @@ class Pel:
             stop = len(ids)
             if self._next_key:  # where the page after this one begins
                 stop = max(start + 1, bisect_left(ids, unpack_id(self._next_key[8:]), start))
-            removed = nacks.remove_ids(page.data, ids[start:stop])
+            data, removed = nacks.remove_ids(page.data, ids[start:stop])
             start = stop
-            for consumer, count in removed.owners.items():
-                page.replace(removed.data, consumer)
+            for consumer, count in removed.items():
+                page.replace(data, consumer)
                 owners[consumer] = owners.get(consumer, 0) + count
         return owners
 

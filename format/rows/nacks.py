@@ -153,26 +153,14 @@ def encode_run(
     return writer.getvalue()
 
 
-class Removed:
-    """A page after `remove_ids`.
+def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> tuple[bytes, dict[int, int]]:
+    """Remove from a page the NACKs with these IDs, which are ascending and without duplicates.
 
-    Attributes:
-        data: the remaining NACKs.
-        owners: how many of the removed NACKs each consumer owned; 0 is unowned.
-        count: how many NACKs were removed.
+    Returns:
+        The remaining NACKs; and of the removed ones how many each consumer owned, 0 for unowned.
     """
-
-    def __init__(self, data: bytes, owners: dict[int, int], count: int) -> None:
-        self.data = data
-        self.owners = owners
-        self.count = count
-
-
-def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
-    """Remove from a page the NACKs with these IDs, which are ascending and without duplicates."""
     owners: dict[int, int] = {}
     kept: list[bytes] = []
-    removed: i64 = 0
     index: i64 = 0
     total: i64 = len(ids)
     size: i64 = len(page) // _SIZE * _SIZE
@@ -198,7 +186,6 @@ def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
                 kept.append(page[kept_from:at])
             at += _SIZE
             kept_from = at
-            removed += 1
             index += 1
         elif below(wanted_ms, wanted_seq, ms, seq):
             index += 1
@@ -208,7 +195,7 @@ def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
         owners[int(owner)] = owners.get(int(owner), 0) + int(owned)
     if kept_from < size:
         kept.append(page[kept_from:])
-    return Removed(b"".join(kept), owners, int(removed))
+    return b"".join(kept), owners
 
 
 def _consumer(page: bytes, at: i64) -> i64:
@@ -339,29 +326,6 @@ def first_order_key(page: bytes) -> bytes:
     return page[lowest + ORDER_KEY_AT : lowest + _TIME_AT]
 
 
-def validate_page(page: bytes, ms: int, seq: int) -> None:
-    """Raise CorruptionError unless a page is a sorted array of NACKs from `ms-seq` on."""
-    count = count_nacks(page)
-    previous: tuple[int, int] | None = None
-    for index in range(count):
-        nack = decode_nack(page, index)
-        if previous is not None and nack.id() <= previous:
-            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq} is out of order")
-        if nack.id() < (ms, seq):
-            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq} is below the page's key")
-        owned = nack.order_key[0] & 0x80 != 0
-        if owned != (nack.consumer != 0):
-            problem = "only one of order key and owner says that it is owned"
-            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: {problem}")
-        if nack.delivery_count > MAX_COUNT:
-            problem = f"delivery count {nack.delivery_count}, expected at most {MAX_COUNT}"
-            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: {problem}")
-        if nack.delivery_time >= OWNED or nack.order() >= ORDERS or nack.consumer > LAST_MEMBER:
-            problem = "time, update counter or owner is too high"
-            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: {problem}")
-        previous = nack.id()
-
-
 class PageFacts:
     """Facts about a valid page, for fsck.
 
@@ -381,22 +345,32 @@ class PageFacts:
 
 
 def examine_page(page: bytes, ms: int, seq: int) -> PageFacts:
-    """Check a page as `validate_page` does, and that it is not empty; return facts about it."""
-    validate_page(page, ms, seq)
-    count = count_nacks(page)
-    if count == 0:
+    """Check that a page is a sorted array of NACKs from `ms-seq` on; return facts about it."""
+    if count_nacks(page) == 0:
         raise CorruptionError("NACK page", _EMPTY)
     facts = PageFacts()
     owners = facts.owners
-    for index in range(count):
+    for index in range(count_nacks(page)):
         nack = decode_nack(page, index)
+        one, order = nack.id(), nack.order()
+        if index > 0 and one <= facts.last:
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq} is out of order")
+        if one < (ms, seq):
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq} is below the page's key")
+        problem = ""
+        if (nack.order_key[0] & 0x80 != 0) != (nack.consumer != 0):
+            problem = "only one of order key and owner says that it is owned"
+        elif nack.delivery_count > MAX_COUNT:
+            problem = f"delivery count {nack.delivery_count}, expected at most {MAX_COUNT}"
+        elif nack.delivery_time >= OWNED or order >= ORDERS or nack.consumer > LAST_MEMBER:
+            problem = "time, update counter or owner is too high"
+        if problem:
+            raise CorruptionError("NACK page", f"ID {nack.ms}-{nack.seq}: {problem}")
+        facts.last = one
+        facts.highest_order = max(facts.highest_order, order)
         owners[nack.consumer] = owners.get(nack.consumer, 0) + 1
-        order = nack.order()
-        if order > facts.highest_order:
-            facts.highest_order = order
         sorted_by = order_time(nack.order_key)
         late = nack.delivery_time > sorted_by
         if late or (nack.consumer == 0 and (nack.delivery_time != 0 or sorted_by != 0)):
             facts.misplaced.append(nack)
-    facts.last = id_at(page, count - 1)
     return facts

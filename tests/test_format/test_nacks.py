@@ -65,7 +65,7 @@ def decoded(data: bytes) -> list[One]:
 def test_what_is_added_is_read_back_and_valid(page: list[One]) -> None:
     data = encoded(page)
     assert decoded(data) == page
-    nacks.validate_page(data, *page[0].id)
+    nacks.examine_page(data, *page[0].id)
     assert nacks.id_at(data, len(page) - 1) == page[-1].id
     assert [nacks.consumer_at(data, at) for at in range(len(page))] == [
         one.consumer for one in page
@@ -86,11 +86,10 @@ def test_removed_ids_are_gone_and_their_owners_counted(
     page: list[One], others: list[tuple[int, int]], draw: st.DataObject
 ) -> None:
     some = draw.draw(st.lists(st.sampled_from([one.id for one in page]), unique=True))
-    removed = nacks.remove_ids(encoded(page), sorted({*some, *others}))
+    data, owners = nacks.remove_ids(encoded(page), sorted({*some, *others}))
     gone = [one for one in page if one.id in {*some, *others}]
-    assert decoded(removed.data) == [one for one in page if one not in gone]
-    assert removed.count == len(gone)
-    assert removed.owners == {
+    assert decoded(data) == [one for one in page if one not in gone]
+    assert owners == {
         consumer: sum(one.consumer == consumer for one in gone)
         for consumer in {one.consumer for one in gone}
     }
@@ -157,7 +156,7 @@ DAMAGED = {
 @pytest.mark.parametrize("problem", DAMAGED)
 def test_damage_is_named(problem: str) -> None:
     with pytest.raises(CorruptionError, match=problem):
-        nacks.validate_page(DAMAGED[problem], 1, 0)
+        nacks.examine_page(DAMAGED[problem], 1, 0)
 
 
 def test_a_page_that_is_empty_or_shorter_than_expected_is_reported() -> None:
