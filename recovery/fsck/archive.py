@@ -196,19 +196,20 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
     SK314 to SK316: the object store of the archive answers, and has what the store wrote there.
     """
     remote = Remote(tables)
+    found: list[tuple[str, Finding]] = []  # by path
     for _, row in Rows(tables).under(shapes.SEGMENT_SHAPE):
         try:
-            found = list(_check_file(tables, row, source.folder, remote, scope))
+            problems = list(_check_file(tables, row, source.folder, remote, scope))
         except errors.UnreachableError as error:
             remote.failure = error
-            found = []
-        scope.progress.advance(0)
-        if found:
-            newest = _named_by_now(source)
-            if newest is None or row.path in newest[0]:
-                here = source.folder.exists(segment_files.stored_name(row.path))
-                elsewhere = remote.is_set and not here
-                yield from (replace(one, elsewhere=elsewhere) for one in found)
+            continue
+        finally:
+            scope.progress.advance(0)
+        here = not problems or source.folder.exists(segment_files.stored_name(row.path))
+        elsewhere = remote.is_set and not here
+        found += [(row.path, replace(one, elsewhere=elsewhere)) for one in problems]
+    newest = _named_by_now(source) if found else None
+    yield from (one for path, one in found if newest is None or path in newest[0])
     yield from remote.findings(scope.quick)
 
 
@@ -366,12 +367,15 @@ def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
         yield finding("SK313", f"segment {path}", "the file is listed as garbage")
     if rows.unreadable:
         return
-    for path in source.folder.files_below(segment_files.ARCHIVE_FOLDER):
-        if path == segment_files.ARCHIVE_LOCK or path in named or path in doomed:
-            continue
+    known = named | doomed | {segment_files.ARCHIVE_LOCK}
+    strays = [
+        one for one in source.folder.files_below(segment_files.ARCHIVE_FOLDER) if one not in known
+    ]
+    newest = (_named_by_now(source) if strays else None) or (set[str](), set[str]())
+    for path in strays:
         if path.endswith(TEMPORARY):
             yield finding("SK312", f"file {path}", "an unfinished segment")
-        elif source.folder.exists(segment_files.stored_name(path)):  # it may be gone by now
-            newest = _named_by_now(source) or (set[str](), set[str]())
-            if path not in newest[0] | newest[1]:
-                yield finding("SK311", f"file {path}", "no row of the manifest names it")
+        elif path not in newest[0] | newest[1] and source.folder.exists(
+            segment_files.stored_name(path)  # it may be gone by now
+        ):
+            yield finding("SK311", f"file {path}", "no row of the manifest names it")
