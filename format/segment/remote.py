@@ -274,50 +274,41 @@ def decode_head(data: bytes, where: str) -> Head:
 
 # --- the manifest ---------------------------------------------------------------------------------
 
+_NUMBERS: Final = (  # members of a segment that are the fields of its row
+    *("entries", "nodes", "size_bytes", "raw_bytes", "sequence", "created_ms", "erased", "epoch"),
+)
+
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    lines = [json.dumps({"type": "manifest", "format": VERSION})]
-    for stream in manifest.streams.values():
-        lines.append(
-            json.dumps(
-                {
-                    "type": "stream",
-                    "number": stream.number,
-                    "key": json_bytes(stream.key),
-                    "exists": stream.exists,
-                    "last_id": str(stream.last_id),
-                    "entries_added": stream.entries_added,
-                    "length": stream.length,
-                    "complete_to": str(stream.complete_to),
-                    "erased": [str(one) for one in stream.erased],
-                }
-            )
-        )
-    for record, sealed in manifest.segments:
-        lines.append(
-            json.dumps(
-                {
-                    "type": "segment",
-                    "stream": record.stream_number,
-                    "path": record.path,
-                    "sealed": sealed,
-                    "key": json_bytes(record.key),
-                    "first_id": str(record.first_id),
-                    "last_id": str(record.last_id),
-                    "entries": record.entries,
-                    "nodes": record.nodes,
-                    "size_bytes": record.size_bytes,
-                    "raw_bytes": record.raw_bytes,
-                    "checksum": f"{record.checksum:016x}",
-                    "sequence": record.sequence,
-                    "created_ms": record.created_ms,
-                    "erased": record.erased,
-                    "epoch": record.epoch,
-                    "origin": ORIGINS[record.origin],
-                }
-            )
-        )
-    return zstandard.ZstdCompressor(level=3).compress("\n".join(lines).encode() + b"\n")
+    lines: list[dict[str, Any]] = [{"type": "manifest", "format": VERSION}]
+    lines += [
+        {
+            "type": "stream",
+            **stream._asdict(),
+            "key": json_bytes(stream.key),
+            "last_id": str(stream.last_id),
+            "complete_to": str(stream.complete_to),
+            "erased": [str(one) for one in stream.erased],
+        }
+        for stream in manifest.streams.values()
+    ]
+    lines += [
+        {
+            "type": "segment",
+            "stream": record.stream_number,
+            "path": record.path,
+            "sealed": sealed,
+            "key": json_bytes(record.key),
+            "first_id": str(record.first_id),
+            "last_id": str(record.last_id),
+            "checksum": f"{record.checksum:016x}",
+            "origin": ORIGINS[record.origin],
+            **{name: getattr(record, name) for name in _NUMBERS},
+        }
+        for record, sealed in manifest.segments
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    return zstandard.ZstdCompressor(level=3).compress(text.encode())
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
@@ -379,29 +370,20 @@ def _segment(members: Mapping[str, Any]) -> RemoteSegment:
     if not is_safe_path(path):
         raise ValueError(f"the path {path!r} leads out of the archive")
     first, last = _id(_text(members, "first_id")), _id(_text(members, "last_id"))
-    entries = _number(members, "entries")
-    if first > last or entries == 0:
+    numbers = {name: _number(members, name) for name in _NUMBERS}
+    if first > last or numbers["entries"] == 0:
         raise ValueError("the last ID is below the first, or there are no entries")
-    nodes, size, raw = (_number(members, name) for name in ("nodes", "size_bytes", "raw_bytes"))
-    sequence, created_ms = _number(members, "sequence"), _number(members, "created_ms")
     record = SegmentRecord(
-        _number(members, "stream"),
-        first.ms,
-        first.seq,
-        last.ms,
-        last.seq,
-        entries,
-        nodes,
-        size,
-        raw,
-        int(_text(members, "checksum"), 16),
-        sequence,
-        created_ms,
-        _number(members, "erased"),
-        _number(members, "epoch"),
-        ORIGINS.index(_text(members, "origin")),
-        path,
-        from_json(members["key"]),
+        stream_number=_number(members, "stream"),
+        first_ms=first.ms,
+        first_seq=first.seq,
+        last_ms=last.ms,
+        last_seq=last.seq,
+        checksum=int(_text(members, "checksum"), 16),
+        origin=ORIGINS.index(_text(members, "origin")),
+        path=path,
+        key=from_json(members["key"]),
+        **numbers,
     )
     return RemoteSegment(record, members["sealed"] is True)
 
