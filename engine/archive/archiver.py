@@ -133,9 +133,10 @@ def archive(
             if environment.read(_retired_of, number, options.least_bytes) < options.least_bytes:
                 continue
             name = environment.read(stream_name, number, names.get(number))
-            while (run := _archive_run(environment, number, name, options)) is not None:
-                if run.segment is not None:
-                    report = report.with_segment(run.segment)
+            while environment.read(_has_retired, number):
+                segment = _archive_run(environment, number, name, options)
+                if segment is not None:
+                    report = report.with_segment(segment)
                 if progress is not None:
                     progress(min(report.raw_bytes, total), total)
     # `retired` is counted with what is only removed in memory, so it may still seem too big.
@@ -159,11 +160,12 @@ def retired_bytes(txn: Txn) -> int:
 
 def retired_streams(txn: Txn) -> list[int]:
     """Return the numbers of the streams that have retired nodes, ascending."""
-    return [
-        number
-        for number in stream_numbers(txn, keys.RETIRED, "retired nodes")
-        if has_rows(txn, keys.RETIRED, keys.pack_number(number), keys.node_key(number, 0, 1))
-    ]
+    numbers = stream_numbers(txn, keys.RETIRED, "retired nodes")
+    return [number for number in numbers if _has_retired(txn, number)]
+
+
+def _has_retired(txn: Txn, number: int) -> bool:
+    return has_rows(txn, keys.RETIRED, keys.pack_number(number), keys.node_key(number, 0, 1))
 
 
 def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
@@ -202,11 +204,7 @@ def _retired_of(txn: Txn, number: int, enough: int) -> int:
     return total
 
 
-class _Row(NamedTuple):
-    """A retired node of a run, and its checksum, which shows whether it has changed since."""
-
-    db_key: bytes
-    checksum: bytes
+_Rows = list[tuple[bytes, bytes]]  # key and checksum, which shows whether a node has changed
 
 
 def iter_run(txn: Txn, number: int, target_bytes: int) -> Iterator[tuple[bytes, bytes]]:
@@ -215,7 +213,7 @@ def iter_run(txn: Txn, number: int, target_bytes: int) -> Iterator[tuple[bytes, 
     size = 0
     for db_key, value in rows_with(txn, keys.RETIRED, keys.pack_number(number)):
         _, ms, seq = keys.unpack_node_key(db_key)
-        if size >= target_bytes:
+        if size >= max(1, target_bytes):  # one node at least
             return
         if not is_former_name(ms, seq):
             if barrier is not None and (ms, seq) > barrier:
@@ -249,42 +247,35 @@ def _next_other(txn: Txn, number: int, ms: int, seq: int) -> Id:
 # --- one segment --------------------------------------------------------------------------------
 
 
-class _Run(NamedTuple):
-    """A run that is archived: its segment, or None if its nodes had no entries to show."""
-
-    segment: SegmentRecord | None
-
-
 class _Changed(Exception):
     """A retired node changed while its segment was written."""
 
 
 def _archive_run(
     environment: Environment, number: int, name: bytes, options: ArchiveOptions
-) -> _Run | None:
-    """Archive the first run of a stream; return None if nothing is retired any more."""
-    start = keys.node_key(number, 0, 1)
-    while environment.read(has_rows, keys.RETIRED, keys.pack_number(number), start):
-        file_number = environment.write(manifest.take_file_number, frees=True)
-        rows, record = _write_run(environment, number, name, file_number, options)
-        if not rows:
-            return None
-        failpoints.hit("archive:written")
-        try:
-            made = environment.write(_commit_run, number, rows, record, wait=True, frees=True)
-        except _Changed:
-            discard(environment, [] if record is None else [record.path])
-            continue
-        failpoints.hit("archive:committed")
-        return made
-    return None
+) -> SegmentRecord | None:
+    """Archive the first run of a stream; return its segment.
+
+    Returns:
+        None if the nodes had no entries to show, or changed meanwhile: then they are still retired.
+    """
+    file_number = environment.write(manifest.take_file_number, frees=True)
+    rows, record = _write_run(environment, number, name, file_number, options)
+    failpoints.hit("archive:written")
+    try:
+        record = environment.write(_commit_run, number, rows, record, wait=True, frees=True)
+    except _Changed:
+        discard(environment, [] if record is None else [record.path])
+        return None
+    failpoints.hit("archive:committed")
+    return record
 
 
 def _write_run(
     environment: Environment, number: int, name: bytes, file_number: int, options: ArchiveOptions
-) -> tuple[list[_Row], SegmentRecord | None]:
+) -> tuple[_Rows, SegmentRecord | None]:
     """Write the file; return the rows that it holds, and its future row of the manifest."""
-    rows: list[_Row] = []
+    rows: _Rows = []
     with environment.begin_read() as txn:
         nodes = iter_run(txn, number, options.target_bytes)
         sample: list[tuple[bytes, bytes]] = []  # the first nodes of the run
@@ -321,7 +312,7 @@ def _write_run(
         try:
             with segment_output(environment.folder, stored_name(place)) as output:
                 for db_key, envelope in chain(sample, nodes):
-                    rows.append(_Row(db_key, envelope[-CHECKSUM_SIZE:]))
+                    rows.append((db_key, envelope[-CHECKSUM_SIZE:]))
                     output.write(writer.add(envelope, where))
                 if writer.first_id is None or writer.last_id is None:
                     raise _Empty
@@ -340,16 +331,19 @@ class _Empty(Exception):
     """The nodes of a run have no entries that history shows."""
 
 
-def _commit_run(txn: WriteTxn, number: int, rows: list[_Row], record: SegmentRecord | None) -> _Run:
+def _commit_run(
+    txn: WriteTxn, number: int, rows: _Rows, record: SegmentRecord | None
+) -> SegmentRecord | None:
     """Write the row of the manifest, and delete the rows of `retired`."""
-    for row in rows:
-        value = txn.get(keys.RETIRED, row.db_key)
-        if value is None or value[-CHECKSUM_SIZE:] != row.checksum:
+    for db_key, checksum in rows:
+        value = txn.get(keys.RETIRED, db_key)
+        if value is None or value[-CHECKSUM_SIZE:] != checksum:
             raise _Changed
-        txn.delete(keys.RETIRED, row.db_key)
-    segment = None if record is None else manifest.put_segment(txn, record)
+        txn.delete(keys.RETIRED, db_key)
+    if record is not None:
+        record = manifest.put_segment(txn, record)
     forget_name(txn, number)
-    return _Run(segment)
+    return record
 
 
 # --- files left by a crash ----------------------------------------------------------------------
