@@ -27,11 +27,11 @@ from streamkeep.engine.store.durability import Durability
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.tables.manifest import remote_setting
+from streamkeep.engine.tables.manifest import list_segments, remote_setting
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.whole_store import erase
 from streamkeep.format.core.durations import Duration, milliseconds
-from streamkeep.format.core.entry import MAX_ID, StreamId, Text
+from streamkeep.format.core.entry import StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, CorruptionError, NoSuchKeyError
 from streamkeep.format.core.values import as_given
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -194,7 +194,7 @@ class AdminCommands(Generic[Text]):
         low, high = self._bounds(start, end)
         number = self._archived_number(key, stream_number)
         with translated():
-            return self._environment.read(segments.list_segments, number, low, high)
+            return self._environment.read(list_segments, number, low, high)
 
     def archived_streams(self) -> list[segments.ArchivedStream]:
         """Return what the archive holds of each stream, and what waits for it.
@@ -392,7 +392,7 @@ class AdminCommands(Generic[Text]):
         limit = start_bound("before", before, self._environment.context.clock.now_ms)
         every = before in ("+", b"+")
         with translated():
-            records = self._environment.read(segments.list_segments, number, (0, 0), MAX_ID)
+            records = self._environment.read(list_segments, number)
         return self._drop([one for one in records if every or one.last_id < limit])
 
     def _drop(self, doomed: list[SegmentRecord]) -> list[SegmentRecord]:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from streamkeep.engine.archive.garbage import doomed_files
-from streamkeep.engine.archive.iterate import entries_of, nodes_within, nodes_without
+from streamkeep.engine.archive.iterate import entries_of, nodes_of
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment, segment_output
 from streamkeep.engine.commands.history import Live, Retired, Source
@@ -40,8 +40,13 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.tables import segment_files
 from streamkeep.engine.tables.manifest import erased_ids, overlapping, put_segment, take_file_number
+from streamkeep.engine.tables.segment_files import (
+    ARCHIVE_FOLDER,
+    open_segment,
+    open_stored,
+    stored_name,
+)
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import NEXT_STREAM, WriteTxn
 from streamkeep.format.core.entry import StreamId
@@ -114,7 +119,7 @@ def find_files(places: Iterable[Path | str], max_block_bytes: int) -> list[_File
             found.add(place)
         else:
             raise ArgumentError(f"{place}: no such file or folder")
-    opener = partial(segment_files.open_segment, max_block_bytes=max_block_bytes)
+    opener = partial(open_segment, max_block_bytes=max_block_bytes)
     files = [_File(path, path.stat().st_size, partial(opener, path)) for path in sorted(found)]
     return files + remote
 
@@ -183,7 +188,7 @@ def _open_part(archive: RemoteArchive, one: RemoteSegment, first: Id, last: Id) 
         epoch=segment.trailer.epoch,
         file_number=segment.trailer.file_number,
     )
-    data = b"".join(writer.add(node, segment.where) for node in nodes_within(segment, first, last))
+    data = b"".join(writer.add(node, segment.where) for node in nodes_of(segment, first, last))
     if writer.entries == 0:
         return None
     data += writer.finish()
@@ -254,7 +259,7 @@ def _adopt_one(
     for problem in segment.check():
         raise problem
     if target.named is not None:
-        copy_segment(segment, environment.folder, segment_files.stored_name(target.named.path))
+        copy_segment(segment, environment.folder, stored_name(target.named.path))
         return Adopted(path, target.named, 0)
     gone = {one for one in target.erased if segment.has_any([one])}
     if at_home is None and len(gone) == segment.trailer.entries:
@@ -263,20 +268,18 @@ def _adopt_one(
     if at_home is not None and at_home not in doomed and not gone:
         where = at_home
         try:
-            environment.folder.sync_file(
-                segment_files.stored_name(where)
-            )  # another program has written it
+            environment.folder.sync_file(stored_name(where))  # another program has written it
         except OSError as error:
             raise translate_os(error) from error
     else:
         file_number, where = _new_path(environment, target, segment)
         if gone:
-            with segment_output(environment.folder, segment_files.stored_name(where)) as output:
+            with segment_output(environment.folder, stored_name(where)) as output:
                 for part in _without(segment, gone, environment, file_number):
                     output.write(part)
         else:
-            copy_segment(segment, environment.folder, segment_files.stored_name(where))
-        segment = segment_files.open_stored(environment.folder, where)
+            copy_segment(segment, environment.folder, stored_name(where))
+        segment = open_stored(environment.folder, where)
     failpoints.hit("adopt:copied")
     replaced = at_home if gone else None
     record = environment.write(
@@ -288,7 +291,7 @@ def _adopt_one(
 
 def _is_there(environment: Environment, record: SegmentRecord) -> bool:
     """Return whether the file of a row exists, on the disk or in the object store."""
-    if environment.folder.exists(segment_files.stored_name(record.path)):
+    if environment.folder.exists(stored_name(record.path)):
         return True
     remote = environment.remote_archive()
     if remote is None:
@@ -323,7 +326,7 @@ def _new_path(environment: Environment, target: _Target, segment: Segment) -> tu
         file_number = environment.write(take_file_number)
         epoch = environment.context.epoch
         where = segment_path(target.number, target.key, first, last, epoch, file_number)
-        if not environment.folder.exists(segment_files.stored_name(where)):
+        if not environment.folder.exists(stored_name(where)):
             return file_number, where
 
 
@@ -423,7 +426,7 @@ def _register(
 
 def _below_archive(environment: Environment, path: Path) -> str | None:
     """Return the path of a file relative to `archive/`; None for a file elsewhere."""
-    folder = (environment.path / segment_files.ARCHIVE_FOLDER).resolve()
+    folder = (environment.path / ARCHIVE_FOLDER).resolve()
     try:
         inside = path.resolve().relative_to(folder).as_posix()
     except ValueError:
@@ -449,7 +452,7 @@ def _without(
         epoch=environment.context.epoch,
         file_number=file_number,
     )
-    for node in nodes_without(segment, sorted(gone)):
+    for node in nodes_of(segment, without=sorted(gone)):
         yield writer.add(node, segment.where)
     if writer.entries == 0:
         raise CommandError(f"{segment.where}: all of its entries were erased from this store")

@@ -16,12 +16,12 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import quote
 
 from streamkeep.engine.archive import archiver
 from streamkeep.engine.archive.garbage import discard, doomed_files
-from streamkeep.engine.archive.iterate import has_slot_of, nodes_without
+from streamkeep.engine.archive.iterate import has_slot_of, nodes_of
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.commands.keys import forget_name, former_name
 from streamkeep.engine.store.environment import Environment
@@ -56,12 +56,7 @@ log = logging.getLogger("streamkeep")
 _LEVEL: Final = 9  # a file is rewritten once and read often
 
 
-class _Plan(NamedTuple):
-    """A segment to rewrite, and the entries to leave out."""
-
-    record: SegmentRecord
-    ids: Ids
-
+_Plan = tuple[SegmentRecord, Ids]  # a segment to rewrite, and the entries to leave out
 
 # --- retired nodes ------------------------------------------------------------------------------
 
@@ -267,7 +262,7 @@ def erase_archived(
     count = 0
     for plan in environment.read(_plans, environment, number, ids, strays):
         erased = _rewrite(environment, number, plan)
-        count += 0 if plan.record in strays else erased
+        count += 0 if plan[0] in strays else erased
     return count
 
 
@@ -280,9 +275,9 @@ def _plans(
     for record in manifest.iter_segments(txn, number):
         # An ID in the gap before a segment may be the source of field names in its first node.
         end = bisect_right(ids, record.last_id)
-        segments.append(_Plan(record, ids[start:end]))
+        segments.append((record, ids[start:end]))
         start = end
-    segments += [_Plan(record, ids[: bisect_right(ids, record.last_id)]) for record in strays]
+    segments += [(record, ids[: bisect_right(ids, record.last_id)]) for record in strays]
     plans: list[_Plan] = []
     others: list[tuple[SegmentRecord, int]] = []
     dictionaries: set[int] = set()
@@ -295,12 +290,11 @@ def _plans(
             for number in sorted(blocks)
             for node in segment.block(number)
         ):
-            plans.append(_Plan(record, mine))
+            plans.append((record, mine))
             dictionaries.add(dictionary)
         elif dictionary:
             others.append((record, dictionary))
-    plans += [_Plan(record, []) for record, one in others if one in dictionaries]
-    return plans
+    return plans + [(record, []) for record, one in others if one in dictionaries]
 
 
 def _rewrite(environment: Environment, number: int, plan: _Plan) -> int:
@@ -330,7 +324,7 @@ def _rewrite(environment: Environment, number: int, plan: _Plan) -> int:
         level=_LEVEL,
         dictionary=dictionary,
     )
-    nodes = nodes_without(segment, ids)
+    nodes = nodes_of(segment, without=ids)
     head = next(nodes, None)
     written: Segment | None = None
     if head is not None:
@@ -351,7 +345,7 @@ def _rewrite(environment: Environment, number: int, plan: _Plan) -> int:
 def _sample(segment: Segment, ids: Ids) -> list[bytes]:
     sample: list[bytes] = []
     size = 0
-    for node in nodes_without(segment, ids):
+    for node in nodes_of(segment, without=ids):
         if size >= SAMPLE_BYTES:
             break
         sample.append(node)

@@ -9,7 +9,7 @@ does not see segments that are dropped before it reaches them.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from streamkeep.engine.commands.history import Retired, archived_of, ascending
@@ -119,35 +119,38 @@ def cut_node(
     return encode_nodes(kept, PAGE_LISTPACK)
 
 
-def has_slot_of(ms: int, seq: int, data: bytes, ids: list[Id]) -> bool:
-    """Return whether a node has one of the entries, or its field names may come from one."""
+def has_slot_of(ms: int, seq: int, data: bytes, ids: Sequence[Id]) -> bool:
+    """Return whether a node has one of the entries, or its field names may come from one.
+
+    Args:
+        ids: ascending.
+    """
     start = bisect_left(ids, (ms, seq))
+    if start == len(ids):
+        return False
     end = bisect_right(ids, end_ids(data, ms, seq).last_slot)
     return any(one == (ms, seq) or has_live(data, ms, seq, *one) for one in ids[start:end])
 
 
-def nodes_within(segment: Segment, start: Id, end: Id) -> Iterator[bytes]:
-    """Yield the nodes of a segment as envelopes, with the entries from `start` to `end` only."""
+def nodes_of(
+    segment: Segment, start: Id = (0, 0), end: Id = (MAX, MAX), without: Sequence[Id] = ()
+) -> Iterator[bytes]:
+    """Yield the nodes of a segment as envelopes, with the entries from `start` to `end` only.
+
+    Args:
+        without: IDs of more entries to leave out, ascending.
+    """
+    gone = set(without)
     for block in range(segment.seek(*start), segment.seek_last(*end) + 1):
         for one in segment.block(block):
-            ids = end_ids(one.listpack, one.ms, one.seq)
-            parts = [(one.ms, one.seq, one.listpack)]
-            if (one.ms, one.seq) < start or ids.last_live > end:
-                parts = cut_node(one.ms, one.seq, one.listpack, start, end, set())
-            for ms, seq, data in parts:
-                yield encode_envelope(
-                    one.number, ms, seq, one.epoch, one.commit_number, b"", data, b""
-                )
-
-
-def nodes_without(segment: Segment, ids: list[Id]) -> Iterator[bytes]:
-    """Yield the nodes of a segment as envelopes, without the entries `ids`, which ascend."""
-    gone = set(ids)
-    for block in range(len(segment.index.blocks)):
-        for one in segment.block(block):
-            parts = [(one.ms, one.seq, one.listpack)]
-            if has_slot_of(one.ms, one.seq, one.listpack, ids):
-                parts = cut_node(one.ms, one.seq, one.listpack, (0, 0), (MAX, MAX), gone)
+            node = one.ms, one.seq, one.listpack
+            parts = [node]
+            if (
+                node[:2] < start
+                or (end < (MAX, MAX) and end_ids(one.listpack, one.ms, one.seq).last_live > end)
+                or has_slot_of(*node, without)
+            ):
+                parts = cut_node(*node, start, end, gone)
             for ms, seq, data in parts:
                 yield encode_envelope(
                     one.number, ms, seq, one.epoch, one.commit_number, b"", data, b""

@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from streamkeep.engine.archive.iterate import cut_node, entries_of, nodes_within, nodes_without
+from streamkeep.engine.archive.iterate import cut_node, entries_of, nodes_of
 from streamkeep.engine.commands.history import history_nodes
 from streamkeep.engine.remote.object_store import put_bytes
 from streamkeep.engine.remote.remote_archive import RemoteArchive
@@ -99,7 +99,7 @@ class SealedSegments:
             if left == [(record.first_id, record.last_id)]:
                 kept.append(one)
             elif (segment := self._open(record)) is not None:
-                nodes = [node for low, high in left for node in nodes_within(segment, low, high)]
+                nodes = [node for low, high in left for node in nodes_of(segment, low, high)]
                 if nodes:
                     kept.append(
                         self._write(number, record.key, nodes, record.origin, record.erased)
@@ -190,7 +190,7 @@ class SealedSegments:
             if segment is None or not segment.has_any(ids):
                 kept.append(one)
                 continue
-            nodes = list(nodes_without(segment, ids))
+            nodes = list(nodes_of(segment, without=ids))
             if nodes:
                 erased = record.erased + len(ids)
                 number, key = record.stream_number, record.key
@@ -269,7 +269,7 @@ class SealedSegments:
                 ):
                     size, first = size + last.record.raw_bytes, last.record.first_id
                     before = self._remote.open(last.record, sealed=True)
-                    nodes = [*nodes_without(before, []), *nodes]
+                    nodes = [*nodes_of(before), *nodes]
                     self.segments.remove(last)
                 self.segments.append(self._write(stream.number, stream.key, nodes, ARCHIVED, 0))
                 self.new_entries += count

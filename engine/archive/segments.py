@@ -21,7 +21,6 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import RETIRED, pack_number, unpack_node_key
 from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.node import end_ids
@@ -113,15 +112,6 @@ def list_streams(txn: Txn) -> list[ArchivedStream]:
             retired_bytes=total.retired_bytes + node.size_bytes,
         )
     return [found[number] for number in sorted(found)]
-
-
-def list_segments(txn: Txn, number: int | None, start: Id, end: Id) -> list[SegmentRecord]:
-    """Return the segments of one stream, or of all, that overlap the IDs from `start` to `end`."""
-    return [
-        record
-        for record in iter_segments(txn, number)
-        if record.last_id >= start and record.first_id <= end
-    ]
 
 
 def verify(

@@ -18,7 +18,7 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import Id, next_id
+from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.segment import manifest as rows
 from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, Removed, decode_setting
 
@@ -60,8 +60,13 @@ def iter_segments(txn: Txn, number: int | None = None) -> Iterator[rows.SegmentR
     return segments_from(txn, number, 0, 0)
 
 
-def list_segments(txn: Txn, number: int) -> list[rows.SegmentRecord]:
-    return list(iter_segments(txn, number))
+def list_segments(
+    txn: Txn, number: int | None, start: Id = (0, 0), end: Id = (MAX, MAX)
+) -> list[rows.SegmentRecord]:
+    """Return the rows of one stream, or of all, whose ranges touch `start` to `end`."""
+    return [
+        one for one in iter_segments(txn, number) if one.last_id >= start and one.first_id <= end
+    ]
 
 
 def segments_from(txn: Txn, number: int | None, ms: int, seq: int) -> Iterator[rows.SegmentRecord]:
