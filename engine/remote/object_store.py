@@ -389,15 +389,14 @@ def _bucket(uri: str) -> Any:
     settings: dict[str, object] = {}
     if server is not None:
         settings["endpoint"] = server
-    region = next((os.environ[name] for name in _REGIONS if os.environ.get(name)), None)
-    settings["region"] = region or "us-east-1"
-    provider = _profile(uri)
+    settings["region"] = next(filter(None, map(os.environ.get, _REGIONS)), "us-east-1")
+    if (provider := _profile(uri)) is not None:
+        settings["credential_provider"] = provider
     return store.S3Store(
         parts.netloc,
         prefix=parts.path.strip("/") or None,
         client_options=client,
         retry_config=_RETRIES,
-        **({} if provider is None else {"credential_provider": provider}),
         **settings,
     )
 
