@@ -121,7 +121,7 @@ def _finish_others(mark: Mark, finished: dict[int, set[Id]], unread: list[Corrup
     """
     mark.others = False  # a transaction here may see the mark of one more
     environment = mark.environment
-    for number, ids in environment.read(_erased_in_streams):
+    for number, ids in environment.read(_recorded):
         _forget_messages(mark, number, ids)
     with ArchiveLock(environment):
         recorded = environment.read(_recorded)
@@ -182,16 +182,6 @@ def _recorded(txn: Txn) -> list[tuple[int, set[Id]]]:
         (number, erased_ids(txn, number, (0, 0), (MAX, MAX)))
         for number in stream_numbers(txn, ERASURES, "erasures")
     ]
-
-
-def _erased_in_streams(txn: Txn) -> list[tuple[int, set[Id]]]:
-    """Return (stream number, erased IDs) of all streams that may remember messages."""
-    found = []
-    for number in stream_numbers(txn, ERASURES, "erasures"):
-        stream = _numbered(txn, number)
-        if stream is not None and stream.record.extension:
-            found.append((number, erased_ids(txn, number, (0, 0), (MAX, MAX))))
-    return found
 
 
 def _numbered(txn: Txn, number: int) -> Stream | None:
