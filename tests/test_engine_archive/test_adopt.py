@@ -123,14 +123,6 @@ def test_a_renamed_stream_keeps_its_segments(store: Store, tmp_path: Path) -> No
     assert archived_entries(store, "orders-2024") == some(60)
 
 
-def test_a_key_may_be_given(store: Store, tmp_path: Path) -> None:
-    write_file(tmp_path / "out", some(60))
-    list(store.adopt_segments(tmp_path / "out", key="other"))
-    assert archived_entries(store, "other") == some(60)
-    with pytest.raises(errors.NoSuchKeyError):
-        store.archived_segments("orders")
-
-
 def test_what_does_not_fit_is_refused(store: Store, tmp_path: Path) -> None:
     write_file(tmp_path / "a", some(60, 1000))
     for lowest in ("1005-0", "1000-0", "500-0"):

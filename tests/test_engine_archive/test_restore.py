@@ -278,13 +278,6 @@ def test_a_stream_that_has_the_first_entries_gets_the_others(store: Store, count
     assert store.restore_archive("copy", "orders").already == 8
 
 
-def test_only_ids_above_those_of_the_stream_come_in(store: Store) -> None:
-    """The range begins below the newest entry of the stream, its entries do not."""
-    archive(store, "orders", [(n, 0, [b"f", b"v"]) for n in (5, 50)])
-    store.xadd("copy", {"a": 1}, "20-0")
-    assert store.restore_archive("copy", "orders", start="10").entries == 1
-
-
 def test_a_stream_that_was_appended_to_meanwhile_is_not_finished(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

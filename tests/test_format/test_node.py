@@ -21,10 +21,11 @@ from streamkeep.format.node.builder import NodeBuilder, builder_from, encode_nod
 from streamkeep.format.node.node import PAIRS, RESP, SlotCursor, read_header
 from streamkeep.format.node.tombstones import mark
 from streamkeep.format.rows import records
-from test_format import made_nodes
 from test_format.made_journal import flipped
 from test_format.made_nodes import (
     ALL,
+    REDIS_KEY,
+    REDIS_NODE,
     TOP,
     Slot,
     as_pairs,
@@ -35,19 +36,20 @@ from test_format.made_nodes import (
     small_ids,
     values,
     wide_ids,
+    with_counts,
 )
 
 
 def test_a_node_of_redis_is_read() -> None:
-    assert made_nodes.read(made_nodes.REDIS_NODE, *made_nodes.REDIS_KEY, shape=node.ENTRY) == [
+    assert read(REDIS_NODE, *REDIS_KEY, shape=node.ENTRY) == [
         Entry(b"1526919030474-55", {b"name": b"Sara", b"n": b"7"}),
         (b"1526919030500-0", {b"msg": b"hi"}),
     ]
-    text = made_nodes.read(made_nodes.REDIS_NODE, *made_nodes.REDIS_KEY, shape=node.TEXT)
+    text = read(REDIS_NODE, *REDIS_KEY, shape=node.TEXT)
     assert text[1] == ("1526919030500-0", {"msg": "hi"})
-    assert node.peek_counts(made_nodes.REDIS_NODE[:26]) == (2, 1)
-    ids = check.validate(made_nodes.REDIS_NODE, *made_nodes.REDIS_KEY)
-    assert ids.first_live == made_nodes.REDIS_KEY
+    assert node.peek_counts(REDIS_NODE[:26]) == (2, 1)
+    ids = check.validate(REDIS_NODE, *REDIS_KEY)
+    assert ids.first_live == REDIS_KEY
     assert ids.last_live == ids.last_slot == (1526919030500, 0)
 
 
@@ -58,9 +60,9 @@ def everything(data: bytes, ms: int, seq: int) -> None:
     """Run all that reads or changes a node; only our error may come out."""
     calls = (
         lambda: check.validate(data, ms, seq),
-        lambda: made_nodes.read(data, ms, seq),
-        lambda: made_nodes.read(data, ms, seq, shape=node.ENTRY),
-        lambda: made_nodes.read(data, ms, seq, (0, 0, TOP, TOP, 3, True)),
+        lambda: read(data, ms, seq),
+        lambda: read(data, ms, seq, shape=node.ENTRY),
+        lambda: read(data, ms, seq, (0, 0, TOP, TOP, 3, True)),
         lambda: node.end_ids(data, ms, seq),
         lambda: node.live_ids(data, ms, seq),
         lambda: tombstones.mark(data, ms, seq, [(1, 1), (1526919030474, 56)], 0),
@@ -79,16 +81,16 @@ def everything(data: bytes, ms: int, seq: int) -> None:
 
 
 def test_every_flipped_bit_gives_our_error_or_a_result() -> None:
-    for bit in range(len(made_nodes.REDIS_NODE) * 8):
-        bad = flipped(made_nodes.REDIS_NODE, bit)
-        everything(bad, *made_nodes.REDIS_KEY)
+    for bit in range(len(REDIS_NODE) * 8):
+        bad = flipped(REDIS_NODE, bit)
+        everything(bad, *REDIS_KEY)
 
 
 def test_every_truncation_gives_our_error() -> None:
-    for size in range(len(made_nodes.REDIS_NODE)):
+    for size in range(len(REDIS_NODE)):
         with pytest.raises(CorruptionError):
-            check.validate(made_nodes.REDIS_NODE[:size], *made_nodes.REDIS_KEY)
-        everything(made_nodes.REDIS_NODE[:size], *made_nodes.REDIS_KEY)
+            check.validate(REDIS_NODE[:size], *REDIS_KEY)
+        everything(REDIS_NODE[:size], *REDIS_KEY)
 
 
 @configured(200)
@@ -101,9 +103,9 @@ def test_hostile_elements(elements: bytes, key: tuple[int, int]) -> None:
 
 
 @configured(150)
-@given(made_nodes.slots, st.randoms(use_true_random=False))
-def test_damaged_nodes(entries: list[made_nodes.Slot], rng: random.Random) -> None:
-    data, ms, seq = made_nodes.build(entries)
+@given(slots, st.randoms(use_true_random=False))
+def test_damaged_nodes(entries: list[Slot], rng: random.Random) -> None:
+    data, ms, seq = build(entries)
     bad = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(bad))
@@ -124,28 +126,28 @@ def test_damaged_nodes(entries: list[made_nodes.Slot], rng: random.Random) -> No
 
 
 def test_a_node_is_byte_for_byte_what_redis_writes() -> None:
-    data, ms, seq = made_nodes.build(
+    data, ms, seq = build(
         [
-            (made_nodes.REDIS_KEY, [b"name", b"Sara", b"n", b"7"]),
+            (REDIS_KEY, [b"name", b"Sara", b"n", b"7"]),
             ((1526919030474, 56), [b"name", b"Bob", b"n", b"300"]),
             ((1526919030500, 0), [b"msg", b"hi"]),
         ]
     )
     marked = tombstones.mark(data, ms, seq, [(1526919030474, 56)], 0)
-    assert marked.data == made_nodes.REDIS_NODE
+    assert marked.data == REDIS_NODE
     assert (marked.live, marked.deleted, marked.slots) == (2, 1, [1])
 
 
-@given(made_nodes.slots, st.integers(0, 11))
-def test_a_builder_goes_on_where_stored_bytes_end(entries: list[made_nodes.Slot], cut: int) -> None:
-    data, ms, seq = made_nodes.build(entries)
-    head, _, _ = made_nodes.build(entries[: max(1, cut)])
+@given(slots, st.integers(0, 11))
+def test_a_builder_goes_on_where_stored_bytes_end(entries: list[Slot], cut: int) -> None:
+    data, ms, seq = build(entries)
+    head, _, _ = build(entries[: max(1, cut)])
     builder = builder_from(head, ms, seq)
     for entry_id, fields in entries[max(1, cut) :]:
         builder.append(*entry_id, fields)
     assert builder.listpack() == data
     assert builder.size() == len(data)
-    assert made_nodes.read(data, ms, seq) == made_nodes.as_pairs(entries)
+    assert read(data, ms, seq) == as_pairs(entries)
     check.validate(data, ms, seq)
 
 
@@ -161,7 +163,7 @@ def test_batches_become_nodes_of_bounded_size() -> None:
     entries = [(1, number, [b"f", b"value %d" % number]) for number in range(1000)]
     nodes = encode_nodes(entries, 400)
     assert all(len(data) <= 400 for _, _, data in nodes)
-    assert [entry for ms, seq, data in nodes for entry in made_nodes.read(data, ms, seq)] == entries
+    assert [entry for ms, seq, data in nodes for entry in read(data, ms, seq)] == entries
     huge = [(2, 0, [b"f", b"x" * 1000]), (2, 1, [b"f", b"y"])]
     assert [len(data) <= 400 for _, _, data in encode_nodes(huge, 400)] == [False, True]
 
@@ -170,31 +172,26 @@ def test_batches_become_nodes_of_bounded_size() -> None:
 
 
 @given(
-    made_nodes.slots,
-    made_nodes.small_ids | made_nodes.wide_ids,
-    made_nodes.small_ids | made_nodes.wide_ids,
-    st.integers(0, 5),
-    st.booleans(),
-    st.data(),
+    slots, small_ids | wide_ids, small_ids | wide_ids, st.integers(0, 5), st.booleans(), st.data()
 )
 def test_ranges(
-    entries: list[made_nodes.Slot],
+    entries: list[Slot],
     start: tuple[int, int],
     end: tuple[int, int],
     limit: int,
     newest_first: bool,
     data: st.DataObject,
 ) -> None:
-    blob, ms, seq = made_nodes.build(entries)
+    blob, ms, seq = build(entries)
     dead = data.draw(st.sets(st.sampled_from([entry_id for entry_id, _ in entries])))
     if dead and len(dead) < len(entries):
         blob = tombstones.mark(blob, ms, seq, sorted(dead), 0).data
         entries = [slot for slot in entries if slot[0] not in dead]
-    expected = [slot for slot in made_nodes.as_pairs(entries) if start <= slot[:2] <= end]
+    expected = [slot for slot in as_pairs(entries) if start <= slot[:2] <= end]
     if newest_first:
         expected.reverse()
     wanted = (*start, *end, limit, newest_first)
-    assert made_nodes.read(blob, ms, seq, wanted) == expected[:limit]
+    assert read(blob, ms, seq, wanted) == expected[:limit]
 
 
 # --- checking every byte of a node: damage gives our error and takes no memory --------------------
@@ -211,9 +208,9 @@ STRUCTURE = {
 @pytest.mark.parametrize("name", STRUCTURE)
 def test_validation_finds(name: str) -> None:
     before, after = (bytes.fromhex(text) for text in STRUCTURE[name])
-    assert made_nodes.REDIS_NODE.count(before) == 1
+    assert REDIS_NODE.count(before) == 1
     with pytest.raises(CorruptionError):
-        check.validate(made_nodes.REDIS_NODE.replace(before, after), *made_nodes.REDIS_KEY)
+        check.validate(REDIS_NODE.replace(before, after), *REDIS_KEY)
 
 
 def test_a_field_count_of_billions_allocates_nothing() -> None:
@@ -223,31 +220,29 @@ def test_a_field_count_of_billions_allocates_nothing() -> None:
         check.validate(data, 1, 1)
 
 
-@given(made_nodes.slots, st.data())
+@given(slots, st.data())
 def test_a_node_that_is_read_to_its_end_has_as_many_slots_as_it_counts(
-    entries: list[made_nodes.Slot], draws: st.DataObject
+    entries: list[Slot], draws: st.DataObject
 ) -> None:
     """A writer may give wrong counts a right checksum; no decoder then returns all entries."""
-    whole, ms, seq = made_nodes.build(entries)
+    whole, ms, seq = build(entries)
     dead = draws.draw(st.integers(0, len(entries) - 1))
     whole = tombstones.mark(whole, ms, seq, [one for one, _ in entries[:dead]] or [(0, 0)], 0).data
     right = node.peek_counts(whole[:26])
     counts = st.tuples(st.integers(0, 15), st.integers(0, 15))
     wrong = draws.draw(counts.filter(lambda both: both != right))
-    data = made_nodes.with_counts(whole, *wrong)
+    data = with_counts(whole, *wrong)
     expected = (
         f"macro node {ms}-{seq}: the master entry counts {wrong[0]} live and {wrong[1]} deleted "
         f"slots, found {right[0]} and {right[1]} "
     )
-    bounds = [(*made_nodes.ALL[:5], newest_first) for newest_first in (False, True)]
+    bounds = [(*ALL[:5], newest_first) for newest_first in (False, True)]
     calls: tuple[Callable[[], object], ...] = (
-        lambda: ColumnWriter().add(data, ms, seq, 0, 0, made_nodes.TOP, made_nodes.TOP),
-        lambda: ColumnWriter([b"a"], [b"b"], False).add(
-            data, ms, seq, 0, 0, made_nodes.TOP, made_nodes.TOP
-        ),
-        lambda: FieldNames().add_nodes([(ms, seq, data)], 0, 0, made_nodes.TOP, made_nodes.TOP),
-        *(partial(made_nodes.read, data, ms, seq, one, int(PAIRS)) for one in bounds),
-        *(partial(made_nodes.read, data, ms, seq, one, int(RESP)) for one in bounds),
+        lambda: ColumnWriter().add(data, ms, seq, 0, 0, TOP, TOP),
+        lambda: ColumnWriter([b"a"], [b"b"], False).add(data, ms, seq, 0, 0, TOP, TOP),
+        lambda: FieldNames().add_nodes([(ms, seq, data)], 0, 0, TOP, TOP),
+        *(partial(read, data, ms, seq, one, int(PAIRS)) for one in bounds),
+        *(partial(read, data, ms, seq, one, int(RESP)) for one in bounds),
         lambda: node.end_ids(data, ms, seq),
         lambda: list(node.slots(data, ms, seq)),
         lambda: tombstones.rewrite(data, ms, seq, set()),

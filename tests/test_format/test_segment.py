@@ -142,18 +142,6 @@ def test_every_flipped_bit_is_reported(with_dictionary: bool) -> None:
     assert harmless == []
 
 
-def test_damage_is_named_by_block_and_the_others_are_read() -> None:
-    data = write(nodes_of(some(200)))
-    segment = opened(data)
-    block = segment.index.blocks[2]
-    bad = bytearray(data)
-    bad[block.offset + 20] ^= 1
-    found = [str(error) for error in problems(bytes(bad))]
-    assert len(found) == 1
-    assert found[0].startswith("block 2 of here: the checksum")
-    assert opened(bytes(bad)).block(1)
-
-
 def test_every_truncation_is_reported() -> None:
     data = write(nodes_of(some(60), 300))
     for size in range(len(data)):
