@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from uuid import UUID
 
+from streamkeep.engine.archive.iterate import cut_node, has_slot_of
 from streamkeep.engine.archive.segment_output import copy_segment
 from streamkeep.engine.crash_recovery.stored_rows import META_UUID
 from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, remote_archive
@@ -240,7 +241,7 @@ class ArchiveWriter:
         count = 0
         for one in nodes:
             key = (one.ms, one.seq)
-            foreign = one.number != number and record.origin != manifest.ADOPTED
+            foreign = one.number != number and record.origin == manifest.ARCHIVED
             if foreign or not first <= key <= last:
                 continue
             try:
@@ -248,19 +249,20 @@ class ArchiveWriter:
             except CorruptionError:
                 continue
             count += int(ids.live)
-            erased = set(self._erased(number, key, ids.last_slot))
-            db_key = keys.node_key(number, *key)
-            if erased or self.found.get(keys.RETIRED, db_key) is not None:
-                why = "a retired node has the same key"
-                if erased:
-                    why = "other entries of the node were erased"
-                slots = live_slots(one.listpack, *key, erased)
-                self.found.keep(number, why, slots, record.key)
-                continue
-            value = encode_envelope(
-                number, *key, one.epoch, one.commit_number, b"", one.listpack, one.trimmed
-            )
-            self.found.put(keys.RETIRED, db_key, value)
+            parts = [(*key, one.listpack)]
+            erased = list(self._erased(number, key, ids.last_slot))
+            if has_slot_of(*parts[0], erased):
+                parts = cut_node(*parts[0], first, last, set(erased))
+            for ms, seq, data in parts:
+                db_key = keys.node_key(number, ms, seq)
+                if self.found.get(keys.RETIRED, db_key) is not None:
+                    slots = live_slots(data, ms, seq)
+                    self.found.keep(number, "a retired node has the same key", slots, record.key)
+                    continue
+                value = encode_envelope(
+                    number, ms, seq, one.epoch, one.commit_number, b"", data, b""
+                )
+                self.found.put(keys.RETIRED, db_key, value)
         name_key = former_name_key(number)
         # A row that was found has the last key, and so has the newest of segments without one.
         if number in self._named or not self.found.get(keys.RETIRED, name_key):

@@ -203,6 +203,34 @@ def test_a_renamed_and_deleted_stream_keeps_its_last_key(tmp_path: Path) -> None
         assert store.erase("k", ids[50], ids[-1]) == 2
 
 
+def test_an_adopted_segment_that_an_erasure_rewrote_loses_its_damaged_block_only(
+    tmp_path: Path,
+) -> None:
+    """Its nodes have the number of the stream in the store that wrote them."""
+    path, ids = tmp_path / "s", [f"{n}-0" for n in range(1, 4000)]
+    with streamkeep.open(tmp_path / "other") as other:
+        other.set_retention("k", archive=True)
+        other.xadd_many("k", [{"n": random.randbytes(200)} for _ in ids], ids)
+        other.xtrim("k", maxlen=0, approximate=False)
+        other.archive()
+        list(other.export_segments(tmp_path / "out"))
+    with streamkeep.open(path) as store:
+        store.xadd("first", {"n": 1})
+        list(store.adopt_segments(tmp_path / "out"))
+        assert store.erase("k", "5-0") == 1
+        [record] = store.archived_segments("k")
+        blocks = store.open_segment(record).index.blocks
+    [segment] = path.rglob("*.seg")
+    data = bytearray(segment.read_bytes())
+    data[blocks[1].offset + 20] ^= 1
+    segment.write_bytes(data)
+    [line] = salvaged(path, tmp_path / "new").report.lines()
+    with streamkeep.open(tmp_path / "new") as store:
+        kept = len(store.xrange("k", history=True))
+    assert kept >= record.entries - blocks[1].entries
+    assert f"{record.entries - kept:,} archived entries" in line
+
+
 def test_without_its_row_a_deleted_stream_gets_the_key_of_its_newest_segment(
     tmp_path: Path,
 ) -> None:
