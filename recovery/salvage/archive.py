@@ -241,12 +241,12 @@ class ArchiveWriter:
         count = 0
         for one in nodes:
             key = (one.ms, one.seq)
-            foreign = one.number != number and record.origin == manifest.ARCHIVED
-            if foreign or not first <= key <= last:
-                continue
             try:
                 ids = validate(one.listpack, *key)
             except CorruptionError:
+                continue
+            foreign = one.number != number and record.origin == manifest.ARCHIVED
+            if foreign or not first <= ids.first_live <= last:  # the key may be a deleted entry's
                 continue
             count += int(ids.live)
             parts = [(*key, one.listpack)]
