@@ -235,6 +235,8 @@ class _Publication:
         kept = 1
         if head is None or manifest != before or renamed or seal:
             head, kept = self.head.write(manifest, head, sealed_ms, ranges), _KEPT_MANIFESTS
+        if moved:
+            self.environment.segments.close()  # what is open reads from where the archive was
         self.report = self.report._replace(version=head.version, missing=(*missing, *lost))
         self._remove_local([one for one in records if one.path in local and one not in missing])
         self._remove_objects(head, before, manifest, kept)

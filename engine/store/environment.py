@@ -217,14 +217,19 @@ class Environment(Ending):
         """Do the same as `read`, or `read_durable`, for a command that reads segments.
 
         Another process may remove a segment at any time. If the newest manifest no longer names it,
-        the command runs again, on a newer snapshot.
+        the command runs again, on a newer snapshot. So it does once with a file that is opened
+        again: by now a sound copy may be in its place, or the archive may have moved.
         """
+        again: set[str] = set()  # paths
         while True:
             try:
                 return (self.read_durable if durable else self.read)(command, *args)
             except Unreadable as gone:
-                if self.read(gone.still_named):
+                path = gone.record.path
+                if path in again and self.read(gone.still_named):
                     raise gone.error from None
+                again.add(path)
+                self.segments.forget(path)
 
     def write(
         self,

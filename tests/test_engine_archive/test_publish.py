@@ -403,10 +403,13 @@ def test_an_archive_moves_to_another_uri(open_store: Open, tmp_path: Path) -> No
     ids = fill(store, 100)
     store.xtrim("s", maxlen=0)
     store.archive(to=tmp_path / "one")
+    assert shown(store) == ids
     assert store.archive(to=tmp_path / "two").published.uploaded == 1
     with pytest.raises(errors.StoreError, match="was there before it moved"):
         store.archive(to=tmp_path / "one")
     shutil.rmtree(tmp_path / "one")
+    segment_files_of(store)._chunks.forget("")  # others were read since
+    assert store.erase("s", ids.pop(4)) == 1
     assert shown(store) == ids
 
 

@@ -366,8 +366,8 @@ def test_a_file_that_is_gone_or_damaged_is_an_error_and_what_was_before_it_stays
     with pytest.raises(errors.CorruptionError, match="block 0 of segment"):
         store.restore_archive("copy", "orders")
     data[30] ^= 1
-    path.write_bytes(data)
-    segment_files_of(store).close()
+    path.with_suffix(".copy").write_bytes(data)
+    path.with_suffix(".copy").rename(path)
     assert store.restore_archive("copy", "orders").entries == 300
 
 
