@@ -150,6 +150,13 @@ class AdminCommands(Generic[Text]):
         self._check_writable()
         if to is not None:
             to = str(path_of(to, "to")) if "://" not in str(to) else str(to)
+        if name is not None and not isinstance(name, str):
+            raise ArgumentError(f"name must be text, not {as_given(name)}")
+        if labels is not None and not (
+            isinstance(labels, Mapping)
+            and all(isinstance(text, str) for pair in labels.items() for text in pair)
+        ):
+            raise ArgumentError(f"labels must be texts by name, not {as_given(labels)}")
         where = publish.Destination(to, name, labels)
         details = seal or name is not None or labels
         has_remote = to is not None or publish.has_remote(self._environment)

@@ -118,11 +118,14 @@ def normal_uri(place: str) -> str:
     """Return a path or URI in the one form that is stored, without a slash at its end.
 
     Raises:
-        ArgumentError: the scheme is unknown, or the URI contains settings.
+        ArgumentError: the scheme is unknown, or the URI contains settings, or what has no meaning.
     """
     if "://" not in place:
         if not place:
             raise ArgumentError("a URI cannot be empty")
+        scheme = place.partition(":/")[0]
+        if scheme in SCHEMES and scheme != place:
+            raise ArgumentError(f"{place}: a URI begins with {scheme}://")
         return Path(os.path.abspath(place)).as_uri()
     parts = urlsplit(place)
     if parts.scheme not in SCHEMES:
@@ -135,7 +138,11 @@ def normal_uri(place: str) -> str:
             "which would appear in logs; next: set them in the environment: AWS_ENDPOINT_URL, "
             "AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
         )
+    if parts.fragment:
+        raise ArgumentError(f"{place}: a # in a URI is written as %23")
     if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path:
+            raise ArgumentError(f"{place}: expected a path from the root on: file:///srv/fleet")
         return folder_of(place).as_uri()
     scheme = "s3" if parts.scheme == "s3a" else parts.scheme
     if not parts.netloc:

@@ -338,7 +338,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
                 streams[stream.number] = stream
             elif members.get("type") == "segment":
                 segments.append(_segment(members))
-        except (KeyError, ValueError, StreamkeepError) as error:
+        except (KeyError, TypeError, ValueError, StreamkeepError) as error:
             raise CorruptionError(place, f"{error}") from None
     return Manifest(streams, tuple(segments))
 

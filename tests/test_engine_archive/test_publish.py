@@ -10,9 +10,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import zstandard
 
 import streamkeep
 from inside import environment_of, segment_files_of
@@ -38,10 +40,12 @@ from streamkeep.format.segment.remote import (
     Manifest,
     RemoteSegment,
     RemoteSetting,
+    RemoteStream,
     Removed,
     decode_head,
     decode_manifest,
     decode_setting,
+    encode_manifest,
 )
 from streamkeep.recovery import backup, check
 from streamkeep.recovery.fsck.findings import Finding
@@ -135,6 +139,10 @@ def test_seal_needs_a_uri_and_changes_nothing_without(open_store: Open) -> None:
         ("s3://key:secret@bucket/x", "contains settings"),
         ("s3://bucket/x?region=eu", "contains settings"),
         ("s3:///x", "names no bucket"),
+        ("s3:/bucket/x", "begins with s3://"),
+        ("s3://bucket/x#y", "written as %23"),
+        ("file://host/x", "a path from the root on"),
+        ("file://", "a path from the root on"),
         ("", "to must be the path of"),
     ],
 )
@@ -142,6 +150,16 @@ def test_a_uri_that_cannot_be_used_is_an_error(open_store: Open, place: str, pro
     store = open_store()
     with pytest.raises(errors.ArgumentError, match=problem):
         store.archive(to=place)
+    assert store.remote_archive() is None
+
+
+@pytest.mark.parametrize("wrong", [{"name": 5}, {"labels": {"shard": 3}}, {"labels": "a=b"}])
+def test_a_name_or_a_label_that_is_no_text_is_an_error(
+    open_store: Open, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    store = open_store()
+    with pytest.raises(errors.ArgumentError, match=f"{next(iter(wrong))} must be text"):
+        store.archive(to=tmp_path, **wrong)
     assert store.remote_archive() is None
 
 
@@ -981,6 +999,11 @@ def test_a_setting_keeps_what_was_removed_and_a_damaged_one_is_corruption() -> N
             decode_setting(data, "meta")
 
 
-def test_a_damaged_manifest_is_corruption() -> None:
+@pytest.mark.parametrize("data", [b"nothing of zstd", None])
+def test_a_damaged_manifest_is_corruption(data: bytes | None) -> None:
+    if data is None:
+        stream = RemoteStream(1, b"s", True, StreamId(0, 0), 0, 0, StreamId(0, 0), ())
+        lines = zstandard.ZstdDecompressor().decompress(encode_manifest(Manifest({1: stream}, ())))
+        data = zstandard.ZstdCompressor().compress(lines.replace(b"[]", b"5"))
     with pytest.raises(errors.CorruptionError, match="manifest"):
-        decode_manifest(b"nothing of zstd", "manifest")
+        decode_manifest(data, "manifest")
