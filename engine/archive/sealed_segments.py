@@ -300,7 +300,8 @@ class SealedSegments:
             if size >= _TARGET_BYTES:
                 return nodes, StreamId(ms, seq).previous(), True
             parts = [(ms, seq, data)]
-            if (ms, seq) < start or ids.last_live > last:
+            # A node may have the field names of an entry that is gone, whose ID is its key.
+            if not start <= (ms, seq) == ids.first_live or ids.last_live > last:
                 parts = cut_node(ms, seq, data, start, last, set())
             for part_ms, part_seq, part in parts:
                 nodes.append(

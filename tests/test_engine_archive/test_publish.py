@@ -196,6 +196,19 @@ def test_a_node_whose_first_entry_was_sealed_and_deleted_is_sealed_on(
     assert ids_there(store, fleet)[-3:] == [one.decode() for one in ids[-3:]]
 
 
+def test_field_names_of_a_deleted_entry_are_not_sealed_with_its_node(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """An erasure would not find them there."""
+    store, fleet = open_store(), tmp_path / "fleet"
+    store.xadd("s", {"secret": "1"}, id="1-0")
+    store.xadd("s", {"n": "2"}, id="2-0")
+    store.xdel("s", "1-0")
+    store.archive(to=fleet, seal=True)
+    (sealed,) = manifest_of(store, fleet).segments
+    assert b"secret" not in remote_of(store, fleet).open(sealed.record, sealed=True).raw_block(0)
+
+
 def test_archived_segments_replace_sealed_ones(open_store: Open, tmp_path: Path) -> None:
     store, fleet = open_store(), tmp_path / "fleet"
     ids = fill(store, 400)
