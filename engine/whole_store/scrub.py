@@ -296,7 +296,7 @@ class _DataFile:
                     if (
                         header.number != place
                         or end > len(data)
-                        or lmdb_pages.HEADER_SIZE + length > end
+                        or first + lmdb_pages.HEADER_SIZE + length > end
                     ):
                         raise CorruptionError(
                             f"LMDB page {place}", f"not the overflow value of page {number}"

@@ -30,7 +30,9 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.manifest import iter_erasures
 from streamkeep.engine.whole_store import scrub
-from streamkeep.format.core.errors import ErasureBlockedError, StoreError
+from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError, StoreError
+from streamkeep.format.core.keys import NODES
+from streamkeep.recovery.fsck.source import open_source
 from tiers import slow_but
 
 
@@ -208,6 +210,24 @@ def test_the_file_of_a_store_full_of_free_pages_is_clean(open_store: Open) -> No
     assert store.erase("k", *ids) == 3000
     assert grep(store.path) == []
     assert store.reusable_bytes > 3_000_000
+
+
+def test_a_value_that_has_fewer_pages_than_it_needs_is_damage(open_store: Open) -> None:
+    store = open_store()
+    store.xadd("k", {"n": "x" * 20_000}, id="1-0")
+    store.xadd("k", {"n": "y" * 20_000}, id="2-0")
+    checkpoint_now(store)
+    with open_source(store.path) as source:
+        assert source.tables is not None
+        row = next(source.tables.walk(NODES))
+        assert row.leaf is not None
+        at = row.leaf.places[row.at] * source.tables.pages.page_size + 12
+    with (store.path / "data.mdb").open("r+b") as file:
+        pages = os.pread(file.fileno(), 4, at)
+        os.pwrite(file.fileno(), (1).to_bytes(4, "little"), at)
+        with pytest.raises(CorruptionError, match="not the overflow value of page"):
+            store.erase("k")
+        os.pwrite(file.fileno(), pages, at)
 
 
 # --- other processes ----------------------------------------------------------------------------
