@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from streamkeep.engine.archive.garbage import doomed_files
+from streamkeep.engine.archive.garbage import discard, doomed_files
 from streamkeep.engine.archive.iterate import entries_of, nodes_of
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment, segment_output
@@ -282,9 +282,13 @@ def _adopt_one(
         segment = open_stored(environment.folder, where)
     failpoints.hit("adopt:copied")
     replaced = at_home if gone else None
-    record = environment.write(
-        _register, own_uuid, segment, key, file.key, where, len(gone), replaced, wait=True
-    )
+    try:
+        record = environment.write(
+            _register, own_uuid, segment, key, file.key, where, len(gone), replaced, wait=True
+        )
+    except CommandError:  # it does not fit by now
+        discard(environment, [where] if where != at_home else [])
+        raise
     failpoints.hit("adopt:named")
     return Adopted(path, record, len(gone))
 

@@ -138,6 +138,10 @@ def test_what_does_not_fit_is_refused(store: Store, tmp_path: Path) -> None:
             list(store.adopt_segments(tmp_path / str(ms)))
     before = files_of(store)
     store.xadd("live", {"a": 1}, "1020-0")
+    failpoints.arm("adopt:copied", lambda: store.xadd("new", {"a": 1}, "1005-0"))
+    with pytest.raises(errors.CommandError, match="the newest live entries begin at"):
+        list(store.adopt_segments(tmp_path / "a", key="new"))
+    assert files_of(store) == before
     list(store.adopt_segments(tmp_path / "a", key="live"))
     assert archived_entries(store, "live") == some(60, 1000)
     assert len(files_of(store)) == len(before) + 1
