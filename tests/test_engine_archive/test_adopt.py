@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 import streamkeep
 from inside import segment_files_of, uuid_of
 from segments import Pairs, archive, entries_of, pairs_of, retire, some, write_file
+from stores import Open
 from streamkeep import aio, recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
@@ -36,7 +36,7 @@ def files_of(store: Store) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.*"))
 
 
-def test_segments_go_from_store_to_store(open_store: Callable[..., Store], tmp_path: Path) -> None:
+def test_segments_go_from_store_to_store(open_store: Open, tmp_path: Path) -> None:
     source, target = open_store("source"), open_store("target")
     archive(source, "orders", some(60), some(60, 3000))
     copies = list(source.export_segments(tmp_path / "out", "orders"))
@@ -58,8 +58,7 @@ def test_segments_go_from_store_to_store(open_store: Callable[..., Store], tmp_p
     assert all(not one.problems for one in target.verify_archive())
 
 
-def test_adopting_again_changes_nothing(open_store: Callable[..., Store], tmp_path: Path) -> None:
-    store = open_store()
+def test_adopting_again_changes_nothing(store: Store, tmp_path: Path) -> None:
     write_file(tmp_path / "out", some(60))
     first = [one.record for one in store.adopt_segments(tmp_path / "out")]
     before = files_of(store)
@@ -98,9 +97,8 @@ def test_a_file_directly_in_the_archive_is_exported_and_backed_up(
 
 
 def test_segments_of_a_deleted_stream_come_back_under_its_number(
-    open_store: Callable[..., Store], tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
-    store = open_store()
     number = archive(store, "orders", some(60))
     list(store.export_segments(tmp_path / "out"))
     store.delete("orders")
@@ -163,7 +161,7 @@ def _trim_the_middle(store: Store) -> list[Pairs]:
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_lost_segment_from_the_middle_comes_back(
-    open_store: Callable[..., Store], tmp_path: Path, dropped: bool
+    open_store: Open, tmp_path: Path, dropped: bool
 ) -> None:
     store = open_store(node_max_entries=5)
     archived = _trim_the_middle(store)
@@ -213,10 +211,7 @@ def test_a_damaged_file_is_refused_and_those_before_it_stay(store: Store, tmp_pa
     assert len(files_of(store)) == 1
 
 
-def test_erased_entries_do_not_come_back_with_a_file(
-    open_store: Callable[..., Store], tmp_path: Path
-) -> None:
-    store = open_store()
+def test_erased_entries_do_not_come_back_with_a_file(store: Store, tmp_path: Path) -> None:
     number = archive(store, "orders", some(60))
     list(store.export_segments(tmp_path / "out"))
     assert store.erase("orders", "1003-1", "1000-0") == 2
@@ -249,10 +244,9 @@ def test_erased_entries_do_not_come_back_with_a_file(
 
 
 def test_a_file_is_known_after_an_erasure_of_some_of_its_entries(
-    open_store: Callable[..., Store], tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     """An archive that grows is adopted time after time."""
-    store = open_store()
     write_file(tmp_path / "out", some(60))
     list(store.adopt_segments(tmp_path / "out"))
     assert store.erase("orders", "1003-1", "1000-0") == 2
@@ -273,9 +267,7 @@ def test_a_file_is_known_after_an_erasure_of_some_of_its_entries(
 
 
 @pytest.mark.parametrize("name", ["segment:written", "segment:named", "adopt:copied"])
-def test_an_interrupted_adoption_is_made_again(
-    open_store: Callable[..., Store], tmp_path: Path, name: str
-) -> None:
+def test_an_interrupted_adoption_is_made_again(open_store: Open, tmp_path: Path, name: str) -> None:
     store = open_store()
     write_file(tmp_path / "out", some(60))
 
@@ -337,7 +329,7 @@ def test_exports_take_a_range_and_replace_nothing(store: Store, tmp_path: Path) 
     assert all(path.suffix == SUFFIX for path in (tmp_path / "out").rglob("*.*"))
 
 
-def test_old_segments_are_dropped_and_their_files_go(open_store: Callable[..., Store]) -> None:
+def test_old_segments_are_dropped_and_their_files_go(open_store: Open) -> None:
     store = open_store()
     archive(store, "orders", some(60), some(60, 3000), some(60, 5000))
     archive(store, "other", some(60))
@@ -368,8 +360,7 @@ def test_a_range_of_segments_is_listed(store: Store) -> None:
     assert store.archived_segments("orders", start=1020, end=2999) == []
 
 
-def test_the_archive_for_asyncio(open_store: Callable[..., Store], tmp_path: Path) -> None:
-    store = open_store()
+def test_the_archive_for_asyncio(store: Store, tmp_path: Path) -> None:
     archive(store, "orders", some(60), some(60, 3000))
 
     async def use() -> None:
@@ -393,7 +384,7 @@ def test_the_archive_for_asyncio(open_store: Callable[..., Store], tmp_path: Pat
 
 
 def test_no_file_that_is_adopted_has_all_keys_read(
-    open_store: Callable[..., Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from streamkeep.engine.commands import keys
 

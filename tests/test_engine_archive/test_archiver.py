@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 import streamkeep
 from archived_streams import fill, rows, segments, shown, sum_of
 from inside import environment_of, flush_now
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import clean
 from streamkeep.engine.system import files
@@ -18,8 +18,6 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreFullError
 from streamkeep.format.core.keys import RETIRED
 from streamkeep.format.segment.segment import SUFFIX
-
-Open = Callable[..., Store]
 
 
 def test_every_way_of_trimming_retires(store: Store) -> None:
@@ -234,7 +232,7 @@ def test_no_run_reads_all_keys_once_per_stream(
 
 
 def test_cleaning_looks_at_each_file_once_however_many_streams_wait(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
 
@@ -251,7 +249,6 @@ def test_cleaning_looks_at_each_file_once_however_many_streams_wait(
             looks += 1
             return super().startswith(*args)
 
-    store = open_store()
     for key in map(str, range(20)):
         store.set_retention(key, archive=True)
         store.xadd_many(key, [{"n": "x" * 100} for _ in range(200)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from archived_streams import fill, rows, segments, shown, sum_of
 from crash.losses import in_child
 from inside import environment_of
 from patience import PATIENCE_S, thread_of, wait_until
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import maintenance, publish
 from streamkeep.engine.archive.lock import ArchiveLock
@@ -22,8 +22,6 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import StoreClosedError, StoreError, StoreLockedError
 from streamkeep.format.core.keys import RETIRED, SEGMENTS
-
-Open = Callable[..., Store]
 
 
 def test_one_archiver_works_at_a_time(archived: tuple[Store, list[bytes]]) -> None:
@@ -52,8 +50,7 @@ def test_a_thread_in_a_transaction_waits_for_no_archiver(
     assert shown(store) == ids
 
 
-def test_close_waits_for_a_thread_that_archives(open_store: Open) -> None:
-    store = open_store()
+def test_close_waits_for_a_thread_that_archives(store: Store) -> None:
     store.set_retention("s", archive=True)
     ids = fill(store, 1000)
     store.xtrim("s", maxlen=0, approximate=False)
@@ -80,9 +77,8 @@ def test_close_waits_for_a_thread_that_archives(open_store: Open) -> None:
 
 
 def test_archiving_that_begins_while_the_store_closes_reports_that_it_is_closed(
-    open_store: Open,
+    store: Store,
 ) -> None:
-    store = open_store()
     store.set_retention("s", archive=True)
     fill(store, 10)
     store.xtrim("s", maxlen=0, approximate=False)
@@ -167,8 +163,7 @@ def test_a_thread_of_the_store_removes_the_files_of_old_segments(
     assert rows(store, SEGMENTS) == 0
 
 
-def test_a_thread_of_the_store_waits_for_no_archiver(open_store: Open, clock: ManualClock) -> None:
-    store = open_store()
+def test_a_thread_of_the_store_waits_for_no_archiver(store: Store, clock: ManualClock) -> None:
     store.set_retention("s", archive=True, archive_max_age=1)
     fill(store, 800)
     store.xtrim("s", maxlen=0, approximate=False)

@@ -10,6 +10,7 @@ import pytest
 
 import streamkeep
 from inside import environment_of, segment_files_of
+from stores import Open
 from streamkeep.engine.api import read_commands
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -31,7 +32,7 @@ def ids_from(first: int, last: int) -> list[bytes]:
 
 
 @pytest.fixture
-def archived(open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch) -> Store:
+def archived(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store of which 1 to 200 are in segments, 201 to 300 retired, the rest live."""
     store = open_store(node_max_entries=10, node_max_bytes=0)
     monkeypatch.setattr(read_commands, "_SCAN_BATCH", 30)

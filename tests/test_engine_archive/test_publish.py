@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,9 @@ import pytest
 import zstandard
 
 import streamkeep
+from archived_streams import segments, shown
 from inside import environment_of, segment_files_of
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import archive
 from streamkeep.engine.archive.sealed_segments import SealedSegments
@@ -50,17 +51,17 @@ from streamkeep.format.segment.remote import (
 from streamkeep.recovery import backup, check
 from streamkeep.recovery.fsck.findings import Finding
 
-Open = Callable[..., Store]
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    """The folder of the archives."""
+    return tmp_path / "fleet"
 
 
 def fill(store: Store, count: int, key: str = "s") -> list[bytes]:
     ids = store.xadd_many(key, [{"n": str(one), "x": f"{one:030}"} for one in range(count)])
     store.set_retention(key, archive=True)
     return ids
-
-
-def shown(store: Store, key: str = "s") -> list[bytes]:
-    return [entry.id for entry in store.xrange(key, history=True)]
 
 
 def found(store: Store) -> list[Finding]:
@@ -95,26 +96,21 @@ def ids_there(store: Store, fleet: Path) -> list[str]:
     return sorted(seen, key=StreamId.parse)
 
 
-def local_segments(store: Store) -> list[Path]:
-    return list((store.path / "archive").rglob("*.seg"))
-
-
-def test_segments_move_and_are_read_through(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
+def test_segments_move_and_are_read_through(store: Store, fleet: Path) -> None:
     ids = fill(store, 300)
     store.xtrim("s", maxlen=50)
-    report = store.archive(to=tmp_path / "fleet", name="shop", labels={"env": "test"})
+    report = store.archive(to=fleet, name="shop", labels={"env": "test"})
     assert report.segments == report.published.uploaded == report.published.version == 1
     assert report.published.freed_bytes == report.published.uploaded_bytes > 0
-    assert local_segments(store) == []
+    assert segments(store) == []
     assert shown(store) == ids
     assert [one.problems for one in store.verify_archive()] == [[]]
-    head = remote_of(store, tmp_path / "fleet").head()
+    head = remote_of(store, fleet).head()
     assert head is not None
     assert (head.name, head.labels, head.version) == ("shop", {"env": "test"}, 1)
     setting = store.remote_archive()
     assert setting is not None
-    assert (setting.uri, setting.name) == ((tmp_path / "fleet").as_uri(), "shop")
+    assert (setting.uri, setting.name) == (fleet.as_uri(), "shop")
     store.xtrim("s", maxlen=10)
     assert store.archive().published.uploaded == 1  # the store has noted the URI
     assert shown(store) == ids
@@ -125,8 +121,7 @@ def test_segments_move_and_are_read_through(open_store: Open, tmp_path: Path) ->
     assert found(store) == []
 
 
-def test_seal_needs_a_uri_and_changes_nothing_without(open_store: Open) -> None:
-    store = open_store()
+def test_seal_needs_a_uri_and_changes_nothing_without(store: Store) -> None:
     with pytest.raises(errors.ArgumentError, match="also give `to`"):
         store.archive(seal=True)
     assert store.remote_archive() is None
@@ -146,8 +141,7 @@ def test_seal_needs_a_uri_and_changes_nothing_without(open_store: Open) -> None:
         ("", "to must be the path of"),
     ],
 )
-def test_a_uri_that_cannot_be_used_is_an_error(open_store: Open, place: str, problem: str) -> None:
-    store = open_store()
+def test_a_uri_that_cannot_be_used_is_an_error(store: Store, place: str, problem: str) -> None:
     with pytest.raises(errors.ArgumentError, match=problem):
         store.archive(to=place)
     assert store.remote_archive() is None
@@ -155,9 +149,8 @@ def test_a_uri_that_cannot_be_used_is_an_error(open_store: Open, place: str, pro
 
 @pytest.mark.parametrize("wrong", [{"name": 5}, {"labels": {"shard": 3}}, {"labels": "a=b"}])
 def test_a_name_or_a_label_that_is_no_text_is_an_error(
-    open_store: Open, tmp_path: Path, wrong: dict[str, Any]
+    store: Store, tmp_path: Path, wrong: dict[str, Any]
 ) -> None:
-    store = open_store()
     with pytest.raises(errors.ArgumentError, match=f"{next(iter(wrong))} must be text"):
         store.archive(to=tmp_path, **wrong)
     assert store.remote_archive() is None
@@ -168,8 +161,7 @@ def test_uris_have_one_form() -> None:
     assert normal_uri("/srv/fleet/") == normal_uri("file:///srv/fleet")
 
 
-def test_sealed_segments_hold_live_entries_and_grow_few(open_store: Open, tmp_path: Path) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
+def test_sealed_segments_hold_live_entries_and_grow_few(store: Store, fleet: Path) -> None:
     ids = fill(store, 100)
     assert store.archive(to=fleet, seal=True).published.sealed_entries == 100
     assert store.xlen("s") == 100
@@ -185,9 +177,8 @@ def test_sealed_segments_hold_live_entries_and_grow_few(open_store: Open, tmp_pa
 
 
 def test_a_node_whose_first_entry_was_sealed_and_deleted_is_sealed_on(
-    open_store: Open, tmp_path: Path
+    store: Store, fleet: Path
 ) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
     ids = fill(store, 1)
     store.archive(to=fleet, seal=True)
     ids += fill(store, 3)
@@ -197,10 +188,9 @@ def test_a_node_whose_first_entry_was_sealed_and_deleted_is_sealed_on(
 
 
 def test_field_names_of_a_deleted_entry_are_not_sealed_with_its_node(
-    open_store: Open, tmp_path: Path
+    store: Store, fleet: Path
 ) -> None:
     """An erasure would not find them there."""
-    store, fleet = open_store(), tmp_path / "fleet"
     store.xadd("s", {"secret": "1"}, id="1-0")
     store.xadd("s", {"n": "2"}, id="2-0")
     store.xdel("s", "1-0")
@@ -209,22 +199,18 @@ def test_field_names_of_a_deleted_entry_are_not_sealed_with_its_node(
     assert b"secret" not in remote_of(store, fleet).open(sealed.record, sealed=True).raw_block(0)
 
 
-def test_archived_segments_replace_sealed_ones(open_store: Open, tmp_path: Path) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
+def test_archived_segments_replace_sealed_ones(store: Store, fleet: Path) -> None:
     ids = fill(store, 400)
     store.archive(to=fleet, seal=True)
     store.xdel("s", ids[3])
     store.xtrim("s", maxlen=0)
     store.archive()
-    segments = manifest_of(store, fleet).segments
-    assert [one.sealed for one in segments] == [False]
+    there = manifest_of(store, fleet).segments
+    assert [one.sealed for one in there] == [False]
     assert ids_there(store, fleet) == [one.decode() for one in ids if one != ids[3]]
 
 
-def test_a_sealed_segment_stays_while_it_has_the_only_copy(
-    open_store: Open, tmp_path: Path
-) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
+def test_a_sealed_segment_stays_while_it_has_the_only_copy(store: Store, fleet: Path) -> None:
     ids = fill(store, 400)
     store.archive(to=fleet, seal=True)
     store.set_retention("s", archive=False)
@@ -237,9 +223,9 @@ def test_a_sealed_segment_stays_while_it_has_the_only_copy(
 
 
 def test_a_sealed_segment_stays_if_archived_ones_around_its_entries_lack_them(
-    open_store: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    open_store: Open, fleet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = fill(store, 300)
     store.archive(to=fleet, seal=True)
     store.xtrim("s", minid=ids[100], approximate=False)
@@ -259,9 +245,9 @@ def test_a_sealed_segment_stays_if_archived_ones_around_its_entries_lack_them(
 
 
 def test_entries_that_are_removed_unpublished_go_from_sealed_segments_too(
-    open_store: Open, tmp_path: Path
+    open_store: Open, fleet: Path
 ) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = fill(store, 100)
     store.archive(to=fleet, seal=True)
     store.xtrim("s", maxlen=40, approximate=False)
@@ -276,9 +262,9 @@ def test_entries_that_are_removed_unpublished_go_from_sealed_segments_too(
 
 
 def test_a_removal_that_cannot_be_published_is_repeated_as_a_whole(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = fill(store, 100)
     store.archive(to=fleet, seal=True)
     store.xtrim("s", maxlen=40, approximate=False)
@@ -330,10 +316,7 @@ def test_the_work_for_a_sealed_segment_does_not_grow_with_the_archive(open_store
     assert looked_at < 100 * 100
 
 
-def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream(
-    open_store: Open, tmp_path: Path
-) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
+def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream(store: Store, fleet: Path) -> None:
     ids = fill(store, 10)
     store.set_retention("s", archive=False)
     store.archive(to=fleet, seal=True)
@@ -347,9 +330,8 @@ def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream(
 
 @pytest.mark.parametrize("lost", ["killed", "head"])
 def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream_without_a_head(
-    open_store: Open, tmp_path: Path, lost: str
+    store: Store, fleet: Path, lost: str
 ) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
     ids = fill(store, 10)
     store.set_retention("s", archive=False)
     if lost == "killed":
@@ -364,10 +346,7 @@ def test_an_erasure_reaches_sealed_copies_of_a_deleted_stream_without_a_head(
     assert ids_there(store, fleet) == [one.decode() for one in ids]
 
 
-def test_an_erasure_reaches_what_was_sealed_while_it_waited(
-    open_store: Open, tmp_path: Path
-) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
+def test_an_erasure_reaches_what_was_sealed_while_it_waited(store: Store, fleet: Path) -> None:
     ids = fill(store, 10)
     store.set_retention("s", archive=False)
     gone = ids.pop(4)
@@ -385,11 +364,9 @@ def test_an_erasure_reaches_what_was_sealed_while_it_waited(
     assert ids_there(store, fleet) == [one.decode() for one in ids]
 
 
-def test_a_manifest_keeps_the_last_key_of_a_deleted_stream(
-    open_store: Open, tmp_path: Path
-) -> None:
+def test_a_manifest_keeps_the_last_key_of_a_deleted_stream(open_store: Open, fleet: Path) -> None:
     """It may have been renamed since the last manifest, and its segments name the key before."""
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = fill(store, 100)
     store.xtrim("s", maxlen=40, approximate=False)
     store.set_retention("s", archive=False)
@@ -404,9 +381,8 @@ def test_a_manifest_keeps_the_last_key_of_a_deleted_stream(
 
 @pytest.mark.parametrize("removes", ["segments", "manifests"])
 def test_a_run_after_a_killed_one_removes_its_objects(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removes: str
+    store: Store, fleet: Path, monkeypatch: pytest.MonkeyPatch, removes: str
 ) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
     ids = fill(store, 100)
     store.xtrim("s", maxlen=0)
     store.archive(to=fleet)
@@ -429,8 +405,7 @@ def test_a_run_after_a_killed_one_removes_its_objects(
     assert store.archive().published.removed == 0
 
 
-def test_an_archive_moves_to_another_uri(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
+def test_an_archive_moves_to_another_uri(store: Store, tmp_path: Path) -> None:
     ids = fill(store, 100)
     store.xtrim("s", maxlen=0)
     store.archive(to=tmp_path / "one")
@@ -444,8 +419,7 @@ def test_an_archive_moves_to_another_uri(open_store: Open, tmp_path: Path) -> No
     assert shown(store) == ids
 
 
-def test_sealed_segments_move_with_the_archive(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
+def test_sealed_segments_move_with_the_archive(store: Store, tmp_path: Path) -> None:
     ids = fill(store, 300)
     store.set_retention("s", archive=False)
     store.archive(to=tmp_path / "one", seal=True)
@@ -480,9 +454,9 @@ def test_a_publication_that_is_repeated_brings_back_nothing_that_was_removed_sin
 
 
 def test_what_a_first_publication_has_noted_outlives_another_that_was_killed_before(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids: list[bytes] = []
     tokens = iter("zyx")
     monkeypatch.setattr("secrets.token_hex", lambda _: next(tokens))
@@ -499,10 +473,10 @@ def test_what_a_first_publication_has_noted_outlives_another_that_was_killed_bef
 
 @pytest.mark.parametrize("step", ["publish:uploaded", "publish:manifest", "publish:noted"])
 def test_what_a_killed_first_publication_has_left_is_known(
-    open_store: Open, tmp_path: Path, step: str
+    open_store: Open, fleet: Path, step: str
 ) -> None:
     """An erasure reaches it, and so does a removal, though there is no head yet."""
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = fill(store, 100)
     store.xtrim("s", maxlen=40, approximate=False)
     archive(environment_of(store))
@@ -518,10 +492,7 @@ def test_what_a_killed_first_publication_has_left_is_known(
     assert ids_there(store, fleet) == [one.decode() for one in ids[78:]]
 
 
-def test_a_sealed_stream_that_was_taken_back_is_sealed_again(
-    open_store: Open, tmp_path: Path
-) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
+def test_a_sealed_stream_that_was_taken_back_is_sealed_again(store: Store, fleet: Path) -> None:
     store.xadd_many("s", [{"n": "old"}] * 9, [f"{n}-0" for n in range(1, 10)])
     store.archive(to=fleet, seal=True)
     store.xtrim("s", maxlen=0)
@@ -537,9 +508,8 @@ def test_a_sealed_stream_that_was_taken_back_is_sealed_again(
 
 
 def test_a_range_that_was_taken_back_counts_once_also_without_a_head(
-    open_store: Open, tmp_path: Path
+    store: Store, fleet: Path
 ) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
     store.xadd_many("s", [{"n": "old"}] * 9, [f"{n}-0" for n in range(1, 10)])
     store.archive(to=fleet, seal=True)
     store.xtrim("s", maxlen=0)
@@ -554,10 +524,10 @@ def test_a_range_that_was_taken_back_counts_once_also_without_a_head(
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_segment_that_is_too_old_before_it_was_published_leaves_no_sealed_copy(
-    open_store: Open, tmp_path: Path, *, fails: bool
+    open_store: Open, fleet: Path, *, fails: bool
 ) -> None:
     clock = ManualClock(1000)
-    store, fleet = open_store(clock=clock, node_max_entries=10), tmp_path / "fleet"
+    store = open_store(clock=clock, node_max_entries=10)
     ids = fill(store, 40)
     clock.ms += 1000
     ids += fill(store, 10)
@@ -575,11 +545,9 @@ def test_a_segment_that_is_too_old_before_it_was_published_leaves_no_sealed_copy
 
 
 @pytest.mark.parametrize("lost", ["head", "head and manifests"])
-def test_an_archive_is_sealed_on_without_its_head(
-    open_store: Open, tmp_path: Path, lost: str
-) -> None:
+def test_an_archive_is_sealed_on_without_its_head(open_store: Open, fleet: Path, lost: str) -> None:
     """As after a move that was killed before the head was written."""
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = fill(store, 95)
     store.archive(to=fleet, seal=True)
     (fleet / store.uuid / "store.json").unlink()
@@ -650,9 +618,9 @@ def test_an_archive_that_moves_leaves_behind_what_was_removed(
 
 
 def test_a_lost_sealed_segment_is_found_and_what_is_live_is_copied_again(
-    open_store: Open, tmp_path: Path
+    open_store: Open, fleet: Path
 ) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = fill(store, 100)
     store.archive(to=fleet, seal=True)
     ids += fill(store, 5)
@@ -680,23 +648,23 @@ def test_a_lost_sealed_segment_is_found_and_what_is_live_is_copied_again(
 
 
 def test_sealed_segments_that_are_there_are_found_with_one_request(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store()
     for number in range(50):
         store.xadd(f"s{number}", {"n": "1"})
-    store.archive(to=tmp_path / "fleet", seal=True)
+    store.archive(to=fleet, seal=True)
     asked: list[str] = []
     monkeypatch.setattr(FolderObjects, "size", lambda _, name: asked.append(name))
     store.archive(seal=True)
     assert asked == []
 
 
-def test_a_restored_backup_does_not_overwrite_the_archive(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
+def test_a_restored_backup_does_not_overwrite_the_archive(
+    store: Store, fleet: Path, tmp_path: Path
+) -> None:
     ids = fill(store, 300)
     store.xtrim("s", maxlen=100)
-    store.archive(to=tmp_path / "fleet")
+    store.archive(to=fleet)
     backup(store.path, tmp_path / "old")
     store.xtrim("s", maxlen=0)
     store.archive()
@@ -706,13 +674,12 @@ def test_a_restored_backup_does_not_overwrite_the_archive(open_store: Open, tmp_
             old.archive(seal=True)
         assert old.archive(to=tmp_path / "own", seal=True).published.sealed_entries >= 100
         assert shown(old) == ids
-    assert len(manifest_of(store, tmp_path / "fleet").segments) == 2
+    assert len(manifest_of(store, fleet).segments) == 2
 
 
 def test_a_deleted_stream_in_sealed_segments_is_named_again_after_a_lost_manifest(
-    open_store: Open, tmp_path: Path
+    store: Store, fleet: Path
 ) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
     fill(store, 10)
     store.archive(to=fleet, seal=True)
     store.delete("s")
@@ -723,9 +690,8 @@ def test_a_deleted_stream_in_sealed_segments_is_named_again_after_a_lost_manifes
 
 
 def test_an_erasure_reaches_sealed_segments_of_a_stream_that_is_deleted_meanwhile(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
     ids = fill(store, 10)
     store.set_retention("s", archive=False)
     store.archive(to=fleet, seal=True)
@@ -735,8 +701,9 @@ def test_an_erasure_reaches_sealed_segments_of_a_stream_that_is_deleted_meanwhil
     assert ids_there(store, fleet) == [one.decode() for one in ids]
 
 
-def test_an_erasure_reaches_segments_of_a_backup_that_has_none_on_its_disk(tmp_path: Path) -> None:
-    fleet = tmp_path / "fleet"
+def test_an_erasure_reaches_segments_of_a_backup_that_has_none_on_its_disk(
+    fleet: Path, tmp_path: Path
+) -> None:
     with streamkeep.open(tmp_path / "lost") as store:
         ids = fill(store, 100)
         store.xtrim("s", maxlen=0)
@@ -749,13 +716,12 @@ def test_an_erasure_reaches_segments_of_a_backup_that_has_none_on_its_disk(tmp_p
 
 
 def test_history_needs_the_object_only_if_the_file_is_gone(
-    open_store: Open, tmp_path: Path
+    store: Store, fleet: Path, tmp_path: Path
 ) -> None:
-    store = open_store()
     ids = fill(store, 100)
     store.xtrim("s", maxlen=0)
-    store.archive(to=tmp_path / "fleet")
-    (path,) = (tmp_path / "fleet").rglob("*.seg")
+    store.archive(to=fleet)
+    (path,) = fleet.rglob("*.seg")
     kept = path.read_bytes()
     segment_files_of(store).close()
     path.unlink()
@@ -768,21 +734,20 @@ def test_history_needs_the_object_only_if_the_file_is_gone(
     assert shown(store) == ids
     store.archive()
     assert path.read_bytes() == kept
-    assert local_segments(store) == []
+    assert segments(store) == []
 
 
-def test_a_damaged_segment_is_not_published(open_store: Open, tmp_path: Path) -> None:
-    store = open_store()
+def test_a_damaged_segment_is_not_published(store: Store, fleet: Path, tmp_path: Path) -> None:
     fill(store, 100)
     store.xtrim("s", maxlen=0)
     store.archive()
-    (path,) = local_segments(store)
+    (path,) = segments(store)
     data = bytearray(path.read_bytes())
     data[40] ^= 1
     path.write_bytes(data)
     segment_files_of(store).close()
     with pytest.raises(errors.CorruptionError, match="checksum"):
-        store.archive(to=tmp_path / "fleet")
+        store.archive(to=fleet)
     assert path.exists()
     setting = store.remote_archive()
     assert setting is not None
@@ -792,9 +757,8 @@ def test_a_damaged_segment_is_not_published(open_store: Open, tmp_path: Path) ->
 
 
 def test_fsck_says_when_the_archive_there_is_not_what_was_written(
-    open_store: Open, tmp_path: Path
+    store: Store, fleet: Path
 ) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
     fill(store, 100)
     store.xtrim("s", maxlen=0)
     store.archive(to=fleet)
@@ -813,8 +777,9 @@ def test_fsck_says_when_the_archive_there_is_not_what_was_written(
     assert found(store) == []
 
 
-def test_a_lost_store_is_made_again_from_its_archive(open_store: Open, tmp_path: Path) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
+def test_a_lost_store_is_made_again_from_its_archive(
+    store: Store, fleet: Path, tmp_path: Path
+) -> None:
     ids = fill(store, 300)
     store.xtrim("s", maxlen=100)
     store.archive(to=fleet, seal=True)
@@ -832,9 +797,9 @@ def test_a_lost_store_is_made_again_from_its_archive(open_store: Open, tmp_path:
 
 @pytest.mark.parametrize("as_uri", [False, True])
 def test_a_restored_store_takes_what_an_erasure_has_rewritten(
-    open_store: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture, as_uri: bool
+    open_store: Open, fleet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, as_uri: bool
 ) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = fill(store, 300)
     store.xtrim("s", maxlen=100)
     store.archive(to=fleet, seal=True)
@@ -854,9 +819,9 @@ def test_a_restored_store_takes_what_an_erasure_has_rewritten(
 
 @pytest.mark.parametrize("problem", ["not archived yet", "overlaps with"])
 def test_a_sealed_segment_that_does_not_fit_is_an_error_after_the_others_were_adopted(
-    open_store: Open, tmp_path: Path, problem: str
+    open_store: Open, fleet: Path, tmp_path: Path, problem: str
 ) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = {key: fill(store, 30, key) for key in ("s", "t")}
     store.archive(to=fleet, seal=True)
     place = f"{fleet.as_uri()}/{store.uuid}"
@@ -873,9 +838,9 @@ def test_a_sealed_segment_that_does_not_fit_is_an_error_after_the_others_were_ad
 
 @pytest.mark.parametrize("count", [1, 30])
 def test_what_was_erased_from_a_sealed_segment_is_left_out_when_it_is_adopted_again(
-    open_store: Open, tmp_path: Path, count: int
+    open_store: Open, fleet: Path, tmp_path: Path, count: int
 ) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = {key: fill(store, 30, key) for key in ("s", "t")}
     store.archive(to=fleet, seal=True)
     place = f"{fleet.as_uri()}/{store.uuid}"
@@ -889,9 +854,9 @@ def test_what_was_erased_from_a_sealed_segment_is_left_out_when_it_is_adopted_ag
 
 
 def test_a_store_is_made_again_from_an_archive_that_has_replaced_a_part_of_sealed_segments(
-    open_store: Open, tmp_path: Path
+    open_store: Open, fleet: Path, tmp_path: Path
 ) -> None:
-    store, fleet = open_store(node_max_entries=10), tmp_path / "fleet"
+    store = open_store(node_max_entries=10)
     ids = fill(store, 100)
     store.archive(to=fleet, seal=True)
     store.xtrim("s", maxlen=60, approximate=False)
@@ -910,9 +875,8 @@ def test_a_store_is_made_again_from_an_archive_that_has_replaced_a_part_of_seale
 
 
 def test_a_renamed_stream_is_adopted_under_its_present_key(
-    open_store: Open, tmp_path: Path
+    store: Store, fleet: Path, tmp_path: Path
 ) -> None:
-    store, fleet = open_store(), tmp_path / "fleet"
     ids = fill(store, 50, "old")
     store.xtrim("old", maxlen=0)
     store.archive(to=fleet)
@@ -927,9 +891,9 @@ def test_a_renamed_stream_is_adopted_under_its_present_key(
 
 
 def test_local_copies_that_cannot_be_removed_are_an_error_of_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, fleet = tmp_path / "store", tmp_path / "fleet"
+    path = tmp_path / "store"
 
     def fails(folder: Folder, name: str) -> bool:
         if name.endswith(".seg"):

@@ -13,6 +13,7 @@ import pytest
 
 import failpoint_names
 import streamkeep
+from archived_streams import shown
 from conftest import assert_sound
 from inside import segment_files_of
 from spark.s3_server import (
@@ -32,7 +33,7 @@ from streamkeep.engine.remote.object_store import open_objects
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, UnreachableError
 from streamkeep.recovery import check
-from test_engine_archive.test_publish import Open, fill, manifest_of, remote_of, shown
+from test_engine_archive.test_publish import fill, manifest_of, remote_of
 from tiers import slow_but
 
 STEPS = [name for name in failpoint_names.NAMES if name.startswith("publish:")]
@@ -70,11 +71,8 @@ def count_there(store: Store, fleet: str) -> int:
 
 
 @pytest.mark.parametrize("mode", slow_but([FAILING, GOOD, SLOW, STALE], FAILING))
-def test_an_archive_in_s3_is_whole(
-    open_store: Open, server: S3Server, fleet: str, mode: str
-) -> None:
+def test_an_archive_in_s3_is_whole(store: Store, server: S3Server, fleet: str, mode: str) -> None:
     server.behave(mode)
-    store = open_store()
     ids = fill(store, 400)
     store.xtrim("s", maxlen=200)
     store.archive(to=fleet, seal=True)
@@ -94,9 +92,8 @@ def test_an_archive_in_s3_is_whole(
 
 
 def test_a_lost_write_is_noticed_before_anything_is_removed(
-    open_store: Open, server: S3Server, fleet: str
+    store: Store, server: S3Server, fleet: str
 ) -> None:
-    store = open_store()
     ids = fill(store, 200)
     store.xtrim("s", maxlen=0)
     store.archive()
@@ -118,9 +115,8 @@ def test_a_lost_write_is_noticed_before_anything_is_removed(
 
 @pytest.mark.parametrize(("mode", "advice"), [(DOWN, "repeat the command"), (LOCKED, "AWS_ACCESS")])
 def test_a_server_that_does_not_serve_is_named(
-    open_store: Open, server: S3Server, fleet: str, mode: str, advice: str
+    store: Store, server: S3Server, fleet: str, mode: str, advice: str
 ) -> None:
-    store = open_store()
     ids = fill(store, 200)
     store.xtrim("s", maxlen=0)
     store.archive(to=fleet)
@@ -146,10 +142,7 @@ def store_without_cache(store: Store) -> Store:
     return store
 
 
-def test_a_missing_bucket_is_an_error_that_changes_nothing(
-    open_store: Open, server: S3Server
-) -> None:
-    store = open_store()
+def test_a_missing_bucket_is_an_error_that_changes_nothing(store: Store, server: S3Server) -> None:
     fill(store, 10)
     with pytest.raises(UnreachableError, match="there is no bucket 'nowhere'; next: make it"):
         store.archive(to="s3://nowhere/x", seal=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from inside import context_of, environment_of, segment_files_of
 from model.profile import configured
 from segments import TOP, Pairs, archive, pairs_of, retire, some, write_file
+from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import iterate, restore
 from streamkeep.engine.archive.iterate import archived_nodes
@@ -119,7 +119,7 @@ def test_any_range_of_any_archive(
         assert history_of(store, number, start, end) == wanted
 
 
-def test_another_store_gets_a_month(open_store: Callable[..., Store]) -> None:
+def test_another_store_gets_a_month(open_store: Open) -> None:
     source, target = open_store("source"), open_store("target")
     number = archive(source, "orders", some(90))
     source.delete("orders")
@@ -187,7 +187,7 @@ def stop() -> None:
 
 
 def test_a_restore_that_was_interrupted_goes_on_where_it_was(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restore, "_STEP_NODES", 2)
     store = open_store()
@@ -395,7 +395,7 @@ def test_what_is_erased_while_it_is_restored_does_not_come_back(
 
 
 def test_segments_of_this_store_that_come_back_from_another_honour_its_erasures(
-    open_store: Callable[..., Store],
+    open_store: Open,
 ) -> None:
     store, backup = open_store(), open_store("backup")
     number = archive(store, "orders", some(60))

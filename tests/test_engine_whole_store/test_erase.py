@@ -212,8 +212,7 @@ def test_the_file_of_a_store_full_of_free_pages_is_clean(open_store: Open) -> No
     assert store.reusable_bytes > 3_000_000
 
 
-def test_a_value_that_has_fewer_pages_than_it_needs_is_damage(open_store: Open) -> None:
-    store = open_store()
+def test_a_value_that_has_fewer_pages_than_it_needs_is_damage(store: Store) -> None:
     store.xadd("k", {"n": "x" * 20_000}, id="1-0")
     store.xadd("k", {"n": "y" * 20_000}, id="2-0")
     checkpoint_now(store)

@@ -207,9 +207,8 @@ def test_an_erasure_finishes_another_that_was_killed_meanwhile(
 
 @pytest.mark.crash
 def test_no_archiver_that_is_killed_leaves_a_file_of_what_is_being_erased(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store()
     store.set_retention("k", archive=True)
     store.xadd_many("k", [entry(n) for n in range(1, 11)], [f"{n}-0" for n in range(1, 11)])
     ended: list[int] = []

@@ -803,11 +803,10 @@ with streamkeep.open(sys.argv[1], readonly=True) as store:
 
 
 def test_other_processes_read_a_standby(
-    open_store: Open, target: str, place: Path, tmp_path: Path
+    store: Store, target: str, place: Path, tmp_path: Path
 ) -> None:
     """Each of their snapshots is of a commit of the source; none waits, and none sees a mixture."""
     chance = random.Random(11)
-    store = open_store()
     change(store, chance)
     ship(store, target)
     following = Standby(target, place)
