@@ -27,8 +27,8 @@ class SegmentWriter:
 
     Attributes:
         size: bytes returned so far.
-        raw_size, entries, nodes: bytes of envelopes, entries and nodes added so far.
-        trailer: the trailer, after `finish`; None before.
+        entries: entries added so far.
+        first_id, last_id: IDs of the first and the last of them; None before the first.
     """
 
     def __init__(
@@ -54,10 +54,9 @@ class SegmentWriter:
             dictionary: a zstd dictionary, which is stored in the segment.
         """
         self.size = 0
-        self.raw_size = 0
         self.entries = 0
-        self.nodes = 0
-        self.trailer: parts.Trailer | None = None
+        self.first_id: Id | None = None
+        self.last_id: Id | None = None
         self._index = parts.Index(store_uuid, stream_number, key, [])
         self._created_ms = created_ms
         self._epoch = epoch
@@ -74,20 +73,6 @@ class SegmentWriter:
         self._held_size = 0
         self._held_entries = 0
         self._held_first: Id = (0, 0)
-        self._last: Id | None = None
-
-    @property
-    def first_id(self) -> Id | None:
-        """ID of the first entry; None before the first `add`."""
-        blocks = self._index.blocks
-        if blocks:
-            return blocks[0].first_id
-        return self._held_first if self._held else None
-
-    @property
-    def last_id(self) -> Id | None:
-        """ID of the last entry; None before the first `add`."""
-        return self._last
 
     def add(self, envelope: bytes, where: str) -> bytes:
         """Add the history form of a row of `nodes` or `retired`; return the next bytes to write.
@@ -109,8 +94,8 @@ class SegmentWriter:
         if not data:
             return b""
         ids = validate(data, found.ms, found.seq)
-        if self._last is not None and (found.ms, found.seq) <= self._last:
-            raise CorruptionError(where, f"the key is not above {parts.text_of(self._last)}")
+        if self.last_id is not None and (found.ms, found.seq) <= self.last_id:
+            raise CorruptionError(where, f"the key is not above {parts.text_of(self.last_id)}")
         if data is not found.listpack or found.record or found.trimmed:
             envelope = encode_envelope(
                 found.number, found.ms, found.seq, found.epoch, found.commit_number, b"", data, b""
@@ -120,14 +105,13 @@ class SegmentWriter:
             out = self._end_block()
         if not self._held:
             self._held_first = ids.first_live
+        self.first_id = self.first_id or ids.first_live
         live = int(ids.live)
         self._held.append(envelope)
         self._held_size += len(envelope)
         self._held_entries += live
-        self._last = ids.last_live
-        self.raw_size += len(envelope)
+        self.last_id = ids.last_live
         self.entries += live
-        self.nodes += 1
         return out
 
     def finish(self) -> bytes:
@@ -136,18 +120,18 @@ class SegmentWriter:
         Raises:
             ValueError: nothing was added; a segment has at least one entry.
         """
-        if self._last is None:
+        if self.first_id is None or self.last_id is None:
             raise ValueError("a segment needs at least one entry")
         block = self._end_block() if self._held else b""
         dictionary = parts.dictionary_frame(self._dictionary)
         index = self._index.encode()
-        first = self._index.blocks[0].first_id
-        self.trailer = parts.Trailer(
-            *first,
-            *self._last,
+        blocks = self._index.blocks
+        trailer = parts.Trailer(
+            *self.first_id,
+            *self.last_id,
             self.entries,
-            self.nodes,
-            self.raw_size,
+            sum(one.nodes for one in blocks),
+            sum(one.raw_size for one in blocks),
             self.size,
             len(dictionary),
             len(index),
@@ -158,18 +142,17 @@ class SegmentWriter:
             self._epoch,
             parts.VERSION,
         )
-        table = parts.seek_table(self.trailer, self._index.blocks)
-        rest = dictionary + index + self.trailer.encode() + table
+        rest = dictionary + index + trailer.encode() + parts.seek_table(trailer, blocks)
         self.size += len(rest)
         return block + rest
 
     def _end_block(self) -> bytes:
         """Compress the current block and return it."""
-        assert self._last is not None
+        assert self.last_id is not None
         data = self._compressor.compress(b"".join(self._held))
         block = parts.Block(
             *self._held_first,
-            *self._last,
+            *self.last_id,
             self.size,
             len(data),
             self._held_size,
