@@ -20,7 +20,7 @@ The manifest of that archive knows the present key of a renamed stream.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from streamkeep.engine.archive.garbage import discard, doomed_files
-from streamkeep.engine.archive.iterate import entries_of, nodes_of
+from streamkeep.engine.archive.iterate import entries_of, has_pieces, nodes_of
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment, segment_output
 from streamkeep.engine.commands.history import Live, Retired, Source
@@ -261,11 +261,13 @@ def _adopt_one(
     if target.named is not None:
         copy_segment(segment, environment.folder, stored_name(target.named.path))
         return Adopted(path, target.named, 0)
-    gone = {one for one in target.erased if segment.has_any([one])}
-    if at_home is None and len(gone) == segment.trailer.entries:
-        return Adopted(path, None, len(gone))
+    erased = sorted(target.erased)
+    gone = len(segment.those_of(erased))
+    if at_home is None and gone == segment.trailer.entries:
+        return Adopted(path, None, gone)
+    changes = has_pieces(segment, erased)
     doomed = {name for _, name in environment.read(doomed_files)}  # which will be removed
-    if at_home is not None and at_home not in doomed and not gone:
+    if at_home is not None and at_home not in doomed and not changes:
         where = at_home
         try:
             environment.folder.sync_file(stored_name(where))  # another program has written it
@@ -273,24 +275,24 @@ def _adopt_one(
             raise translate_os(error) from error
     else:
         file_number, where = _new_path(environment, target, segment)
-        if gone:
+        if changes:
             with segment_output(environment.folder, stored_name(where)) as output:
-                for part in _without(segment, gone, environment, file_number):
+                for part in _without(segment, erased, environment, file_number):
                     output.write(part)
         else:
             copy_segment(segment, environment.folder, stored_name(where))
         segment = open_stored(environment.folder, where)
     failpoints.hit("adopt:copied")
-    replaced = at_home if gone else None
+    replaced = at_home if changes else None
     try:
         record = environment.write(
-            _register, own_uuid, segment, key, file.key, where, len(gone), replaced, wait=True
+            _register, own_uuid, segment, key, file.key, where, gone, replaced, wait=True
         )
     except CommandError:  # it does not fit by now
         discard(environment, [where] if where != at_home else [])
         raise
     failpoints.hit("adopt:named")
-    return Adopted(path, record, len(gone))
+    return Adopted(path, record, gone)
 
 
 def _is_there(environment: Environment, record: SegmentRecord) -> bool:
@@ -307,7 +309,7 @@ def _is_rest(
     environment: Environment, record: SegmentRecord, segment: Segment, erased: set[Id]
 ) -> bool:
     """Return whether a segment of the archive is another one without what was erased."""
-    if record.erased == 0 or not _is_there(environment, record):
+    if not _is_there(environment, record):
         return False
     there = chain.from_iterable(_entries(environment.segments.open(record)))
     rest = (one for one in chain.from_iterable(_entries(segment)) if one[:2] not in erased)
@@ -353,9 +355,8 @@ def _find_target(
     named_number = 0 if named is None else named.number
     known = index.stream_number if ours and key is None else named_number
     number = known or following
-    erased = erased_ids(txn, number, first, last)
-    if ours:
-        erased |= erased_ids(txn, index.stream_number, first, last)
+    numbers = {number, index.stream_number} if ours else {number}
+    erased = set[Id]().union(*(erased_ids(txn, one, first, last) for one in numbers))
     for other in overlapping(txn, number, first, last):
         if other.checksum == trailer.checksum:
             return _Target(number, name, False, other, set())
@@ -379,6 +380,8 @@ def _find_target(
             "archive them, then adopt the file"
         )
         raise CommandError(_unfit(segment, problem))
+    head = segment.block(0)[0]  # its field names may come from an entry before its first one
+    erased.update(*(erased_ids(txn, one, (head.ms, head.seq), first) for one in numbers))
     return _Target(number, name, known == 0, None, erased)
 
 
@@ -442,7 +445,7 @@ def _below_archive(environment: Environment, path: Path) -> str | None:
 
 
 def _without(
-    segment: Segment, gone: set[Id], environment: Environment, file_number: int
+    segment: Segment, erased: Sequence[Id], environment: Environment, file_number: int
 ) -> Iterator[bytes]:
     """Yield the bytes of a segment without some of its entries.
 
@@ -456,7 +459,7 @@ def _without(
         epoch=environment.context.epoch,
         file_number=file_number,
     )
-    for node in nodes_of(segment, without=sorted(gone)):
+    for node in nodes_of(segment, without=erased):
         yield writer.add(node, segment.where)
     if writer.entries == 0:
         raise CommandError(f"{segment.where}: all of its entries were erased from this store")

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from streamkeep.engine.archive import archiver
 from streamkeep.engine.archive.garbage import discard, doomed_files
-from streamkeep.engine.archive.iterate import has_slot_of, nodes_of
+from streamkeep.engine.archive.iterate import has_pieces, nodes_of
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.commands.keys import forget_name, former_name
 from streamkeep.engine.store.environment import Environment
@@ -284,12 +284,7 @@ def _plans(
     for record, mine in segments:
         segment = environment.segments.open(record)
         dictionary = segment.trailer.dictionary_checksum
-        blocks = {segment.seek(*one) for one in mine} - {len(segment.index.blocks)}
-        if any(
-            has_slot_of(node.ms, node.seq, node.listpack, mine)
-            for number in sorted(blocks)
-            for node in segment.block(number)
-        ):
+        if has_pieces(segment, mine):
             plans.append((record, mine))
             dictionaries.add(dictionary)
         elif dictionary:

@@ -132,6 +132,16 @@ def has_slot_of(ms: int, seq: int, data: bytes, ids: Sequence[Id]) -> bool:
     return any(one == (ms, seq) or has_live(data, ms, seq, *one) for one in ids[start:end])
 
 
+def has_pieces(segment: Segment, ids: Sequence[Id]) -> bool:
+    """Return whether `has_slot_of` is true of a node of a segment."""
+    blocks = {segment.seek(*one) for one in ids} - {len(segment.index.blocks)}
+    return any(
+        has_slot_of(node.ms, node.seq, node.listpack, ids)
+        for number in sorted(blocks)
+        for node in segment.block(number)
+    )
+
+
 def nodes_of(
     segment: Segment, start: Id = (0, 0), end: Id = (MAX, MAX), without: Sequence[Id] = ()
 ) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from streamkeep.engine.archive.iterate import cut_node, entries_of, nodes_of
+from streamkeep.engine.archive.iterate import cut_node, entries_of, has_pieces, nodes_of
 from streamkeep.engine.commands.history import history_nodes
 from streamkeep.engine.remote.object_store import put_bytes
 from streamkeep.engine.remote.remote_archive import RemoteArchive
@@ -187,7 +187,7 @@ class SealedSegments:
             number, first, last = record.stream_number, record.first_id, record.last_id
             ids = sorted(self._environment.read(erased_ids, number, first, last))
             segment = self._open(record) if ids else None
-            if segment is None or not segment.has_any(ids):
+            if segment is None or not has_pieces(segment, ids):
                 kept.append(one)
                 continue
             nodes = list(nodes_of(segment, without=ids))

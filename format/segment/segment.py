@@ -26,8 +26,9 @@ cannot have. All functions are pure; files are read through `read_at(offset, siz
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Final
 from urllib.parse import quote
 
@@ -163,14 +164,17 @@ class Segment:
                 raise CorruptionError(where, f"{len(nodes)} nodes, expected {block.nodes}")
             return nodes
 
-    def has_any(self, ids: Sequence[Id]) -> bool:
-        """Return whether one of some entries is in the segment; see `block` for the errors."""
-        for number in sorted({self.seek(*one) for one in ids}):
-            if number < len(self.index.blocks):
-                for node in self.block(number):
-                    if any(has_live(node.listpack, node.ms, node.seq, *one) for one in ids):
-                        return True
-        return False
+    def those_of(self, ids: Iterable[Id]) -> list[Id]:
+        """Return those of some entries that are in the segment; see `block` for the errors."""
+        found: list[Id] = []
+        for number, here in groupby(ids, lambda one: self.seek(*one)):
+            nodes = self.block(number) if number < len(self.index.blocks) else []
+            found += [
+                one
+                for one in here
+                if any(has_live(node.listpack, node.ms, node.seq, *one) for node in nodes)
+            ]
+        return found
 
     def raw_block(self, number: int) -> bytes:
         """Read a block and return its envelopes back to back; raises the errors of `block`."""

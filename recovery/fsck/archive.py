@@ -334,12 +334,10 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
     erased = (unpack_node_key(db_key)[1:] for db_key, _ in rows)
     inside = (one for one in erased if row.first_id <= one <= row.last_id)
     for _, of_block in groupby(inside, lambda one: segment.seek(*one)):
-        ids = list(of_block)
         with suppress(errors.CorruptionError):  # of the block, which is reported above
-            for one in ids if segment.has_any(ids) else ():
-                if segment.has_any([one]):
-                    problem = f"contains entry {StreamId(*one)}, which was erased"
-                    yield finding("SK310", row.where, problem)
+            for one in segment.those_of(of_block):
+                problem = f"contains entry {StreamId(*one)}, which was erased"
+                yield finding("SK310", row.where, problem)
 
 
 def _named_by_now(source: Source) -> tuple[set[str], set[str]] | None:

@@ -113,8 +113,8 @@ class ArchiveWriter:
             if record.first_id <= first <= record.last_id:
                 with suppress(CorruptionError, StoreError):
                     segment = segment_files.open_archived(self.store, record, lambda: self._remote)
-                    live = live_slots(envelope.listpack, *first)
-                    return all(segment.has_any([(slot.ms, slot.seq)]) for slot in live)
+                    live = [(slot.ms, slot.seq) for slot in live_slots(envelope.listpack, *first)]
+                    return segment.those_of(live) == live
         return False
 
     # --- what was archived ----------------------------------------------------------------------
@@ -276,7 +276,7 @@ class ArchiveWriter:
         """Return whether a segment still contains an erased entry."""
         for one in self._erased(record.stream_number, record.first_id, record.last_id):
             with suppress(CorruptionError):
-                if segment.has_any([one]):
+                if segment.those_of([one]):
                     return True
         return False
 

@@ -136,7 +136,11 @@ def test_what_does_not_fit_is_refused(store: Store, tmp_path: Path) -> None:
             list(store.adopt_segments(tmp_path / str(ms)))
     before = files_of(store)
     store.xadd("live", {"a": 1}, "1020-0")
-    failpoints.arm("adopt:copied", lambda: store.xadd("new", {"a": 1}, "1005-0"))
+
+    def add() -> None:
+        store.xadd("new", {"a": 1}, "1005-0")
+
+    failpoints.arm("adopt:copied", add)
     with pytest.raises(errors.CommandError, match="the newest live entries begin at"):
         list(store.adopt_segments(tmp_path / "a", key="new"))
     assert files_of(store) == before
@@ -264,6 +268,28 @@ def test_a_file_is_known_after_an_erasure_of_some_of_its_entries(
         list(store.adopt_segments(tmp_path / "out"))
     store.drop_segments("orders")
     assert [one.erased for one in store.adopt_segments(tmp_path / "out")] == [2, 0]
+
+
+def test_field_names_of_an_entry_that_was_deleted_and_erased_do_not_come_back(
+    store: Store, tmp_path: Path
+) -> None:
+    """They are in the node of the next entry, also in a file from before the erasure."""
+    store.set_retention("k", archive=True)
+    store.xadd_many("k", [{"secret": "1"}, {"a": "2"}, {"a": "3"}], ["1-0", "2-0", "3-0"])
+    store.xdel("k", "1-0")
+    store.xtrim("k", maxlen=0, approximate=False)
+    store.archive()
+    list(store.export_segments(tmp_path / "out"))
+    assert store.erase("k", "1-0") == 0
+    (known,) = store.adopt_segments(tmp_path / "out")
+    assert known.record is None
+    store.drop_segments("k")
+    (again,) = store.adopt_segments(tmp_path / "out")
+    assert archived_entries(store, "k") == [(2, 0, [b"a", b"2"]), (3, 0, [b"a", b"3"])]
+    assert again.record is not None
+    segment = segment_files_of(store).open(again.record)
+    assert not any(b"secret" in node.listpack for node in segment.block(0))
+    assert [one.record for one in store.adopt_segments(tmp_path / "out")] == [None]
 
 
 @pytest.mark.parametrize("name", ["segment:written", "segment:named", "adopt:copied"])
