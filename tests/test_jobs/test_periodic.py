@@ -37,6 +37,21 @@ def test_times_follow_the_zone_and_its_changes(cron: str, after: str, times: lis
         assert now == ms(time)
 
 
+def test_a_time_that_was_missed_in_a_repeated_hour_runs_once(
+    queue: Queue, clock: ManualClock
+) -> None:
+    """At 2:20 for the second time, 2:30 has been."""
+    clock.ms = ms("2026-10-25T01:00")
+
+    @queue.periodic("30 2 * * *", tz="Europe/Berlin", missed="once")
+    def nightly() -> None: ...
+
+    queue.register_periodic()
+    clock.ms = ms("2026-10-25T02:20") + 3_600_000
+    assert queue.run_until_idle(9) == 1
+    assert queue.schedules()[0].next_ms == ms("2026-10-26T02:30")
+
+
 @pytest.mark.parametrize(
     ("cron", "zone", "problem"),
     [
@@ -85,6 +100,22 @@ def test_each_time_fires_once_however_many_workers_run(store: Store, clock: Manu
     workers[0].periodic("0 0 * * *", name="report", kwargs={"step": 2})(report)
     workers[0].register_periodic()
     assert workers[0].schedules()[0].last_ms == last_ms
+
+
+def test_a_rule_has_options_of_its_own(queue: Queue, clock: ManualClock) -> None:
+    @queue.task(expires="1h")
+    def report() -> None: ...
+
+    queue.periodic("*/5 * * * *", expires="1m")(report)
+    queue.periodic("*/5 * * * *", name="low", priority="low", retries=9)(report)
+    with pytest.raises(ArgumentError, match="concurrency is an option of the task 'report' itself"):
+        queue.periodic("* * * * *", name="third", concurrency=1)(report)
+    queue.register_periodic()
+    clock.ms = queue.schedules()[0].next_ms
+    first, low = queue.get_many(3)
+    assert (first.priority, low.priority, low.fields[b"retries"]) == ("normal", "low", b"9")
+    assert int(first.fields[b"expires"]) == clock.ms + MINUTE
+    assert int(low.fields[b"expires"]) == clock.ms + 60 * MINUTE
 
 
 @pytest.mark.parametrize(("missed", "jobs"), [("skip", 0), ("once", 1), ("all", 12)])

@@ -9,7 +9,7 @@ from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
 from streamkeep.jobs import periodic as rules_of
 from streamkeep.jobs.core import Core
-from streamkeep.jobs.options import TaskOptions, check_task_options
+from streamkeep.jobs.options import OF_A_JOB, TaskOptions, check_task_options
 from streamkeep.jobs.periodic import Missed, Rule
 from streamkeep.jobs.putting import prepare
 from streamkeep.jobs.task import Task
@@ -89,29 +89,36 @@ class Declaring:
                 job for all of them; "all": one for each.
             args, kwargs: what the function is called with.
             options: those of `task`; `name` names the rule and the task, by default as the
-                function.
+                function. Those of a job may differ from those of a task that is given.
 
         Raises:
-            ArgumentError: the expression, the zone or the rule is wrong.
+            ArgumentError: the expression, the zone or the rule is wrong, or an option is none that
+                a job of a task that is given can have.
             TypeError: the function does not take `args` and `kwargs`.
         """
         if missed not in rules_of.MISSED:
             raise ArgumentError(f"missed must be one of {rules_of.MISSED}, not {missed!r}")
         rules_of.next_time(cron, tz, 0)
-        name = check_task_options(options).get("name")
+        given = check_task_options(options)
+        name = given.get("name")
 
         def make(made_of: Callable[Parameters, Result]) -> Task[Parameters, Result]:
             found = self.core.tasks.get(name or made_of.__name__)
+            own: dict[str, Any] = {}
             if isinstance(made_of, Task):
                 task: Any = made_of
+                own = {one: value for one, value in given.items() if one != "name"}
+                for one in own.keys() - OF_A_JOB:
+                    raise ArgumentError(f"{one} is an option of the task {task.name!r} itself")
             elif found is not None and _same_function(found.call, made_of):
                 task = found
             else:
                 task = self.task(**options)(made_of)
             payload, fields = task.call_of(args, kwargs or {})
-            one = prepare(self.core, payload, task.put_options, fields)
-            rule_name = name or task.name
-            self.core.rules[rule_name] = Rule(rule_name, cron, tz, missed, one.priority, one.fields)
+            chosen: Any = {**task.put_options, **own}
+            put = prepare(self.core, payload, chosen, fields)
+            rule = Rule(name or task.name, cron, tz, missed, put.priority, put.fields)
+            self.core.rules[rule.name] = rule._replace(expires_ms=put.expires_ms)
             return task  # type: ignore[no-any-return]
 
         return make

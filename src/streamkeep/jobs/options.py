@@ -106,7 +106,7 @@ class TaskOptions(SharedOptions, total=False):
     concurrency: int
 
 
-_OF_A_JOB: Final = SharedOptions.__annotations__.keys() | Options.__annotations__.keys()
+OF_A_JOB: Final = SharedOptions.__annotations__.keys() | Options.__annotations__.keys()
 _OF_A_TASK: Final = SharedOptions.__annotations__.keys() | TaskOptions.__annotations__.keys()
 _PutWith = Literal["key", "unique", "priority", "expires"]
 PUT_WITH: Final[tuple[_PutWith, ...]] = ("key", "unique", "priority", "expires")  # others: policy
@@ -184,7 +184,7 @@ def fields_of(options: Mapping[str, Any]) -> Fields:
 
 def check_options(options: Options) -> Options:
     """Return the options of a job that are given; raise TypeError for an unknown one."""
-    return _given(options, _OF_A_JOB, "a job")  # type: ignore[return-value]  # of known names
+    return _given(options, OF_A_JOB, "a job")  # type: ignore[return-value]  # of known names
 
 
 def check_task_options(options: TaskOptions) -> TaskOptions:

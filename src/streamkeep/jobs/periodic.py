@@ -51,6 +51,7 @@ class Rule(NamedTuple):
         zone: the name of a time zone.
         next_ms: the next firing; 0 if it is to be computed.
         last_ms: when a job of it was put for the last time; 0 if none was.
+        expires_ms: how long after its put a job may begin; 0 for no limit.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Rule(NamedTuple):
     fields: Fields
     next_ms: int = 0
     last_ms: int = 0
+    expires_ms: int = 0
 
     @property
     def task(self) -> str:
@@ -119,7 +121,9 @@ def next_time(cron: str, zone: str, after_ms: int) -> int:
         )
     after = datetime.fromtimestamp(after_ms / 1000, zone_of(zone))
     try:
-        return round(next(CronSim(cron, after)).timestamp() * 1000)
+        times = (round(one.timestamp() * 1000) for one in CronSim(cron, after))
+        # Of a repeated hour it also yields times that were in its first round, before `after`.
+        return next(one for one in times if one > after_ms)
     except CronSimError as error:
         raise ArgumentError(f"the cron expression {cron!r} is wrong: {error}") from error
     except StopIteration:
@@ -216,5 +220,7 @@ def _newest(rule: Rule, first_ms: int, now_ms: int) -> int:
 
 def _put(step: Step, rule: Rule, time_ms: int) -> Rule:
     fields = {**rule.fields, SCHEDULED: str(time_ms).encode()}
+    if rule.expires_ms:
+        fields[layout.EXPIRES] = b"%d" % (step.now_ms + rule.expires_ms)
     put(step, fields, rule.priority, 0, always=True)
     return rule._replace(last_ms=step.now_ms)
