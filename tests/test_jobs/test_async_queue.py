@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from patience import PATIENCE_S
 from streamkeep import Store, aio, jobs
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.jobs.async_queue import AsyncJob, AsyncQueue
+from streamkeep.jobs.take_call import Take
 from test_jobs.test_queue import counts, letters
 
 
@@ -56,6 +60,64 @@ def test_a_block_ends_the_job_before_it(store: Store) -> None:
             async with queue.get(0, after=first):
                 pass
         assert (await queue.stats())[:3] == (0, 0, 0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_what_a_cancelled_call_has_taken_goes_back(
+    store: Store, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taking, cancelled = threading.Event(), threading.Event()
+    work = Take.work
+
+    def slow(call: Take, *args: Any) -> Any:
+        found = work(call, *args)
+        taking.set()
+        assert cancelled.wait(PATIENCE_S)
+        return found
+
+    async def run() -> None:
+        queue = aio.Queue(AsyncStore(store), "mails")
+        await queue.put_many([1, 2] if after else [1])
+        former = (await queue.get_many(1))[0] if after else None
+        monkeypatch.setattr(Take, "work", slow)
+
+        async def get() -> None:
+            async with queue.get(after=former):
+                raise AssertionError("it was cancelled")
+
+        task = asyncio.create_task(get())
+        await asyncio.to_thread(taking.wait, PATIENCE_S)
+        task.cancel()
+        await asyncio.sleep(0)
+        cancelled.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await queue.stats())[:3] == (0, 0, 1)  # a job that was given back is due
+
+    asyncio.run(run())
+
+
+def test_a_job_ends_though_its_task_is_cancelled(store: Store) -> None:
+    """Its work is done, and while this process lives, no other one would get it."""
+    free = threading.Event()
+
+    async def run() -> None:
+        queue = aio.Queue(AsyncStore(store), "mails")
+        await queue.put(1)
+        (job,) = await queue.get_many(1)
+        writer = asyncio.create_task(queue.store.run(lambda txn: free.wait(PATIENCE_S)))
+        await asyncio.sleep(0)
+        end = asyncio.create_task(job.done())
+        for _ in range(9):
+            await asyncio.sleep(0)
+        end.cancel()
+        free.set()
+        await writer
+        with pytest.raises(asyncio.CancelledError):
+            await end
+        assert (await queue.stats())[:5] == (0, 0, 0, 0, 1)
 
     asyncio.run(run())
 

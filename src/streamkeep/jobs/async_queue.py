@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from operator import attrgetter
 from pathlib import Path
@@ -21,12 +21,12 @@ from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs.declaring import Declaring
-from streamkeep.jobs.job import Job
+from streamkeep.jobs.job import Job, look_for, open_result
 from streamkeep.jobs.job_calls import NOTHING, note_ended, plan_end
 from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.putting import collect, plan_put
 from streamkeep.jobs.queue import Queue
-from streamkeep.jobs.results import look_for, open_result
+from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.task import Task
 from streamkeep.jobs.waiting import UNSYNCED, known_tasks
@@ -216,8 +216,8 @@ class AsyncQueue(Declaring):
         found: list[AsyncJob] = []
         if after is not None:
             job = after.job if isinstance(after, AsyncJob) else after
-            taken = await asyncio.to_thread(self.queue._end_and_take, job, timeout)
-            found = [AsyncJob(self, one) for one in taken]
+            taken = asyncio.to_thread(self.queue._end_and_take, job, timeout)
+            found = [AsyncJob(self, one) for one in await _or_back(taken)]
         found = found or await self.get_many(1, timeout)
         if not found:
             raise TimeoutError(f"no job of the queue {self.name!r} came in time")
@@ -257,8 +257,12 @@ class AsyncQueue(Declaring):
     async def done_jobs(self, its: list[Job], results: Iterable[Any] | None = None) -> None:
         """End jobs of `take`; see `Queue.done_many`."""
         store = await self._store()
-        await self._apply(store, plan_end(self.queue.core, its, results), frees=True)
-        note_ended(self.queue.core, its)
+
+        async def end() -> None:
+            await self._apply(store, plan_end(self.core, its, results), frees=True)
+            note_ended(self.core, its)
+
+        await asyncio.shield(end())  # what is cancelled now did its work
 
     # --- jobs by their ID, and control ------------------------------------------------------------
 
@@ -311,23 +315,45 @@ async def atake(
     *,
     timeout: Duration | None = None,
     known: dict[str, Collection[bytes]] | None = None,
-    stop: Callable[[], bool] | None = None,
     begins: bool = True,
 ) -> list[Job]:
     """Take jobs of several queues of one store, whose streams exist; see `waiting.take`."""
     call = Take(queues, consumer, count, known, begins=begins)
     wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
-    again = False
-    while True:
+    stopping = False
+
+    async def taken(*, again: bool = False) -> list[Job]:
         try:
             if wait_ms == 0:
                 return call.jobs(await store.apply(call.work, sync=UNSYNCED))
             found = await store.apply_when(
-                call.work, call.when(), block=wait_ms or 0, stop=stop, sync=UNSYNCED
+                call.work, call.when(), block=wait_ms or 0, stop=lambda: stopping, sync=UNSYNCED
             )
             return call.jobs(found)
         except CommandError:  # a stream or its group was deleted
             if again:
                 raise
-            again = True
             await asyncio.to_thread(call.set_up, again=True)
+            return await taken(again=True)
+
+    def stop() -> None:
+        nonlocal stopping
+        stopping = True
+        queues[0].store.ask_stops()
+
+    return await _or_back(taken(), stop)
+
+
+async def _or_back(
+    taking: Coroutine[Any, Any, list[Job]], stop: Callable[[], None] = lambda: None
+) -> list[Job]:
+    """Await jobs; those that are taken when the caller is cancelled go back to their queue."""
+    task = asyncio.ensure_future(taking)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stop()
+        with suppress(Exception):
+            for job in await task:
+                await asyncio.to_thread(return_job, job)
+        raise

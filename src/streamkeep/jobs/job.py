@@ -10,23 +10,31 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.liveness.marks import Marks
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.jobs import codecs, ending, layout
 from streamkeep.jobs.enqueue import Put
-from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
-from streamkeep.jobs.finding import find
+from streamkeep.jobs.errors import (
+    JobCancelledError,
+    JobFailedError,
+    JobLostError,
+    NoResultError,
+    PayloadError,
+    QueueError,
+)
+from streamkeep.jobs.finding import HAS_ENDED, find
 from streamkeep.jobs.handler_errors import end_with_error, log_failure
 from streamkeep.jobs.job_calls import NOTHING, begin_all, end_jobs, leave
 from streamkeep.jobs.job_transaction import JobTransaction
 from streamkeep.jobs.layout import Attempt, Fields, JobState
 from streamkeep.jobs.listing import job_in
-from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.taking import Taken, park
 
 if TYPE_CHECKING:
     from streamkeep.engine.txn.txn import WriteTxn
+    from streamkeep.jobs.core import Core
     from streamkeep.jobs.queue import Queue
 
 Result = TypeVar("Result")
@@ -198,7 +206,19 @@ class Job:
             NoResultError: it has ended, and its result was not kept or has expired.
             TimeoutError: it has not ended in time.
         """
-        return result_of(self.queue.core, self.id, timeout)
+        core, job_id = self.queue.core, self.id
+        if core.immediate and not core.runs_now():
+            core.run_until_idle()
+        wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
+        look = look_for(core, job_id)
+        if wait_ms == 0:
+            found = core.read(look)
+        else:
+            bell = core.names.result_bell(job_id)
+            found = core.store.read_when(look, [(bell, None)], block=wait_ms or 0)
+        if found:
+            core.sync_seen()
+        return open_result(core, job_id, found)
 
     def cancel(self) -> bool:
         """Remove it if it has not started; return whether that was so."""
@@ -414,3 +434,40 @@ class Job:
     def _check_running(self) -> None:
         if self.ended:
             raise JobLostError(f"the job {self._id} has already been ended by this worker")
+
+
+# --- results, as callers that wait for them see them ----------------------------------------------
+
+
+def look_for(core: Core, job_id: str) -> Callable[[Snapshot[Any]], list[ending.Stored | None]]:
+    """Return the function of a snapshot that looks for the result of a job.
+
+    It returns [result], [None] if there will never be one, or [] while the job has not ended.
+    """
+
+    def look(snapshot: Snapshot[Any]) -> list[ending.Stored | None]:
+        reader = snapshot.as_bytes()
+        stored = ending.load_result(reader, core.names.space, job_id)
+        if stored is not None and stored.expires_ms > reader.txn.now_ms():
+            return [stored]
+        state = find(reader, core.names, job_id).state
+        return [None] if state in HAS_ENDED else []
+
+    return look
+
+
+def open_result(core: Core, job_id: str, found: list[ending.Stored | None]) -> Any:
+    """Return the value of a result that was looked for, or raise what it says."""
+    if not found:
+        raise TimeoutError(f"the job {job_id} of {core.name!r} has not ended in time")
+    stored = found[0]
+    if stored is None:
+        raise NoResultError(
+            f"the queue {core.name!r} has no job {job_id}, and no result of it: it has ended and "
+            "its result was not kept or has expired, or it never was"
+        )
+    if stored.state == ending.CANCELLED:
+        raise JobCancelledError(f"the job {job_id} was cancelled before it started")
+    if stored.state == ending.FAILED:
+        raise JobFailedError(*json.loads(stored.data))
+    return codecs.decode(stored.codec, stored.data, f"the result of {job_id}", core.codec)

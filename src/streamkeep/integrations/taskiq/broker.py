@@ -14,7 +14,6 @@ import os
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import suppress
 from typing import Any, Final
 
 from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessage
@@ -188,7 +187,16 @@ class StreamkeepBroker(AsyncBroker):
             while True:
                 if not held:
                     try:
-                        held.extend(await self._take(store, queues, pace.wanted()))
+                        known = frozenset(map(str.encode, self.get_all_tasks()))
+                        taking = atake(
+                            store,
+                            queues,
+                            queues[0].consumer,
+                            pace.wanted(),
+                            known={queue.name: known for queue in queues},
+                            begins=False,
+                        )
+                        held.extend(await taking)
                     except FOR_GOOD:
                         raise  # only another opening of the store helps, by a new process
                     except STORE_FAILS as error:  # taskiq would cancel the tasks that run
@@ -210,31 +218,6 @@ class StreamkeepBroker(AsyncBroker):
                 returning.cancel()
             while held:
                 await asyncio.to_thread(return_job, held.popleft())
-
-    async def _take(self, store: AsyncStore[Any], queues: list[Queue], count: int) -> list[Job]:
-        """Take the next job; one that is taken when the caller is cancelled is returned."""
-        stopping = False
-        known = frozenset(map(str.encode, self.get_all_tasks()))
-        taking = asyncio.ensure_future(
-            atake(
-                store,
-                queues,
-                queues[0].consumer,
-                count,
-                known={queue.name: known for queue in queues},
-                stop=lambda: stopping,
-                begins=False,
-            )
-        )
-        try:
-            return await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            stopping = True
-            queues[0].store.ask_stops()
-            with suppress(Exception):
-                for job in await taking:
-                    await asyncio.to_thread(return_job, job)
-            raise
 
     async def _message_of(self, job: Job) -> AckableMessage | None:
         """Return the message of a job; one that taskiq cannot read becomes a dead letter."""
