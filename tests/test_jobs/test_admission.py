@@ -187,8 +187,11 @@ def test_a_job_that_expired_does_not_run(queue: Queue, clock: ManualClock) -> No
     clock.ms += 60_001
     assert payloads(queue) == []
     clock.ms += 1_800_000
-    assert payloads(queue) == [2]
+    (second,) = queue.get_many(9)
     assert [one["reason"] for one in letters(queue)] == ["it expired before it ran"]
+    assert second.retry(after="2h")
+    clock.ms += 7_200_000
+    assert payloads(queue) == [2]  # it has begun in time
 
 
 def test_so_many_jobs_run_as_the_limit_of_the_queue_says(queue: Queue) -> None:
@@ -220,15 +223,16 @@ def test_a_paused_queue_gives_no_jobs(queue: Queue, clock: ManualClock) -> None:
     assert found + payloads(queue) == [1, 2]
 
 
-def test_a_draining_queue_takes_no_jobs_and_says_when_it_is_empty(queue: Queue) -> None:
-    queue.put(1)
+@pytest.mark.parametrize("end", ["done", "cancel", "purge"])
+def test_a_draining_queue_takes_no_jobs_and_says_when_it_is_empty(queue: Queue, end: str) -> None:
+    job = queue.put(1)
     assert not queue.drain(0)
     with pytest.raises(QueueDrainingError, match="resume it"):
         queue.put(2)
     found: list[bool] = []
     thread = thread_of(lambda: found.append(queue.drain()))
     wait_until(lambda: is_awaited(queue, queue.core.names.end_bell))
-    queue.get(0).done()
+    {"done": lambda: queue.get(0).done(), "cancel": job.cancel, "purge": queue.purge}[end]()
     thread.join()
     assert found == [True]
     queue.resume()

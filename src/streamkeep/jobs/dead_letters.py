@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
-from streamkeep.jobs import cancelling, enqueue, finding, layout, state
-from streamkeep.jobs.admission import NORMAL_NUMBER
-from streamkeep.jobs.ending import forget
+from streamkeep.jobs import ending, enqueue, finding, layout, state
+from streamkeep.jobs.admission import NORMAL_NUMBER, cancel_held
+from streamkeep.jobs.codecs import JSON
+from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Step, rows_below
 
 # --- strays ---------------------------------------------------------------------------------------
@@ -207,8 +208,8 @@ def purge_waiting(step: Step) -> int:
             for entry in entries:
                 place = layout.place_of(priority, bytes(entry.id))
                 step.remove(place)
-                forget(step, place, entry.fields, 1)
-                cancelling.note_cancelled(step, state.job_id_of(place, entry.fields), entry.fields)
+                ending.forget(step, place, entry.fields, 1)
+                note_cancelled(step, state.job_id_of(place, entry.fields), entry.fields)
                 removed += 1
     return removed
 
@@ -230,13 +231,50 @@ def purge_retries(step: Step) -> int:
         step.delete_row(key)
         step.counters.retrying -= 1
         step.remove(place)
-        forget(step, place, fields, 2)
-        cancelling.note_cancelled(step, state.job_id_of(place, fields), fields)
+        ending.forget(step, place, fields, 2)
+        note_cancelled(step, state.job_id_of(place, fields), fields)
     return len(found)
 
 
+def cancel(step: Step, job_id: str) -> bool:
+    """Remove a job that has not started; return False if it has, or if there is none."""
+    found = finding.find(step.txn, step.names, job_id)
+    if found.state == "delayed":
+        number = state.number_in(job_id)
+        step.delete_row(layout.due_key(found.due_ms, layout.DELAYED, layout.pack_time(number)))
+        step.take_numbered(number)
+        step.counters.delayed -= 1
+        ending.give_up_names(step, found.fields)
+    elif found.state == "held":
+        where = step.row(state.place_key(job_id))
+        assert where is not None
+        cancel_held(step, where[1:])
+        ending.give_up_names(step, found.fields)
+    elif found.state == "waiting" and found.place is not None:
+        step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
+        ending.forget(step, found.place, found.fields, 1)
+    elif found.state == "parked" and found.place is not None and not found.deliveries:
+        step.delete_row(layout.parked_key(found.fields, found.place))
+        step.counters.parked -= 1
+        step.remove(found.place)
+        ending.forget(step, found.place, found.fields, 1)
+    else:
+        return False
+    note_cancelled(step, job_id, found.fields)
+    return True
+
+
+def note_cancelled(step: Step, job_id: str, fields: layout.Fields) -> None:
+    """Count a job that was removed before it started, and tell who waits for it."""
+    step.counters.cancelled += 1
+    facts = {name: fields[name] for name in fields if name in (layout.TASK, layout.QUEUED)}
+    stored = ending.Stored(step.now_ms + DEFAULT_RESULT_TTL_MS, ending.CANCELLED, JSON, b"null")
+    ending.put_result(step, job_id, stored, facts)
+    ending.tell(step, job_id)
+
+
 def cancel_all(step: Step, job_ids: list[str]) -> int:
-    return sum(cancelling.cancel(step, one) for one in job_ids)
+    return sum(cancel(step, one) for one in job_ids)
 
 
 def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:

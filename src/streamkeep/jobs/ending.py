@@ -129,7 +129,7 @@ def finish(step: Step, ends: Sequence[End]) -> None:
             attempts = job.deliveries - job.lost
             facts = _facts(job.place, job.fields, job.consumer, job.begun_ms, attempts, history)
             put_result(step, job_id, Stored(step.now_ms + ttl_ms, DONE, *result), facts)
-        _tell(step, job_id)
+        tell(step, job_id)
     step.counters.count_done(len(ends), step.now_ms)
 
 
@@ -151,7 +151,7 @@ def give_up_names(step: Step, fields: Fields) -> None:
         step.delete_row(layout.UNIQUE + layout.short(fields[layout.UNIQUE_NAME]))
 
 
-def _tell(step: Step, job_id: str) -> None:
+def tell(step: Step, job_id: str) -> None:
     """Wake callers that wait for the end of a job."""
     step.ring(step.names.result_bell(job_id))
     if step.settings.draining:
@@ -277,7 +277,7 @@ def bury(
         data = json.dumps([*shown, traceback_text]).encode()
         facts = _facts(place, fields, consumer, begun_ms, attempts, history)
         put_result(step, job_id, Stored(step.now_ms + ttl_ms, FAILED, JSON, data), facts)
-    _tell(step, job_id)
+    tell(step, job_id)
 
 
 def refuse(

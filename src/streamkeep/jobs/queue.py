@@ -13,7 +13,7 @@ from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given, whole
-from streamkeep.jobs import cancelling, codecs, listing
+from streamkeep.jobs import codecs, listing
 from streamkeep.jobs import dead_letters as dead
 from streamkeep.jobs import periodic as rules_of
 from streamkeep.jobs.core import Core
@@ -290,7 +290,7 @@ class Queue(Declaring):
 
     def cancel(self, job_id: str) -> bool:
         """Remove a job that has not started; return False if it has, or if there is none."""
-        return self.core.step(lambda step: cancelling.cancel(step, job_id), frees=True)
+        return self.core.step(lambda step: dead.cancel(step, job_id), frees=True)
 
     # --- dead letters ---------------------------------------------------------------------------
 

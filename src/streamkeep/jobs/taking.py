@@ -266,7 +266,8 @@ def _accept(
         reason = f"{deaths} workers died while they ran it"
         refuse(step, place, fields, reason, deliveries - lost, deaths)
         return
-    if expires_ms and expires_ms < step.now_ms:
+    begun = deaths or deliveries - lost > 1  # a retry, or after a death, which is no attempt
+    if not begun and 0 < expires_ms < step.now_ms:
         refuse(step, place, fields, "it expired before it ran")
         return
     if wanted.known is not None and fields.get(layout.TASK, b"") not in wanted.known:
