@@ -242,6 +242,11 @@ def test_options_are_checked(queue: Queue, options: dict[str, Any], problem: str
         Worker(queue, **options)
 
 
+def test_queues_of_several_stores_are_refused(queue: Queue, tmp_path: Path) -> None:
+    with Queue(tmp_path / "other") as other, pytest.raises(ArgumentError, match="of one store"):
+        Worker([queue, other]).run()
+
+
 # --- the log ------------------------------------------------------------------------------------
 
 

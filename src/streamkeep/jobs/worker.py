@@ -123,6 +123,7 @@ class Worker:
         for queue in self.queues:
             queue.register_periodic()
         self._report.begun(self.queues, self.concurrency, self.mode)
+        Take(self.queues, b"", 1, None)  # raises if they are of several stores
         if self.mode == "threads":
             for _ in range(self.concurrency):
                 self._start_thread()
