@@ -10,18 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import files
-from streamkeep.metrics.figures import (
-    Figures,
-    GroupFigures,
-    QueueFigures,
-    StreamFigures,
-    figures_of,
-)
+from streamkeep.metrics.figures import Figures, GroupFigures, StreamFigures, figures_of
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -104,142 +98,117 @@ def _of_store(figures: Figures) -> Iterator[Metric]:
         ),
     ):
         yield Metric(f"streamkeep_{name}", "gauge", text, [({}, value)])
-    yield Metric(
-        "streamkeep_copy_behind_commits",
-        "gauge",
-        "Commits that a copy elsewhere does not have yet.",
-        [({"target": one.target}, one.behind) for one in store.copies],
+    copies: list[tuple[Labels, Any]] = [({"target": one.target}, one) for one in store.copies]
+    yield from _metrics(
+        "streamkeep_copy",
+        copies,
+        (
+            "behind_commits",
+            "Commits that a copy elsewhere does not have yet.",
+            lambda one: one.behind,
+        ),
+        (
+            "shipped_timestamp_seconds",
+            "Time at which commits reached a copy elsewhere.",
+            lambda one: one.shipped_ms / 1000,
+        ),
+        (
+            "proved_timestamp_seconds",
+            "Time at which a copy elsewhere was verified.",
+            lambda one: one.proved_ms / 1000,
+        ),
     )
-    yield Metric(
-        "streamkeep_copy_shipped_timestamp_seconds",
-        "gauge",
-        "Time at which commits reached a copy elsewhere.",
-        [({"target": one.target}, one.shipped_ms / 1000) for one in store.copies],
+    yield from _metrics(
+        "streamkeep_standby",
+        [] if store.follows is None else [({"source": store.follows.source}, store.follows)],
+        (
+            "commit_timestamp_seconds",
+            "Time of the newest commit that a standby has.",
+            lambda one: one.time_ms / 1000,
+        ),
     )
-    yield Metric(
-        "streamkeep_copy_proved_timestamp_seconds",
-        "gauge",
-        "Time at which a copy elsewhere was verified.",
-        [({"target": one.target}, one.proved_ms / 1000) for one in store.copies],
+    yield from _metrics(
+        "streamkeep_redis",
+        [] if store.redis is None else [({"source": store.redis.source}, store.redis)],
+        (
+            "offset_bytes",
+            "Offset, in the commands of the Redis server that the store follows, of the last one "
+            "here.",
+            lambda one: one.offset,
+        ),
+        ("timestamp_seconds", "Time at which that one came.", lambda one: one.time_ms / 1000),
+        ("commands_total", "Commands of the Redis server that came.", lambda one: one.commands),
+        (
+            "full_synchronizations_total",
+            "How often all streams of the Redis server were taken.",
+            lambda one: one.full,
+        ),
     )
-    follows = store.follows
-    yield Metric(
-        "streamkeep_standby_commit_timestamp_seconds",
-        "gauge",
-        "Time of the newest commit that a standby has.",
-        [] if follows is None else [({"source": follows.source}, follows.time_ms / 1000)],
-    )
-    redis = store.redis
 
-    def followed(value: float) -> list[tuple[Labels, Value]]:
-        return [] if redis is None else [({"source": redis.source}, value)]
 
-    yield Metric(
-        "streamkeep_redis_offset_bytes",
-        "gauge",
-        "Offset, in the commands of the Redis server that the store follows, of the last one here.",
-        followed(redis.offset if redis else 0),
-    )
-    yield Metric(
-        "streamkeep_redis_timestamp_seconds",
-        "gauge",
-        "Time at which that one came.",
-        followed(redis.time_ms / 1000 if redis else 0),
-    )
-    yield Metric(
-        "streamkeep_redis_commands_total",
-        "counter",
-        "Commands of the Redis server that came.",
-        followed(redis.commands if redis else 0),
-    )
-    yield Metric(
-        "streamkeep_redis_full_synchronizations_total",
-        "counter",
-        "How often all streams of the Redis server were taken.",
-        followed(redis.full if redis else 0),
-    )
+def _metrics(
+    prefix: str, of: Sequence[tuple[Labels, Any]], *each: tuple[str, str, Callable[[Any], Value]]
+) -> Iterator[Metric]:
+    """Yield a metric for each name, text and value of the objects with these labels."""
+    for name, text, value in each:
+        kind = "counter" if name.endswith("_total") else "gauge"
+        samples = [(labels, value(one)) for labels, one in of]
+        yield Metric(f"{prefix}_{name}", kind, text, samples)
 
 
 def _of_streams(figures: Figures) -> Iterator[Metric]:
-    def samples(value: Any) -> list[tuple[Labels, Value]]:
-        return [({"stream": one.key}, value(one)) for one in figures.streams]
-
     def last_s(one: StreamFigures) -> Value:
         return None if one.last_entry_ms is None else one.last_entry_ms / 1000
 
-    yield Metric("streamkeep_stream_entries", "gauge", "Entries.", samples(lambda one: one.length))
-    yield Metric(
-        "streamkeep_stream_entries_added_total",
-        "counter",
-        "Entries that were ever added.",
-        samples(lambda one: one.entries_added),
-    )
-    yield Metric(
-        "streamkeep_stream_bytes",
-        "gauge",
-        "Bytes of its macro nodes.",
-        samples(lambda one: one.node_bytes),
-    )
-    yield Metric(
-        "streamkeep_stream_last_entry_timestamp_seconds",
-        "gauge",
-        "Time in the ID of the last entry.",
-        samples(last_s),
+    return _metrics(
+        "streamkeep_stream",
+        [({"stream": one.key}, one) for one in figures.streams],
+        ("entries", "Entries.", lambda one: one.length),
+        ("entries_added_total", "Entries that were ever added.", lambda one: one.entries_added),
+        ("bytes", "Bytes of its macro nodes.", lambda one: one.node_bytes),
+        ("last_entry_timestamp_seconds", "Time in the ID of the last entry.", last_s),
     )
 
 
 def _of_groups(figures: Figures) -> Iterator[Metric]:
-    def samples(value: Any) -> list[tuple[Labels, Value]]:
-        return [
-            ({"stream": stream.key, "group": group.name}, value(group))
-            for stream in figures.streams
-            for group in stream.groups
-        ]
-
     def oldest_s(one: GroupFigures) -> Value:
         return one.oldest_pending_ms / 1000
 
-    for name, text, value in (
+    return _metrics(
+        "streamkeep_group",
+        [
+            ({"stream": stream.key, "group": group.name}, group)
+            for stream in figures.streams
+            for group in stream.groups
+        ],
         ("lag", "Entries that the group has not read.", lambda one: one.lag),
         ("pending", "Entries that are delivered and not acknowledged.", lambda one: one.pending),
         ("consumers", "Consumers.", lambda one: one.consumers),
         ("consumers_alive", "Consumers whose process lives.", lambda one: one.alive),
         ("consumers_dead", "Consumers whose process has died.", lambda one: one.dead),
         ("oldest_pending_seconds", "Age of the oldest delivery that is pending.", oldest_s),
-    ):
-        yield Metric(f"streamkeep_group_{name}", "gauge", text, samples(value))
+    )
 
 
 def _of_queues(figures: Figures) -> Iterator[Metric]:
-    def samples(value: Any) -> list[tuple[Labels, Value]]:
-        return [({"queue": one.name}, value(one.stats)) for one in figures.queues]
-
-    def by_state(one: QueueFigures) -> list[tuple[Labels, Value]]:
-        states = ("waiting", "running", "delayed", "failed")
-        return [
-            ({"queue": one.name, "state": state}, getattr(one.stats, state)) for state in states
-        ]
-
-    yield Metric(
-        "streamkeep_queue_jobs",
-        "gauge",
-        "Jobs by state.",
-        [sample for one in figures.queues for sample in by_state(one)],
-    )
-    for name, text, value in (
-        ("done", "Jobs that ended well.", lambda one: one.done),
-        ("failed", "Jobs that failed for good: dead letters.", lambda one: one.buried),
-        ("failed_attempts", "Attempts that failed.", lambda one: one.failed_attempts),
-        ("cancelled", "Jobs that were cancelled.", lambda one: one.cancelled),
-    ):
-        yield Metric(f"streamkeep_queue_{name}_total", "counter", text, samples(value))
-    for name, text, value in (
+    by_state: list[tuple[Labels, Value]] = [
+        ({"queue": one.name, "state": state}, getattr(one.stats, state))
+        for one in figures.queues
+        for state in ("waiting", "running", "delayed", "failed")
+    ]
+    yield Metric("streamkeep_queue_jobs", "gauge", "Jobs by state.", by_state)
+    yield from _metrics(
+        "streamkeep_queue",
+        [({"queue": one.name}, one.stats) for one in figures.queues],
+        ("done_total", "Jobs that ended well.", lambda one: one.done),
+        ("failed_total", "Jobs that failed for good: dead letters.", lambda one: one.buried),
+        ("failed_attempts_total", "Attempts that failed.", lambda one: one.failed_attempts),
+        ("cancelled_total", "Jobs that were cancelled.", lambda one: one.cancelled),
         ("oldest_waiting_seconds", "Age of the oldest job.", lambda one: one.oldest_ms / 1000),
         ("workers", "Processes that live and have taken a job.", lambda one: one.workers),
         ("parked", "Those of the waiting jobs whose task no worker has.", lambda one: one.parked),
         ("paused", "1 while no worker may take a job.", lambda one: int(one.paused)),
-    ):
-        yield Metric(f"streamkeep_queue_{name}", "gauge", text, samples(value))
+    )
 
 
 # --- text ---------------------------------------------------------------------------------------
