@@ -311,7 +311,18 @@ def check_same_stream(txn: Txn, key: bytes, position: Position) -> None:
         return  # no position yet
     stream = stream_numbered(txn, position.number, key)
     if stream is None:
-        raise _stream_gone(key, position, made_again=txn.find_stream(key) is not None)
+        made_again = txn.find_stream(key) is not None
+        unread = "unread entries of the former stream are lost"
+        if position.next is not None:
+            count = max(1, position.unread)
+            unread = f"{count} entries from {position.next} on, or more, were not read and are lost"
+        follow = "reads the new stream from its beginning" if made_again else "forgets the stream"
+        raise DataLossError(
+            f"stream {key_text(key)!r} was deleted{' and created again' if made_again else ''} "
+            f"after entry {position.id} was read; {unread}; next: failOnDataLoss=false {follow}",
+            key,
+            max(1, position.unread),
+        )
     record = stream.record
     last, added = StreamId(*record.last_id()), record.entries_added
     if position.last is None or position.added is None:
@@ -384,45 +395,6 @@ def _remaining(first: StreamId | None) -> str:
     return "no entry remains" if first is None else f"the first remaining entry is {first}"
 
 
-def _stream_gone(key: bytes, position: Position, *, made_again: bool) -> DataLossError:
-    again = " and created again" if made_again else ""
-    unread = "unread entries of the former stream are lost"
-    if position.next is not None:
-        unread = (
-            f"{max(1, position.unread)} entries from {position.next} on, or more, were not read "
-            "and are lost"
-        )
-    follow = "reads the new stream from its beginning" if made_again else "forgets the stream"
-    return DataLossError(
-        f"stream {key_text(key)!r} was deleted{again} after entry {position.id} was read; "
-        f"{unread}; next: failOnDataLoss=false {follow}",
-        key,
-        max(1, position.unread),
-    )
-
-
-def _stream_renamed(key: bytes, position: Position, name: bytes) -> DataLossError:
-    return DataLossError(
-        f"stream {key_text(key)!r} was renamed to {key_text(name)!r}, which the query does not "
-        f"read, after entry {position.id} was read; next: rename it back, or begin a query that "
-        "reads that key; failOnDataLoss=false forgets the stream",
-        key,
-        max(1, position.unread),
-    )
-
-
-def other_store(path: str, key: bytes, position: Position, was: str, store: str) -> DataLossError:
-    """Return the error for a position in a store that is not at the path any more."""
-    return DataLossError(
-        f"{path}: the query has read stream {key_text(key)!r} up to {position.id} from store "
-        f"{was}, and now store {store} is there; entries of the former one that were not read are "
-        "lost; next: put that one back, or begin with a new checkpoint; failOnDataLoss=false reads "
-        "this store from its beginning",
-        key,
-        max(1, position.unread),
-    )
-
-
 def batch_gone(key: bytes, start: Position, last: Position) -> DataLossError:
     """Return the error for a stream that is gone since a batch of it was planned."""
     return DataLossError(
@@ -431,20 +403,6 @@ def batch_gone(key: bytes, start: Position, last: Position) -> DataLossError:
         f"{last.id} are lost; next: failOnDataLoss=false continues without them",
         key,
         max(1, (last.read or 0) - (start.read or 0)),
-    )
-
-
-def trimmed_before(key: bytes, stream: TriggerStream) -> DataLossError | None:
-    """Return the error for a stream that a query meets now, if entries of it are gone already."""
-    first = stream.first_after(MIN_ID)
-    lost = stream.trimmed(first)
-    if not lost:
-        return None
-    return DataLossError(
-        f"stream {key_text(key)!r}, which the query meets now: {lost} of its entries were trimmed "
-        f"before they were read, and are not archived; {_remaining(first)}; {ADVICE}",
-        key,
-        lost,
     )
 
 
@@ -463,14 +421,27 @@ def resumed(
     found: Positions = {}
     losses: list[tuple[Position, DataLossError]] = []
     for key, position in positions.items():
-        if was != store:
-            losses.append((position, other_store(options.path, key, position, was, store)))
-            continue
+        read = f"stream {key_text(key)!r}"
         stream = stream_numbered(txn, position.number, key)
         try:
+            if was != store:
+                raise DataLossError(
+                    f"{options.path}: the query has read {read} up to {position.id} from store "
+                    f"{was}, and now store {store} is there; entries of the former one that were "
+                    "not read are lost; next: put that one back, or begin with a new checkpoint; "
+                    "failOnDataLoss=false reads this store from its beginning",
+                    key,
+                    max(1, position.unread),
+                )
             check_same_stream(txn, key, position)
             if stream is not None and not options.wants(stream.name):
-                raise _stream_renamed(key, position, stream.name)
+                raise DataLossError(
+                    f"{read} was renamed to {key_text(stream.name)!r}, which the query does not "
+                    f"read, after entry {position.id} was read; next: rename it back, or begin a "
+                    "query that reads that key; failOnDataLoss=false forgets the stream",
+                    key,
+                    max(1, position.unread),
+                )
         except WentBackError as error:
             losses.append((position, error))
             assert stream is not None
@@ -482,12 +453,15 @@ def resumed(
             found[key if stream is None else stream.name] = position
     if options.source == ARCHIVE:  # what was deleted before it came there is no loss of a read
         return found, losses
-    for key, number in find_streams(txn, options, all_there=False).items():
-        stream = None if key in found else txn.find_stream(key)
-        if stream is not None and stream.number == number:
-            lost = trimmed_before(key, TriggerStream(txn, stream, options.source))
-            if lost is not None:
-                losses.append((Position(number, MIN_ID), lost))
+    for key, met in trigger_streams(txn, options):
+        first = None if key in found else met.first_after(MIN_ID)
+        if key not in found and (lost := met.trimmed(first)):
+            problem = (
+                f"stream {key_text(key)!r}, which the query meets now: {lost} of its entries were "
+                "trimmed before they were read, and are not archived; "
+                f"{_remaining(first)}; {ADVICE}"
+            )
+            losses.append((Position(met.number, MIN_ID), DataLossError(problem, key, lost)))
     return found, losses
 
 
