@@ -171,7 +171,7 @@ def test_schedules_are_listed_and_removed(path: Path) -> None:
     rule, summary = objects("queue", "schedules", path)
     assert (rule["cron"], rule["last_ms"], summary["schedules"]) == ("0 3 * * *", None, 1)
     command = f"streamkeep queue schedules {path} --queue default --remove nightly"
-    assert f"or `{command}`" in run("queue", "schedules", path).stderr
+    assert f"or `{command}`" in run("queue", "status", path).stderr
     assert lines(*shlex.split(command)[1:]) == ["the schedule 'nightly' was removed"]
     run(*shlex.split(command)[1:], status=6)
 
@@ -201,6 +201,12 @@ def test_control(path: Path) -> None:
     run("queue", "drain", path)
     assert "draining" in lines("queue", "status", path)[1]
     run("queue", "put", path, "1", status=1)
+
+
+def test_a_purge_asks_for_no_job_that_it_leaves(path: Path) -> None:
+    with queue_of(path) as queue:
+        queue.put(1).queue.get(0).retry(after="1h")
+    assert lines("queue", "purge", path) == ["0 jobs removed"]
 
 
 def test_bad_input_changes_nothing(path: Path) -> None:

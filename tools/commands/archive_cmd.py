@@ -6,10 +6,11 @@ import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import click
 
+from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.engine.commands.arguments import range_start
 from streamkeep.format import quoting
@@ -25,9 +26,6 @@ from streamkeep.tools.base.arguments import From, Number, PathOrUri, Positive, S
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import confirm_loss, open_store
-
-if TYPE_CHECKING:
-    from streamkeep.engine.api.store import Store
 
 
 @group_command()
@@ -87,10 +85,7 @@ def segment_json(
         "last_id": str(record.last_id),
         "first_time_ms": record.first_ms,
         "last_time_ms": record.last_ms,
-        "entries": record.entries,
-        "nodes": record.nodes,
-        "size_bytes": record.size_bytes,
-        "raw_bytes": record.raw_bytes,
+        **{name: getattr(record, name) for name in ("entries", "nodes", "size_bytes", "raw_bytes")},
         "checksum": f"{record.checksum:016x}",
         "sequence": record.sequence,
         "created_time_ms": record.created_ms,
@@ -136,23 +131,16 @@ def run(
         block_bytes: Bytes compressed together: a higher number makes smaller files, and slower
             single reads.
     """
-    named = {}
     for text in labels:
-        label, equals, value = text.partition("=")
-        if not label or not equals:
+        if text.find("=") < 1:
             raise click.UsageError(f"--label {text}: expected NAME=TEXT")
-        named[label] = value
+    named = dict(text.split("=", 1) for text in labels)
     with open_store(store_path) as store:
         care = store.maintain() if maintain else None
+        how = ArchiveOptions(level=level, block_bytes=block_bytes)
+        where: dict[str, Any] = {"to": to, "name": name, "labels": named, "seal": seal}
         with output.progress("archiving", "bytes") as advance:
-            report = store.archive(
-                options=ArchiveOptions(level=level, block_bytes=block_bytes),
-                progress=advance,
-                to=to,
-                name=name,
-                labels=named,
-                seal=seal,
-            )
+            report = store.archive(options=how, progress=advance, **where)
     there = report.published
     if common.as_json():
         output.summary(
@@ -176,8 +164,8 @@ def run(
         if care is not None and (care.trimmed or care.dropped):
             trimmed = entries_text(care.trimmed)
             output.note(f"retention: {trimmed} trimmed, {care.dropped} segments dropped")
-        files = count_text(report.segments, "segment")
-        output.line(f"{entries_text(report.entries)} archived in {files}")
+        segments = count_text(report.segments, "segment")
+        output.line(f"{entries_text(report.entries)} archived in {segments}")
         if report.segments:
             ratio = report.size_bytes / report.raw_bytes
             sizes = f"{size_text(report.size_bytes)} of {size_text(report.raw_bytes)}"
@@ -194,15 +182,12 @@ def run(
             )
     if there.missing:
         names = ", ".join(one.path for one in there.missing[:3])
-        raise Failure(
-            f"{count_text(len(there.missing), 'segment')} of the archive, "
-            f"{names}: neither on the disk nor at {there.uri}",
-            hint="`streamkeep archive adopt` takes a copy",
-            status=Exit.DAMAGED,
-        )
+        lost = f"{count_text(len(there.missing), 'segment')} of the archive, {names}"
+        problem = f"{lost}: neither on the disk nor at {there.uri}"
+        hint = "`streamkeep archive adopt` takes a copy"
+        raise Failure(problem, hint=hint, status=Exit.DAMAGED)
 
 
-_NO_SPAN: Final = "-"
 _SPAN: Final = ("first", "last", "span")
 
 
@@ -218,14 +203,13 @@ def list_(store_path: StorePath, *, key: bytes | None = None, chosen: Chosen) ->
       streamkeep archive list orders.store
       streamkeep archive list orders.store orders --start 2024-06-10 --json
     """
-    stream_number = chosen.stream_number
-    check_chosen(key, stream_number)
+    check_chosen(key, chosen.stream_number)
     with open_store(store_path, readonly=True) as store:
         records = store.archived_segments(key, **vars(chosen))
         streams = [
             one
             for one in store.archived_streams()
-            if stream_number in (None, one.stream_number)
+            if chosen.stream_number in (None, one.stream_number)
             and (key is None or (one.exists and one.key == key))
         ]
         size, raw = sum(one.size_bytes for one in records), sum(one.raw_bytes for one in records)
@@ -262,15 +246,10 @@ def list_(store_path: StorePath, *, key: bytes | None = None, chosen: Chosen) ->
                 left=(0, 1, 2, 7),
             )
     ratio = f", {_ratio(size, raw)} of the nodes" if raw else ""
-    output.total(
-        f"{count_text(len(records), 'segment')}, {entries_text(entries)}, {size_text(size)}{ratio}",
-        streams=len(streams),
-        segments=len(records),
-        entries=entries,
-        size_bytes=size,
-        raw_bytes=raw,
-        retired_entries=retired,
-    )
+    files = count_text(len(records), "segment")
+    counts = {"streams": len(streams), "segments": len(records), "entries": entries}
+    sizes = {"size_bytes": size, "raw_bytes": raw, "retired_entries": retired}
+    output.total(f"{files}, {entries_text(entries)}, {size_text(size)}{ratio}", **counts, **sizes)
     if retired and not common.as_json():
         output.note(f"{entries_text(retired)} retired, not yet in a segment")
 
@@ -284,15 +263,12 @@ def _members(report: Any) -> dict[str, Any]:
 def _span(first: StreamId | None, last: StreamId | None) -> tuple[str, str, str]:
     """Return the time of two IDs, and how long it is from one to the other."""
     if first is None or last is None:
-        return _NO_SPAN, _NO_SPAN, _NO_SPAN
+        return "-", "-", "-"
     return time_text(first.ms), time_text(last.ms), output.span_text((last.ms - first.ms) / 1000)
 
 
 def _ratio(size: int, raw: int) -> str:
-    return f"{size / raw:.0%}" if raw else _NO_SPAN
-
-
-# --- verify -------------------------------------------------------------------------------------
+    return f"{size / raw:.0%}" if raw else "-"
 
 
 @archive.command("verify", finishes=True)
@@ -332,15 +308,10 @@ def verify(
     counts = {"segments": count, "damaged": bad, "problems": problems}
     output.done(**counts, size_bytes=size, seconds=output.seconds())
     verdict = f"{count_text(bad, 'segment')} damaged" if bad else "all whole"
-    output.note(
-        f"{count_text(count, 'segment')}, {size_text(size)} in "
-        f"{output.span_text(output.seconds())}: {verdict}"
-    )
+    read = f"{count_text(count, 'segment')}, {size_text(size)}"
+    output.note(f"{read} in {output.span_text(output.seconds())}: {verdict}")
     if bad:
         click.get_current_context().exit(Exit.DAMAGED)
-
-
-# --- adopt and export ---------------------------------------------------------------------------
 
 
 @archive.command("adopt", finishes=True)
@@ -379,27 +350,19 @@ def adopt(
             *paths, key=key, progress=advance, max_block_bytes=max_block_bytes
         ):
             record = one.record
-            if record is None:
-                known += 1
-            else:
-                adopted += 1
-                entries += record.entries
+            known += record is None
+            if record is not None:
+                adopted, entries = adopted + 1, entries + record.entries
             if common.as_json():
-                output.json_line(
-                    "adopted",
-                    source=str(one.source),
-                    known=record is None,
-                    erased=one.erased,
-                    segment=None if record is None else segment_json(store, record),
-                )
+                segment = None if record is None else segment_json(store, record)
+                facts = {"known": record is None, "erased": one.erased, "segment": segment}
+                output.json_line("adopted", source=str(one.source), **facts)
             elif record is not None:
                 left = f", without {entries_text(one.erased)} erased" if one.erased else ""
                 output.line(f"{one.source}: {entries_text(record.entries)}{left}")
     output.done(adopted=adopted, known=known, entries=entries)
-    output.note(
-        f"adopted {count_text(adopted, 'segment')} with {entries_text(entries)}"
-        + (f", {known:,} known already" if known else "")
-    )
+    more = f", {known:,} known already" if known else ""
+    output.note(f"adopted {count_text(adopted, 'segment')} with {entries_text(entries)}{more}")
 
 
 @archive.command("export", finishes=True)
@@ -433,9 +396,6 @@ def export(
     output.note(f"exported {count_text(copied, 'segment')}, {size_text(size)}")
 
 
-# --- remove -------------------------------------------------------------------------------------
-
-
 @archive.command("remove")
 def remove(
     store_path: StorePath,
@@ -459,22 +419,18 @@ def remove(
     check_chosen(key, stream_number)
     with open_store(store_path) as store:
         limit = None if before == b"+" else StreamId(*range_start(before))
-        doomed = [
-            one
-            for one in store.archived_segments(key, stream_number=stream_number)
-            if limit is None or one.last_id < limit
-        ]
+        segments = store.archived_segments(key, stream_number=stream_number)
+        doomed = [one for one in segments if limit is None or one.last_id < limit]
         dropped: list[SegmentRecord] = []
         if doomed:
             losses = []
             for number in dict.fromkeys(record.stream_number for record in doomed):
                 mine = [record for record in doomed if record.stream_number == number]
-                losses.append(
-                    f"{quoting.named(mine[0].key)}: {count_text(len(mine), 'segment')} with "
-                    f"{entries_text(sum(record.entries for record in mine))}, "
-                    f"{time_text(mine[0].first_id.ms)} to {time_text(mine[-1].last_id.ms)}, "
-                    f"{size_text(sum(record.size_bytes for record in mine))}"
-                )
+                entries = entries_text(sum(record.entries for record in mine))
+                files = f"{count_text(len(mine), 'segment')} with {entries}"
+                span = f"{time_text(mine[0].first_id.ms)} to {time_text(mine[-1].last_id.ms)}"
+                size_of = size_text(sum(record.size_bytes for record in mine))
+                losses.append(f"{quoting.named(mine[0].key)}: {files}, {span}, {size_of}")
             confirm_loss(losses, "Remove them?", yes=yes)
             dropped = store._drop(doomed)  # others may be there by now, which nobody has named
         size = sum(record.size_bytes for record in dropped)
@@ -485,9 +441,8 @@ def remove(
     output.note(f"removed {count_text(len(dropped), 'segment')}, {size_text(size)}")
     if len(dropped) < len(doomed):
         changed = count_text(len(doomed) - len(dropped), "segment")
-        raise Failure(
-            f"{changed} of those were rewritten or removed meanwhile", hint="repeat the command"
-        )
+        problem = f"{changed} of those were rewritten or removed meanwhile"
+        raise Failure(problem, hint="repeat the command")
 
 
 @archive.command("restore")
@@ -536,10 +491,8 @@ def restore(
             raise Failure(error.redis_error, hint=hint) from error
     span = f", {report.first_id} to {report.last_id}" if report.first_id else ""
     again = " (went on where it was interrupted)" if report.resumed else ""
-    text = (
-        f"restored {entries_text(report.entries)} into {quoting.named(key)}{span} in "
-        f"{output.span_text(output.seconds())}{again}"
-    )
+    text = f"restored {entries_text(report.entries)} into {quoting.named(key)}{span}"
+    text += f" in {output.span_text(output.seconds())}{again}"
     if report.already:
         there = entries_text(report.already)
         text = f"nothing to do: {quoting.named(key)} has the {there} already{span}"

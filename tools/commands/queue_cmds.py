@@ -7,24 +7,24 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import click
 
+from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, time_text
-from streamkeep.jobs.layout import ListState
+from streamkeep.jobs import Queue, queue_names
+from streamkeep.jobs.dead_letters import Letter
+from streamkeep.jobs.layout import ListState, Names
+from streamkeep.jobs.listing import Listed, call_text, job_in, of_letter, stats_of, unknown_tasks
+from streamkeep.jobs.options import Options
+from streamkeep.jobs.periodic import rules
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, Positive, StorePath, Yes
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import confirm_loss, open_store
-
-if TYPE_CHECKING:
-    from streamkeep.engine.api.views import Snapshot
-    from streamkeep.jobs.dead_letters import Letter
-    from streamkeep.jobs.listing import Listed
-    from streamkeep.jobs.queue import Queue
 
 STATES: Final = ("waiting", "parked", "running", "delayed", "failed")  # columns of tables
 _MOST_CALL: Final = 1000
@@ -33,8 +33,8 @@ _SHOWN_ELSEWHERE: Final = (
     *("id", "job", "task", "queued", "begun", "ended", "failed", "worker", "history"),
 )
 
-
 QueueName = Annotated[str, "(--queue NAME): The queue; without it, the only one of the store."]
+Count = Annotated[Positive, "(-n N): At most N."]
 
 
 @group_command()
@@ -56,27 +56,22 @@ def _opened(
     store_path: Path, given: str | None, *, create: bool = False, readonly: bool = False
 ) -> Iterator[Queue]:
     """Open a queue, which must exist unless `create`."""
-    from streamkeep.jobs.queue import Queue, queue_names
-
     with open_store(store_path, create=create, readonly=readonly) as store:
         known = queue_names(store)
         name = given or (known[0] if len(known) == 1 else "default")
-        if given is None and len(known) > 1 and name not in known:
+        hint = "name one with --queue" if known else ""
+        if name not in known and known and given is None:
             has = f"{store_path} has several queues: {', '.join(known)}"
-            raise Failure(has, hint="name one with --queue", status=Exit.USAGE)
+            raise Failure(has, hint=hint, status=Exit.USAGE)
         if name not in known and not create:
-            hint = "name one with --queue" if known else ""
             its = f"; its queues are {', '.join(known)}" if known else ", and no other one"
             problem = f"{store_path} has no queue {name!r}{its}"
             raise Failure(problem, hint=hint, status=Exit.MISSING)
         yield Queue(store, name)
 
 
-# --- look ---------------------------------------------------------------------------------------
-
-
 @queue.command("status")
-def status(store_path: StorePath, name: str | None = None) -> None:
+def status(store_path: StorePath, queue: str | None = None) -> None:
     """Print how many jobs are in each state.
 
     Of QUEUE, or of all queues.
@@ -91,28 +86,16 @@ def status(store_path: StorePath, name: str | None = None) -> None:
     Examples:
       streamkeep queue status jobs.store
       streamkeep queue status jobs.store mail --json
-
-    Args:
-        name ([QUEUE]):
     """
-    from streamkeep.jobs.layout import Names
-    from streamkeep.jobs.listing import stats_of, unknown_tasks
-    from streamkeep.jobs.queue import queue_names
-
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         names = queue_names(store)
-        if name is not None and name not in names:
-            raise Failure(f"there is no queue {name!r}", status=Exit.MISSING)
-        found = {
-            one: stats_of(snapshot.as_bytes(), Names(one))
-            for one in ([name] if name is not None else names)
-        }
-        unknown = {
-            one: unknown_tasks(snapshot.as_bytes(), Names(one))
-            for one, stats in found.items()
-            if stats.parked
-        }
-        texts = [text for one in unknown for text in parked_texts(snapshot, one, store_path)]
+        if queue is not None and queue not in names:
+            raise Failure(f"there is no queue {queue!r}", status=Exit.MISSING)
+        names = names if queue is None else [queue]
+        reader = snapshot.as_bytes()
+        found = {one: stats_of(reader, Names(one)) for one in names}
+        unknown = {one: unknown_tasks(reader, Names(one)) for one in names if found[one].parked}
+        texts = [one for each in unknown for one in parked_texts(snapshot, each, store_path)]
 
     def cells(one: str) -> tuple[output.Cell, ...]:
         stats = found[one]
@@ -134,27 +117,20 @@ def status(store_path: StorePath, name: str | None = None) -> None:
         output.note(text)
 
 
-def parked_texts(snapshot: Snapshot[Any], queue: str, store_path: Path) -> list[str]:
-    """Return a line for each task of which jobs wait, and that no worker has."""
-    from streamkeep.jobs.layout import Names
-    from streamkeep.jobs.listing import unknown_tasks
-    from streamkeep.jobs.periodic import rules
-
-    found = []
-    names, store = Names(queue), shlex.quote(str(store_path))
-    for task, count in unknown_tasks(snapshot.as_bytes(), names).items():
-        wait = count_text(count, "job waits", "jobs wait")
-        text = f"queue {queue!r}: {wait} for a worker that has the task {task!r}; next: start one"
-        for rule in rules(snapshot, names):
+def parked_texts(snapshot: Snapshot[Any], name: str, store: Path) -> Iterator[str]:
+    """Yield a line for each task of which jobs wait, and that no worker has."""
+    for task, count in unknown_tasks(snapshot.as_bytes(), Names(name)).items():
+        wait = f"{count_text(count, 'job waits', 'jobs wait')} for a worker that has the task"
+        text = f"queue {name!r}: {wait} {task!r}; next: start one"
+        for rule in rules(snapshot, Names(name)):
             if rule.task == task:
-                words = ["streamkeep queue schedules", store, "--queue", shlex.quote(queue)]
-                text += f", or `{' '.join([*words, '--remove', shlex.quote(rule.name)])}`"
-        found.append(text)
-    return found
+                words = ["streamkeep", "queue", "schedules", str(store), "--queue", name]
+                text += f", or `{shlex.join([*words, '--remove', rule.name])}`"
+        yield text
 
 
 @queue.command("show")
-def show(store_path: StorePath, job_id: str, name: QueueName | None = None) -> None:
+def show(store_path: StorePath, job: str, name: QueueName | None = None) -> None:
     """Print one job: its state, call and options; if it failed, why.
 
     The state is waiting, delayed, running, done, failed or cancelled. JOB may also be the ID of a
@@ -162,19 +138,13 @@ def show(store_path: StorePath, job_id: str, name: QueueName | None = None) -> N
 
     Example:
       streamkeep queue show jobs.store job-17
-
-    Args:
-        job_id (JOB):
     """
     with _opened(store_path, name) as found:
-        job, _ = _look_up(found, job_id)
-    fields = job.fields
-    members = _members(job, found.name)
-    members |= {
-        key.decode(errors="replace"): json_bytes(value)
-        for key, value in fields.items()
-        if key.decode(errors="replace") not in (*_SHOWN_ELSEWHERE, *members)
-    }
+        listed, _ = _look_up(found, job)
+    members = _members(listed, found.name)
+    left_out = {*_SHOWN_ELSEWHERE, *members}
+    fields = {key.decode(errors="replace"): one for key, one in listed.fields.items()}
+    members |= {key: json_bytes(one) for key, one in fields.items() if key not in left_out}
     if common.as_json():
         output.summary(**members)
         return
@@ -193,22 +163,13 @@ def show(store_path: StorePath, job_id: str, name: QueueName | None = None) -> N
 
 
 def _members(job: Listed, queue: str) -> dict[str, Any]:
-    from streamkeep.jobs.listing import call_text
-
-    return {
-        "job": job.id,
-        "queue": queue,
-        "state": job.state,
-        "task": job.fields.get(b"task", b"").decode(errors="replace"),
-        "call": call_text(job.fields, _MOST_CALL) if b"payload" in job.fields else None,
-        "queued_ms": job.queued_ms,
-        "due_ms": job.due_ms or None,
-        "begun_ms": job.begun_ms or None,
-        "ended_ms": job.ended_ms or None,
-        "worker": job.worker or None,
-        "attempts": job.attempts,
-        "history": [one._asdict() for one in job.history],
-    }
+    task = job.fields.get(b"task", b"").decode(errors="replace")
+    call = call_text(job.fields, _MOST_CALL) if b"payload" in job.fields else None
+    known = {"job": job.id, "queue": queue, "state": job.state, "task": task, "call": call}
+    later = {name: getattr(job, name) or None for name in ("due_ms", "begun_ms", "ended_ms")}
+    more = {"worker": job.worker or None, "attempts": job.attempts}
+    history = [one._asdict() for one in job.history]
+    return {**known, "queued_ms": job.queued_ms, **later, **more, "history": history}
 
 
 @queue.command("jobs")
@@ -216,7 +177,7 @@ def jobs(
     store_path: StorePath,
     state: ListState = "waiting",
     name: QueueName | None = None,
-    count: Positive = 50,
+    count: Count = 50,
 ) -> None:
     """List the jobs of one state; without STATE, those that wait.
 
@@ -227,27 +188,22 @@ def jobs(
     Examples:
       streamkeep queue jobs jobs.store
       streamkeep queue jobs jobs.store running --json
-
-    Args:
-        count (-n N): At most N.
     """
-    from streamkeep.jobs.listing import call_text
-
     with _opened(store_path, name, readonly=True) as found:
         rows = found.jobs(state, count)
+
+    def cells(one: Listed) -> tuple[output.Cell, ...]:
+        times = (one.queued_ms, one.due_ms, one.begun_ms, one.ended_ms)
+        shown = (time_text(ms) if ms else "-" for ms in times)
+        call = output.cut(call_text(one.fields, 60))
+        return one.id, call, *shown, one.attempts, one.worker or "-"
+
     output.listing(
         "job",
         rows,
         lambda one: _members(one, found.name),
         ("job", "call", "queued", "due", "begun", "ended", "attempts", "worker"),
-        lambda one: (
-            *(one.id, output.cut(call_text(one.fields, 60))),
-            *(
-                time_text(ms) if ms else "-"
-                for ms in (one.queued_ms, one.due_ms, one.begun_ms, one.ended_ms)
-            ),
-            *(one.attempts, one.worker or "-"),
-        ),
+        cells,
         left=(0, 1, 2, 3, 4, 5, 7),
     )
     output.total(count_text(len(rows), "job"), jobs=len(rows))
@@ -255,8 +211,6 @@ def jobs(
 
 def _look_up(queue: Queue, job_id: str) -> tuple[Listed, Letter | None]:
     """Return a job, and its dead letter if it failed; or those of the letter that has this ID."""
-    from streamkeep.jobs.listing import job_in, of_letter
-
     job = queue.core.read(lambda one: job_in(one, queue.core.names, job_id))
     letters = [] if job is not None and job.state != "failed" else queue.dead_letters()
     found = [one for one in letters if one.job == job_id]
@@ -296,7 +250,6 @@ def schedules(
             output.note("a worker whose program declares it puts it back when it starts")
             return
         rows = found.schedules()
-        texts = found.core.read(lambda one: parked_texts(one, found.name, store_path))
     output.listing(
         "schedule",
         rows,
@@ -304,14 +257,11 @@ def schedules(
         ("schedule", "task", "cron", "zone", "missed", "last", "next"),
         lambda one: (
             *(one.name, one.task, one.cron, one.zone, one.missed),
-            time_text(one.last_ms) if one.last_ms else "-",
-            time_text(one.next_ms),
+            *(time_text(ms) if ms else "-" for ms in (one.last_ms, one.next_ms)),
         ),
         left=tuple(range(7)),
     )
     output.total(count_text(len(rows), "schedule"), schedules=len(rows))
-    for text in texts:
-        output.note(text)
 
 
 @queue.command("dead")
@@ -320,7 +270,7 @@ def dead(
     name: QueueName | None = None,
     reason: str | None = None,
     task: str | None = None,
-    count: Positive = 100,
+    count: Count = 100,
     drop: bool = False,
     yes: bool = False,
 ) -> None:
@@ -334,7 +284,6 @@ def dead(
     Args:
         reason (TEXT): Only with this text in reason or error.
         task (TASK): Only of this task.
-        count (-n N): At most N.
         drop: Remove them for good.
         yes: With --drop: do not ask.
     """
@@ -345,8 +294,7 @@ def dead(
                 lost = count_text(len(chosen), "dead letter")
                 confirm_loss([lost], "Remove them for good?", yes=yes)
             dropped = found.drop_dead(*chosen) if chosen else 0
-            text = count_text(dropped, "dead letter")
-            output.result(f"{text} removed", dropped=dropped)
+            output.result(f"{count_text(dropped, 'dead letter')} removed", dropped=dropped)
             return
         letters = found.dead_letters(reason=reason, task=task, count=count)
 
@@ -368,9 +316,6 @@ def dead(
         left=(0, 1, 4, 5),
     )
     output.total(count_text(len(letters), "dead letter"), letters=len(letters))
-
-
-# --- change -------------------------------------------------------------------------------------
 
 
 @queue.command("put")
@@ -407,55 +352,48 @@ def put(
         raise Failure(problem, hint="quote it for the shell", status=Exit.USAGE) from None
     if task is not None and not isinstance(value, list):
         raise click.UsageError("with --task, JSON is the list of its arguments, such as '[1, 2]'")
-    delay_s = None if delay is None else delay / 1000
+    options = Options(key=key, unique=unique, priority=priority)
+    options["delay"] = None if delay is None else delay / 1000
     with _opened(store_path, name, create=True) as found:
         if task is None:
-            job = found.put(value, delay=delay_s, key=key, unique=unique, priority=priority)
+            job = found.put(value, **options)
         else:
-            called = found.task(name=task)(lambda *args: None)
-            options = called.options(delay=delay_s, key=key, unique=unique, priority=priority)
-            job = options.delay(*value)
+            job = found.task(name=task)(lambda *args: None).options(**options).delay(*value)
         output.result(job.id, job=job.id, new=job.is_new)
 
 
 @queue.command("cancel")
-def cancel(store_path: StorePath, job_id: str, name: QueueName | None = None) -> None:
+def cancel(store_path: StorePath, job: str, name: QueueName | None = None) -> None:
     """Remove a job that has not started.
 
     Example:
       streamkeep queue cancel jobs.store job-17
-
-    Args:
-        job_id (JOB):
     """
     with _opened(store_path, name) as found:
-        if not found.cancel(job_id):
-            state = _look_up(found, job_id)[0].state
-            raise Failure(f"job {job_id} cannot be cancelled: it is {state}", status=Exit.MISSING)
-        output.done(job=job_id)
+        if not found.cancel(job):
+            state = _look_up(found, job)[0].state
+            raise Failure(f"job {job} cannot be cancelled: it is {state}", status=Exit.MISSING)
+        output.done(job=job)
 
 
 @queue.command("retry")
-def retry(store_path: StorePath, job_id: str, name: QueueName | None = None) -> None:
+def retry(store_path: StorePath, job: str, name: QueueName | None = None) -> None:
     """Start a job now that waits for its time or its next attempt.
 
     A dead letter is put again as a new job, as by `queue requeue`.
 
     Example:
       streamkeep queue retry jobs.store job-17
-
-    Args:
-        job_id (JOB):
     """
     with _opened(store_path, name) as found:
-        if found.run_now(job_id):
-            output.done(job=job_id)
+        if found.run_now(job):
+            output.done(job=job)
             return
-        job, letter = _look_up(found, job_id)
+        listed, letter = _look_up(found, job)
         if letter is None or not found.requeue(letter):
-            state = "failed, and its unique name is taken" if letter else job.state
-            raise Failure(f"job {job_id} does not wait: it is {state}", status=Exit.MISSING)
-        output.done(job=job_id, requeued=True)
+            state = "failed, and its unique name is taken" if letter else listed.state
+            raise Failure(f"job {job} does not wait: it is {state}", status=Exit.MISSING)
+        output.done(job=job, requeued=True)
 
 
 @queue.command("requeue")
@@ -555,8 +493,7 @@ def purge(store_path: StorePath, name: QueueName | None = None, yes: Yes = False
     """
     with _opened(store_path, name) as found:
         stats = found.stats()
-        count = stats.waiting + stats.delayed
-        if count:
+        if count := stats.waiting + stats.delayed - stats.retrying:
             confirm_loss([count_text(count, "job")], "Remove them for good?", yes=yes)
         removed = found.purge()
         output.result(f"{count_text(removed, 'job')} removed", removed=removed)

@@ -136,17 +136,25 @@ def check_store(path: Path) -> None:
 
 
 def check_lake(lake: str) -> None:
-    """Report a problem of a lake. If the extra is missing, `running` reports that."""
-    try:
+    """Report a problem of a lake before Spark is started."""
+    with suppress(ImportError):  # `running` reports a missing extra
         from streamkeep.pipeline.lake.files import NoSuchLakeError
         from streamkeep.pipeline.lake.lake import Lake
-    except ImportError:
-        return
-    try:
-        Lake.open(lake)
-    except NoSuchLakeError as error:
-        code = type(error).__name__
-        raise Failure(str(error), status=Exit.MISSING, code=code) from error
+
+        try:
+            Lake.open(lake)
+        except NoSuchLakeError as error:
+            code = type(error).__name__
+            raise Failure(str(error), status=Exit.MISSING, code=code) from error
+
+
+def check_both(store_path: Path | None, lake: str | None) -> str | None:
+    """Report a problem of a store or a lake, of those that were named; return the store's path."""
+    if store_path is not None:
+        check_store(store_path)
+    if lake is not None:
+        check_lake(lake)
+    return None if store_path is None else str(store_path)
 
 
 def run(at: Where, name: str, /, *args: Any, steps: bool = True, **options: Any) -> Report:
@@ -214,7 +222,8 @@ def to_lake(
         raise click.UsageError(f"{len(places)} arguments, expected {expected}")
     if fleet is not None:
         arguments.refuse_options("cannot be used with --fleet", "tail_export")
-    options = chosen.options()
+    options = chosen.options() | {"fleet": fleet is not None, "tail_export": tail_export}
+    options["fail_on_data_loss"] = fail_on_data_loss
     if not follow:
         arguments.refuse_options("needs --follow", "every")
     for store in stores:
@@ -226,22 +235,14 @@ def to_lake(
     with running(at) as session:
         from streamkeep.pipeline.jobs import to_lake as jobs
 
-        promoted = None if columns is None else jobs.promoted_columns(session, columns)
+        if columns is not None:
+            options["columns"] = jobs.promoted_columns(session, columns)
         found: list[str] = []
         while True:
             began = time.monotonic()
             with output.progress("to-lake", "steps") as advance:
-                report = jobs.to_lake(
-                    session,
-                    fleet or stores[0],
-                    lake,
-                    fleet=fleet is not None,
-                    tail_export=tail_export,
-                    columns=promoted,
-                    fail_on_data_loss=fail_on_data_loss,
-                    progress=advance,
-                    **options,
-                )
+                place = fleet or stores[0]
+                report = jobs.to_lake(session, place, lake, progress=advance, **options)
             if follow:  # one bad stream must not end it
                 known, found = found, report.problems
                 for problem in found:
@@ -249,14 +250,10 @@ def to_lake(
                         output.note(problem)
                 report.problems = []
             absent = report.details["absent"]
-            gone = f"; {entries_text(absent)} gone before they could be copied"
+            gone = f"; {entries_text(absent)} gone before they could be copied" if absent else ""
+            size = f"{count_text(report.files, 'file')} of {size_text(report.size_bytes)}"
             if not follow or report.entries:
-                tell(
-                    report,
-                    f"{lake}: {entries_text(report.entries)} more, in "
-                    f"{count_text(report.files, 'file')} "
-                    f"of {size_text(report.size_bytes)}{gone if absent else ''}",
-                )
+                tell(report, f"{lake}: {entries_text(report.entries)} more, in {size}{gone}")
             if not follow:
                 return
             time.sleep(max(0.0, began + every / 1000 - time.monotonic()))
@@ -320,19 +317,11 @@ def audit(
     """
     if store_path is None and lake is None and fleet is None:
         raise click.UsageError("name what to audit: STORE, --lake, --fleet, or several")
-    if store_path is not None:
-        check_store(store_path)
-    if lake is not None:
-        check_lake(lake)
-    store = None if store_path is None else str(store_path)
-    report = run(at, "audit", store, lake=lake, fleet=fleet)
+    report = run(at, "audit", check_both(store_path, lake), lake=lake, fleet=fleet)
     segments = count_text(report.details["segments"], "segment")
     files = count_text(report.details["lake_files"], "file of the lake", "files of the lake")
-    tell(
-        report,
-        f"{segments} and {files}, {entries_text(report.entries)}, "
-        f"{size_text(report.size_bytes)}: {'damaged' if report.problems else 'clean'}",
-    )
+    size = f"{entries_text(report.entries)}, {size_text(report.size_bytes)}"
+    tell(report, f"{segments} and {files}, {size}: {'damaged' if report.problems else 'clean'}")
 
 
 @spark.command("restore")
@@ -368,19 +357,9 @@ def restore(
     """
     if not (Path(source) / "data.mdb").is_file():
         check_lake(source)
-    report = run(
-        at,
-        "restore",
-        source,
-        str(store_path),
-        key,
-        into=into,
-        store_id=store_id,
-        incarnation=incarnation,
-        start=start.decode(),
-        end=end.decode(),
-        staging=staging,
-    )
+    options: dict[str, Any] = {"into": into, "store_id": store_id, "incarnation": incarnation}
+    options |= {"start": start.decode(), "end": end.decode(), "staging": staging}
+    report = run(at, "restore", source, str(store_path), key, **options)
     first, last = report.details["first_id"], report.details["last_id"]
     span = f", {first} to {last}" if first else ""
     already = report.details["already"]
@@ -422,24 +401,16 @@ def erase(
         raise click.UsageError("name what to erase from: --store, --lake, or both")
     if not ids and where is None:
         raise click.UsageError("name what to erase: IDs, or a condition with --where")
-    if store_path is not None:
-        check_store(store_path)
-    if lake is not None:
-        check_lake(lake)
+    store = check_both(store_path, lake)
     parts = [entries_text(len(ids))] * bool(ids) + [f"those where {where}"] * bool(where)
     confirm_loss(
         [f"{' and '.join(parts)} of {quoting.named(key)} will be gone for good"], "Erase?", yes=yes
     )
     texts = [one.decode(errors="backslashreplace") for one in ids]
-    store = None if store_path is None else str(store_path)
     report = run(at, "erase", key, texts, store=store, lake=lake, where=where, store_id=store_id)
-    details = report.details
-    tell(
-        report,
-        f"{entries_text(details['erased_in_store'])} erased in the store, "
-        f"{details['erased_in_lake']:,} in the lake, where "
-        f"{count_text(report.files, 'file')} had to be written again",
-    )
+    details, files = report.details, count_text(report.files, "file")
+    there = f"{details['erased_in_lake']:,} in the lake, where {files} had to be written again"
+    tell(report, f"{entries_text(details['erased_in_store'])} erased in the store, {there}")
 
 
 @spark.command("report")
@@ -470,11 +441,8 @@ def report(
     options = {"measures": measures, "by": by, "tail_export": tail_export, **chosen.options()}
     check_store(store_path)
     done = run(at, "report", str(store_path), folder, steps=False, **options)
-    tell(
-        done,
-        f"{done.details['page']}: {entries_text(done.entries)} of "
-        f"{count_text(done.details['streams'], 'stream')}",
-    )
+    shown = f"{entries_text(done.entries)} of {count_text(done.details['streams'], 'stream')}"
+    tell(done, f"{done.details['page']}: {shown}")
 
 
 @spark.command("tail")
@@ -517,21 +485,8 @@ def tail(
     if (path is None) != (target == "console"):
         raise click.UsageError(f"--to {target} takes {'no' if path else 'a'} --path")
     check_store(store_path)
-    report = run(
-        at,
-        "tail",
-        str(store_path),
-        target,
-        path,
-        steps=False,
-        from_start=from_start,
-        available_now=once,
-        every_s=every / 1000,
-        max_entries=max_entries,
-        checkpoint=checkpoint,
-        fail_on_data_loss=fail_on_data_loss,
-        tail_export=tail_export,
-        staging=staging,
-        **options,
-    )
+    options |= {"from_start": from_start, "available_now": once, "every_s": every / 1000}
+    options |= {"max_entries": max_entries, "checkpoint": checkpoint, "staging": staging}
+    options |= {"fail_on_data_loss": fail_on_data_loss, "tail_export": tail_export}
+    report = run(at, "tail", str(store_path), target, path, steps=False, **options)
     tell(report, f"{entries_text(report.entries)} followed")
