@@ -38,3 +38,16 @@ def test_a_registry_shows_the_figures_of_a_store(tmp_path: Path) -> None:
         assert samples(shown) == samples(prometheus_text(store))
         assert "streamkeep_queue" in shown
     collector.close()
+
+
+def test_a_store_in_place_of_another_is_shown(tmp_path: Path) -> None:
+    collector = StoreCollector(tmp_path / "s")
+    for key in (b"former", b"present"):
+        with streamkeep.open(tmp_path / "s") as store:
+            store.xadd(key, {"n": 1})
+        found = {one.name: one.samples for one in collector.collect()}
+        assert [one.labels["stream"] for one in found["streamkeep_stream_entries"]] == [
+            key.decode()
+        ]
+        (tmp_path / "s").rename(tmp_path / key.decode())
+    collector.close()

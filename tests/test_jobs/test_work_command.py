@@ -259,8 +259,9 @@ def test_a_worker_starts_again_after_a_change(folder: Path, queue: Queue) -> Non
             return (folder / "c2").exists()
 
         wait_until(came)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGHUP)  # as a terminal does that is closed
         process.wait(PATIENCE_S)
+        assert not queue.workers()
 
 
 @pytest.mark.parametrize("mode", slow_but(["--threads", "--processes"], "--processes"))

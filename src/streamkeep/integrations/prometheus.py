@@ -17,7 +17,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.extras import missing
 from streamkeep.integrations.values import OpenedStore
-from streamkeep.metrics import figures_of
+from streamkeep.metrics import Figures, figures_of
 from streamkeep.metrics.prometheus import metrics_of
 
 try:
@@ -48,12 +48,20 @@ class StoreCollector(Collector):
         if self._opened is not None:
             self._opened.close()
 
+    def _figures(self) -> Figures:
+        opened = self._opened
+        if opened is None:
+            assert self._store is not None
+            return figures_of(self._store)
+
+        def look() -> Figures:
+            opened.check()  # a store that must be recovered may not stay open
+            return figures_of(opened.store)
+
+        return opened.use(look)
+
     def collect(self) -> Iterator[Metric]:
-        store = self._store
-        if store is None:
-            assert self._opened is not None
-            store = self._opened.store
-        for metric in metrics_of(figures_of(store)):
+        for metric in metrics_of(self._figures()):
             found = Metric(metric.name.removesuffix("_total"), metric.text, metric.kind)
             for labels, value in metric.samples:
                 if value is not None:
