@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +28,7 @@ from streamkeep.jobs.job import current_job
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.worker import Worker
 from streamkeep.jobs.worker_log import JsonFormatter, Report, TextFormatter
+from streamkeep.jobs.worker_processes import ChildReport
 from streamkeep.jobs.worker_runs import end_soon
 
 
@@ -183,6 +186,24 @@ def test_a_handler_that_hangs_fails_and_another_takes_its_place(queue: Queue, mo
     assert seen.events.count("too_long") >= 2
     (letter,) = queue.store.xrange("default:dead")
     assert b"max_runtime" in letter.fields[b"message"]
+
+
+def test_a_parent_hears_of_a_limit_that_a_job_has_moved(queue: Queue) -> None:
+    """It kills a process in which a job runs longer than it was told."""
+    events, to_parent = os.pipe()
+    go = threading.Event()
+
+    @queue.task(max_runtime="1m")
+    def task() -> None:
+        current_job().extend("1h")
+        assert go.wait(PATIENCE_S)
+
+    task.delay()
+    with open(events) as told, working(Worker(queue, exits=True, report=ChildReport(to_parent))):
+        first, second = (json.loads(next(told))["left"] for _ in range(2))
+        go.set()
+    os.close(to_parent)
+    assert first <= 60 < second
 
 
 def test_a_process_that_grew_too_large_stops_after_its_job(

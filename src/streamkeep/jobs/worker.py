@@ -220,6 +220,7 @@ class Worker:
         for run in self._runs_now():
             left = run.left_s()
             if left > 0:
+                self._report.lasts(run)
                 least = min(least, left)
             elif self._abandon(run):
                 self._report.too_long(run)

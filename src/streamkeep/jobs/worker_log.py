@@ -54,6 +54,9 @@ class Report:
     def started(self, run: Run) -> None:
         """A handler begins."""
 
+    def lasts(self, run: Run) -> None:
+        """A handler runs; `Job.extend` may have moved its end."""
+
     def waits(self, run: Run, error: Exception) -> None:
         """A handler has ended, and the store cannot take the end of its job yet."""
         log.error("job %s is ended as soon as the store can: %s", run.job.id, error)
