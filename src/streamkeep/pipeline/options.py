@@ -355,24 +355,17 @@ def _offsets(given: _Given, by_id: str, by_time: str, *, ending: bool) -> Offset
         raise OptionError(
             f"the options {by_id!r} and {by_time!r} exclude each other; next: use only one"
         )
-    if times is not None and times.lstrip().startswith("{"):
-        of_streams = {
-            _key(by_time, key): _time_offset(by_time, str(value), ending=ending)
-            for key, value in _json(by_time, times).items()
-        }
-        return Offsets(LATEST if ending else EARLIEST, of_streams)
-    if times is not None:
-        return Offsets(_time_offset(by_time, times, ending=ending))
-    if ids is None:
+    by_ids = times is None
+    name, text, parse = (by_id, ids, _offset) if by_ids else (by_time, times, _time_offset)
+    if text is None:
         return None
-    default: Offset = LATEST if ending else EARLIEST
-    if not ids.lstrip().startswith("{"):
-        return Offsets(_offset(by_id, ids, ending=ending), by_id=True)
-    parsed = _json(by_id, ids)
+    if not text.lstrip().startswith("{"):
+        return Offsets(parse(name, text, ending=ending), by_id=by_ids)
     streams = {
-        _key(by_id, key): _offset(by_id, str(value), ending=ending) for key, value in parsed.items()
+        _key(name, key): parse(name, str(one), ending=ending)
+        for key, one in _json(name, text).items()
     }
-    return Offsets(default, streams, by_id=True)
+    return Offsets(LATEST if ending else EARLIEST, streams, by_id=by_ids)
 
 
 def _offset(name: str, text: str, *, ending: bool) -> Offset:

@@ -42,17 +42,11 @@ def task_at(record: Record) -> Any:
     Raises:
         ImportError: this program has no such task.
     """
-    if record.run_after:
-        moment = datetime.fromisoformat(record.run_after)
-        return _task(record.task, record.priority, record.queue, record.backend, moment)
-    return _plain_task(record.task, record.priority, record.queue, record.backend)
+    moment = datetime.fromisoformat(record.run_after) if record.run_after else None
+    return _task(record.task, record.priority, record.queue, record.backend, moment)
 
 
 @lru_cache(1000)
-def _plain_task(path: str, priority: int, queue: str, backend: str) -> Any:
-    return _task(path, priority, queue, backend, None)
-
-
 def _task(path: str, priority: int, queue: str, backend: str, moment: datetime | None) -> Any:
     task = import_string(path)
     if not isinstance(task, interface.Task):

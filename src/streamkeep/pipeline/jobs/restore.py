@@ -112,10 +112,6 @@ def restore(
     return report
 
 
-def _work_of(file: LakeFile) -> int:
-    return file.size_bytes + _ENTRY_BYTES * file.entries
-
-
 def _files_of(
     lake: Lake, name: bytes, store_id: str | None, incarnation: int | None
 ) -> list[LakeFile]:
@@ -177,9 +173,12 @@ def _from_lake(
         if checked is not None:
             found = environment.read(erased_ids, checked, at, end)
             gone = frozenset(StreamId(*one) for one in found)
+        parts = spread(
+            wanted, lambda one: one.size_bytes + _ENTRY_BYTES * one.entries, cores_of(spark)
+        )
         tasks = [
             Task(lake.uri, part, at, end, folder, f"{place:06d}-{uuid.uuid4().hex}.arrow", gone)
-            for place, part in enumerate(spread(wanted, _work_of, cores_of(spark)))
+            for place, part in enumerate(parts)
         ]
         with lake.reading(wanted, NAME):
             made = run_units(spark, tasks, make_nodes, progress)

@@ -60,18 +60,15 @@ def absent_keys(options: ReadOptions, known: Iterable[bytes]) -> list[str]:
 
 def pin_streams(txn: Txn, options: ReadOptions) -> tuple[Pin, ...]:
     """Return the ranges of a batch read, fixed at this moment."""
-    found = find_streams(txn, options, all_there=True)
-    return tuple(pin_stream(txn, options, key, number) for key, number in found.items())
-
-
-def pin_stream(txn: Txn, options: ReadOptions, key: bytes, number: int) -> Pin:
-    if options.source == ARCHIVE:  # which grows by what is there already
-        return pin_between(options, key, number, newest_archived(txn, number))
-    stream = txn.find_stream(key)
-    last = MAX_ID
-    if stream is not None and stream.number == number:
-        last = StreamId(stream.record.last_ms, stream.record.last_seq)
-    return pin_between(options, key, number, last)
+    pins = []
+    for key, number in find_streams(txn, options, all_there=True).items():
+        stream, last = txn.find_stream(key), MAX_ID
+        if options.source == ARCHIVE:  # which grows by what is there already
+            last = newest_archived(txn, number)
+        elif stream is not None and stream.number == number:
+            last = StreamId(stream.record.last_ms, stream.record.last_seq)
+        pins.append(pin_between(options, key, number, last))
+    return tuple(pins)
 
 
 def newest_archived(txn: Txn, number: int) -> StreamId:
