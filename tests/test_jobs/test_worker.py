@@ -19,7 +19,7 @@ from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.system import failpoints
-from streamkeep.format.core.errors import ArgumentError, NotAStoreError, StoreError
+from streamkeep.format.core.errors import ArgumentError, NotAStoreError, StoreError, StoreFullError
 from streamkeep.jobs import waiting, worker_runs
 from streamkeep.jobs import worker as worker_module
 from streamkeep.jobs.async_queue import AsyncQueue
@@ -233,7 +233,7 @@ def test_an_error_of_the_store_ends_no_worker_and_is_told_once(
 
     job = task.delay()
     texts = [*["the disk is full"] * 9, *["not now"] * 9]
-    real, failures = waiting.take, [ArgumentError(text) for text in texts]
+    real, failures = waiting.take, [StoreFullError(text) for text in texts]
 
     def take(*args: Any, **options: Any) -> Any:
         if failures:
@@ -263,9 +263,10 @@ def test_options_are_checked(queue: Queue, options: dict[str, Any], problem: str
         Worker(queue, **options)
 
 
-def test_queues_of_several_stores_are_refused(queue: Queue, tmp_path: Path) -> None:
-    with Queue(tmp_path / "other") as other, pytest.raises(ArgumentError, match="of one store"):
-        Worker([queue, other]).run()
+@pytest.mark.parametrize("mode", ["threads", "asyncio"])
+def test_queues_of_several_stores_are_refused(queue: Queue, tmp_path: Path, mode: Any) -> None:
+    with Queue(tmp_path / "other") as other, pytest.raises(QueueError, match="of one store"):
+        Worker([queue, other], mode=mode).run()
 
 
 # --- the log ------------------------------------------------------------------------------------

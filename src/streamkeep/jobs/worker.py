@@ -123,7 +123,6 @@ class Worker:
         for queue in self.queues:
             queue.register_periodic()
         self._report.begun(self.queues, self.concurrency, self.mode)
-        Take(self.queues, b"", 1, None)  # raises if they are of several stores
         if self.mode == "threads":
             for _ in range(self.concurrency):
                 self._start_thread()
@@ -332,7 +331,7 @@ class Worker:
                 stop=lambda: self._stopping,
                 begins=False,
             )
-        except FOR_GOOD:
+        except (*FOR_GOOD, ArgumentError):  # such as for queues of several stores
             raise  # a worker that is started again opens the store again
         except StreamkeepError as error:
             self._told.tell(error)
@@ -433,7 +432,7 @@ class Worker:
                 count += 1
             try:
                 jobs = await _in_thread(partial(self._take, count))
-            except (*FOR_GOOD, OSError) as error:
+            except (*FOR_GOOD, ArgumentError, OSError) as error:
                 self._stop_because_of(error)  # what runs has its time
                 break
             for _ in range(count - len(jobs)):
