@@ -136,6 +136,26 @@ def test_missed_times_are_made_up_for_as_the_rule_says(
     assert queue.schedules()[0].next_ms == start + 70 * MINUTE
 
 
+@pytest.mark.parametrize(("missed", "jobs"), [("skip", 0), ("once", 1), ("all", 3)])
+def test_a_draining_queue_gets_no_jobs_of_rules(
+    queue: Queue, clock: ManualClock, missed: Missed, jobs: int
+) -> None:
+    @queue.periodic("*/5 * * * *", missed=missed)
+    def report() -> None: ...
+
+    queue.register_periodic()
+    assert queue.drain(0)
+    clock.ms = queue.schedules()[0].next_ms + 12 * MINUTE
+    for _ in range(2):
+        queue.register_periodic()
+        assert queue.run_until_idle() == 0
+    assert queue.drain(0)
+    queue.resume()
+    assert queue.run_until_idle() == jobs
+    clock.ms += 3 * MINUTE
+    assert queue.run_until_idle() == 1
+
+
 def test_a_rule_is_replaced_and_removed(queue: Queue, clock: ManualClock) -> None:
     @queue.periodic("*/5 * * * *")
     def report() -> None: ...

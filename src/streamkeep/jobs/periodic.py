@@ -10,6 +10,8 @@ What happens at a time at which no worker ran is up to the rule `missed`:
 - `once`: one job for all times that were missed;
 - `all`: one job for each.
 
+While the queue is draining, nothing is put: those times are missed, too.
+
 While a job of the task waits for a worker that knows it, no other is put; with `all`, while a
 thousand do. A task that was renamed leaves its former rule, which would put jobs for ever.
 """
@@ -168,6 +170,12 @@ def rules(reader: Transaction[Any] | Snapshot[Any], names: Names) -> list[Rule]:
     return [unpack_rule(data) for _, data in found]
 
 
+def arm_again(step: Step) -> None:
+    """Schedule the firings that came while the queue was draining."""
+    for rule in rules(step.txn, step.names):
+        step.schedule(rule.next_ms, layout.FIRING, _reference(rule.name))
+
+
 def _arm(step: Step, rule: Rule) -> None:
     step.txn.row_put(step.space, _row_key(rule.name), rule.pack())
     step.schedule(rule.next_ms, layout.FIRING, _reference(rule.name))
@@ -178,7 +186,7 @@ def fire(step: Step, row: Due) -> None:
     step.delete_row(row.key)
     data = step.txn.row_get(step.space, layout.PERIODIC + row.reference)
     rule = None if data is None else unpack_rule(data)
-    if rule is None or rule.next_ms != row.due_ms:
+    if rule is None or rule.next_ms != row.due_ms or step.settings.draining:  # `resume` arms it
         return
     most = _MOST_PARKED if rule.missed == "all" else 1
     prefix = parked_prefix(rule.fields.get(layout.TASK, b""))

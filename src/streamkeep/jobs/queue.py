@@ -405,6 +405,8 @@ class Queue(Declaring):
         """End `pause` and `drain`."""
 
         def resume(step: Step) -> None:
+            if step.settings.draining:
+                rules_of.arm_again(step)
             step.change_settings(paused=False, draining=False)
             step.wake_workers(EVERYONE)
 
