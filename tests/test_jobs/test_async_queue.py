@@ -160,17 +160,6 @@ def test_tasks_limits_and_control(store: Store) -> None:
     assert letters(plain) == []
 
 
-def test_a_path_is_opened_by_an_asyncio_queue(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with aio.Queue(tmp_path / "store", sync="none") as queue:
-            job = await queue.put("x", unique="u")
-            assert not (await queue.put("y", unique="u")).is_new
-            assert await (await queue.job(job.id)).state() == "waiting"
-            assert await queue.cancel(job.id)
-
-    asyncio.run(run())
-
-
 def test_each_name_of_a_queue_exists_for_asyncio_with_the_same_arguments() -> None:
     of_jobs = {"transaction", "end", "end_attempt", "park", "fields"}
     for plain, its, left in ((jobs.Queue, AsyncQueue, set()), (jobs.Job, AsyncJob, of_jobs)):
@@ -228,6 +217,10 @@ def test_tasks_are_declared_on_an_asyncio_queue_and_run_at_once_in_tests(tmp_pat
         async with queue:
             job = await double.adelay(4)
             assert (await job.astate(), await job.aresult(0)) == ("done", 8)
+            put = await queue.put("x", unique="u", delay=9)
+            assert not (await queue.put("y", unique="u")).is_new
+            assert await (await queue.job(put.id)).state() == "delayed"
+            assert await queue.cancel(put.id)
             assert await queue.store.xlen("default:dead") == 0
 
     asyncio.run(run())

@@ -34,7 +34,7 @@ from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.handler_errors import FOR_GOOD, GIVEN_UP, RETRYING, log_failure
 from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.options import Policy
-from streamkeep.jobs.running import Again, Done, Outcome, aexecute, execute
+from streamkeep.jobs.running import Outcome, aexecute, execute
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.waiting import known_tasks, take
 
@@ -337,15 +337,8 @@ class Core(LazyStore):
 
     # An adapter whose tasks run in another way overrides these two.
 
-    def execute(self, job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
-        """Run the handler of a job and end the job; see `running.execute`."""
-        return execute(job, done, again)
-
-    async def aexecute(
-        self, job: Job, done: Done | None = None, again: Again | None = None
-    ) -> Outcome:
-        """Run a handler that is a coroutine function, and end the job."""
-        return await aexecute(job, done, again)
+    execute = staticmethod(execute)
+    aexecute = staticmethod(aexecute)
 
     def task_of(self, job: Job) -> Task[Any, Any] | None:
         """Return the task of a job; None if this program has none of its name."""
