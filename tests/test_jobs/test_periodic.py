@@ -110,6 +110,8 @@ def test_a_rule_has_options_of_its_own(queue: Queue, clock: ManualClock) -> None
     queue.periodic("*/5 * * * *", name="low", priority="low", retries=9)(report)
     with pytest.raises(ArgumentError, match="concurrency is an option of the task 'report' itself"):
         queue.periodic("* * * * *", name="third", concurrency=1)(report)
+    with pytest.raises(ArgumentError, match="the rule of 'report' has times, and no delay"):
+        queue.periodic("* * * * *", name="third")(report.options(delay="1m"))
     queue.register_periodic()
     clock.ms = queue.schedules()[0].next_ms
     first, low = queue.get_many(3)

@@ -117,6 +117,8 @@ class Declaring:
             payload, fields = task.call_of(args, kwargs or {})
             chosen: Any = {**task.put_options, **own}
             put = prepare(self.core, payload, chosen, fields)
+            if put.delay_ms or put.at_ms:
+                raise ArgumentError(f"the rule of {task.name!r} has times, and no delay or at")
             rule = Rule(name or task.name, cron, tz, missed, put.priority, put.fields)
             self.core.rules[rule.name] = rule._replace(expires_ms=put.expires_ms)
             return task  # type: ignore[no-any-return]
