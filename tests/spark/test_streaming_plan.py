@@ -542,22 +542,6 @@ def test_a_trim_inside_of_a_node_is_missed_by_a_batch(store: Store[bytes]) -> No
         rows_in(reader, parts)
 
 
-def test_a_batch_of_the_archive_has_what_was_there_at_load(
-    open_store: Callable[..., Store[bytes]],
-) -> None:
-    store = open_store("archiving", node_max_entries=7)
-    store.set_retention("s", archive=True)
-    add(store, 1, 100)
-    store.xtrim("s", maxlen=70, approximate=False)
-    store.archive()
-    options = {"path": str(store.path), "subscribe": "s", "source": "archive"}
-    reader = StreamkeepSource(options).reader(SCHEMA)
-    assert (before := rows_in(reader)) > 20
-    store.xtrim("s", maxlen=30, approximate=False)
-    store.archive()
-    assert rows_in(reader) == before
-
-
 @pytest.mark.parametrize("exported", [False, True])
 def test_what_is_trimmed_while_a_batch_is_planned_is_missed_or_read(
     store: Store[bytes],

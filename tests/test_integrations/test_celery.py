@@ -60,20 +60,6 @@ class Inbox:
         self.channel.close()
 
 
-def test_messages_are_consumed_acknowledged_and_gone(connection: Connection, url: str) -> None:
-    publish(connection, 1, {"two": "ü"}, "three")
-    assert jobs_of(url).stats().waiting == 3
-    inbox = Inbox(connection)
-    assert inbox.wait(3) == [1, {"two": "ü"}, "three"]
-    assert jobs_of(url).stats().running == 3
-    for one in inbox.messages:
-        one.ack()
-    inbox.close()  # commits what was acknowledged
-    assert (jobs_of(url).stats().running, jobs_of(url).stats().done) == (0, 3)
-    with pytest.raises(socket.timeout):
-        connection.drain_events(timeout=0.01)
-
-
 def test_a_message_whose_worker_died_is_marked_as_redelivered(url: str) -> None:
     with Connection(url) as connection:
         publish(connection, 1)
@@ -186,10 +172,10 @@ def failing_first(count: int, work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_one_message_is_taken_without_a_consumer(connection: Connection, url: str) -> None:
-    publish(connection, 1, 2)
+    publish(connection, {"two": "ü"}, 2)
     bound = tasks()(connection.channel())
     first, second = bound.get(), bound.get(no_ack=True)
-    assert (first.payload, second.payload, bound.get()) == (1, 2, None)
+    assert (first.payload, second.payload, bound.get()) == ({"two": "ü"}, 2, None)
     first.ack()
     bound.channel.close()
     assert jobs_of(url).stats().done == 2
@@ -391,16 +377,9 @@ def test_a_deleted_queue_has_no_binding_and_no_waiting_messages(
     assert jobs_of(url).stats().waiting == 0
 
 
-@pytest.mark.parametrize(
-    ("wrong", "problem"),
-    [
-        ("streamkeep://localhost/jobs", "names a host"),
-        ("streamkeep://", "names a host"),
-        ("streamkeep:////tmp/s?fsync=1", "unknown option 'fsync'"),
-    ],
-)
-def test_a_wrong_url_is_refused(wrong: str, problem: str) -> None:
-    with pytest.raises(ArgumentError, match=problem):
+@pytest.mark.parametrize("wrong", ["streamkeep://localhost/jobs", "streamkeep://"])
+def test_a_wrong_url_is_refused(wrong: str) -> None:
+    with pytest.raises(ArgumentError, match="names a host"):
         Connection(wrong).connect()
-    with pytest.raises(ArgumentError, match=problem):
+    with pytest.raises(ArgumentError, match="names a host"):
         Celery("test", backend=wrong).backend.get("a")

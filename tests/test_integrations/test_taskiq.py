@@ -66,6 +66,10 @@ async def started(path: Path, *tasks: str, **options: Any) -> AsyncIterator[Stre
         await broker.shutdown()
 
 
+def result(value: int) -> TaskiqResult[int]:
+    return TaskiqResult(is_err=False, log="log", return_value=value, execution_time=0.0)
+
+
 async def ack(one: AckableMessage) -> None:
     done = one.ack()
     assert done is not None
@@ -289,9 +293,6 @@ def test_what_taskiq_cannot_read_becomes_a_dead_letter(tmp_path: Path) -> None:
 
 
 def test_results_are_missing_kept_taken_and_expire(tmp_path: Path) -> None:
-    def result(value: int) -> TaskiqResult[int]:
-        return TaskiqResult(is_err=False, log="log", return_value=value, execution_time=0.0)
-
     async def work() -> None:
         kept: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
         taken: StreamkeepResultBackend[int] = StreamkeepResultBackend(
@@ -335,9 +336,6 @@ def test_results_are_missing_kept_taken_and_expire(tmp_path: Path) -> None:
 def test_results_and_schedules_are_those_of_the_store_in_place_of_one_that_was_moved(
     tmp_path: Path,
 ) -> None:
-    def result(value: int) -> TaskiqResult[int]:
-        return TaskiqResult(is_err=False, log=None, return_value=value, execution_time=0.0)
-
     async def work() -> None:
         worker: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
         caller: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
@@ -402,8 +400,7 @@ def test_a_result_whose_removal_is_tried_again_is_returned(
         backend: StreamkeepResultBackend[int] = StreamkeepResultBackend(
             tmp_path / "s", keep_results=False
         )
-        stored = TaskiqResult(is_err=False, log=None, return_value=1, execution_time=0.0)
-        await backend.set_result("a", stored)
+        await backend.set_result("a", result(1))
         monkeypatch.setattr(AsyncStore, "apply", fail)
         assert (await backend.get_result("a")).return_value == 1
         assert not await backend.is_result_ready("a")

@@ -120,9 +120,10 @@ def test_a_rule_has_options_of_its_own(queue: Queue, clock: ManualClock) -> None
     assert int(low.fields[b"expires"]) == clock.ms + 60 * MINUTE
 
 
+@pytest.mark.parametrize("drained", [False, True])  # while no worker ran, or with workers
 @pytest.mark.parametrize(("missed", "jobs"), [("skip", 0), ("once", 1), ("all", 12)])
 def test_missed_times_are_made_up_for_as_the_rule_says(
-    queue: Queue, clock: ManualClock, missed: Missed, jobs: int
+    queue: Queue, clock: ManualClock, missed: Missed, jobs: int, drained: bool
 ) -> None:
     clock.ms = clock.ms // (60 * MINUTE) * 60 * MINUTE
     start = clock.ms
@@ -131,31 +132,19 @@ def test_missed_times_are_made_up_for_as_the_rule_says(
     def report() -> None: ...
 
     queue.register_periodic()
+    if drained:
+        queue.drain(0)
     clock.ms += 62 * MINUTE
+    if drained:
+        for _ in range(2):
+            queue.register_periodic()
+            assert queue.run_until_idle() == 0
+        assert queue.drain(0)
+        queue.resume()
     assert queue.run_until_idle() == jobs
     clock.ms += 3 * MINUTE
     assert queue.run_until_idle() == 1
     assert queue.schedules()[0].next_ms == start + 70 * MINUTE
-
-
-@pytest.mark.parametrize(("missed", "jobs"), [("skip", 0), ("once", 1), ("all", 3)])
-def test_a_draining_queue_gets_no_jobs_of_rules(
-    queue: Queue, clock: ManualClock, missed: Missed, jobs: int
-) -> None:
-    @queue.periodic("*/5 * * * *", missed=missed)
-    def report() -> None: ...
-
-    queue.register_periodic()
-    assert queue.drain(0)
-    clock.ms = queue.schedules()[0].next_ms + 12 * MINUTE
-    for _ in range(2):
-        queue.register_periodic()
-        assert queue.run_until_idle() == 0
-    assert queue.drain(0)
-    queue.resume()
-    assert queue.run_until_idle() == jobs
-    clock.ms += 3 * MINUTE
-    assert queue.run_until_idle() == 1
 
 
 def test_a_rule_is_replaced_and_removed(queue: Queue, clock: ManualClock) -> None:
@@ -173,22 +162,6 @@ def test_a_rule_is_replaced_and_removed(queue: Queue, clock: ManualClock) -> Non
     clock.ms += 60 * MINUTE
     assert queue.run_until_idle() == 0
     assert queue.store.row_range("jobs:mails", b"s", b"s\xff" * 20) == []
-
-
-def test_a_rule_without_a_task_fires_into_the_hands_of_a_later_worker(
-    store: Store, clock: ManualClock
-) -> None:
-    old, new = Queue(store, "n"), Queue(store, "n")
-
-    @new.periodic("0 * * * *", missed="once")
-    def report() -> str:
-        return "ran"
-
-    new.register_periodic()
-    clock.ms += 60 * MINUTE
-    assert old.run_until_idle() == 0
-    assert old.stats().parked == 1
-    assert new.run_until_idle() == 1
 
 
 @pytest.mark.parametrize(("missed", "most"), [("skip", 1), ("once", 1), ("all", 1000)])

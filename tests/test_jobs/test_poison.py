@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
 import sys
 import threading
 import time
@@ -349,77 +348,3 @@ def test_a_worker_that_ends_because_of_an_error_says_so(queue: Queue, mode: Any)
     ):
         Worker(queue, mode=mode, report=Broken()).run()
     assert queue.stats().running == 0
-
-
-SHOP = """
-import sys
-from streamkeep.jobs import Queue, Retry
-
-queue = Queue("jobs.store", retries=0, sync="none")
-
-@queue.task
-def bad(kind):
-    if kind == "exit":
-        sys.exit(3)
-    if kind == "retry":
-        raise Retry(after="in 5 minutes")
-    raise ValueError("caf\\udce9")
-
-@queue.task
-def good():
-    pass
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "shop.py").write_text(SHOP)
-    return tmp_path
-
-
-def test_workers_in_processes_run_the_good_jobs(folder: Path) -> None:
-    with Queue(folder / "jobs.store", sync="none") as queue:
-        bad = queue.task(name="bad")(lambda kind: None)
-        good = queue.task(name="good")(lambda: None)
-        for kind in ("text", "exit", "retry"):
-            bad.delay(kind)
-            good.delay()
-        command = [
-            sys.executable,
-            "-m",
-            "streamkeep",
-            "work",
-            "shop:queue",
-            "--processes",
-            "-c",
-            "2",
-        ]
-        worker = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-        try:
-            wait_until(lambda: queue.stats().done == queue.stats().failed == 3)
-            worker.terminate()
-            _, log = worker.communicate(timeout=PATIENCE_S)
-        finally:
-            worker.kill()
-            worker.communicate()
-        assert worker.returncode == 0
-        assert "takes its place" not in log
-
-
-def test_the_status_says_that_a_worker_ended_because_of_an_error(folder: Path) -> None:
-    program = (
-        "import sys; sys.argv = ['streamkeep', 'work', 'shop:queue'];"
-        "import streamkeep.jobs.worker as worker\n"
-        "def take(*args, **options): raise RuntimeError('of the take')\n"
-        "worker.take = take\n"
-        "from streamkeep.tools.cli import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 1
-    assert "the worker ended because of an error: builtins.RuntimeError: of the take" in done.stderr

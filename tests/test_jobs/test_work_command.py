@@ -23,9 +23,9 @@ from streamkeep.recovery import restore_copy
 from tiers import slow_but
 
 TASKS = """
-import os, time
+import os, sys, time
 from pathlib import Path
-from streamkeep.jobs import Queue
+from streamkeep.jobs import Queue, Retry
 
 queue = Queue("jobs.store", backoff="1ms..2ms", sync="none")
 mail = Queue("jobs.store", "mail", sync="none")
@@ -45,6 +45,14 @@ def hang(name):
         file.write("x")
     if Path(name).stat().st_size == 1:
         time.sleep(3600)
+
+@queue.task(retries=0)
+def bad(kind):
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "retry":
+        raise Retry(after="in 5 minutes")
+    raise ValueError("caf\\udce9")
 
 @queue.task
 def die(name):
@@ -181,6 +189,30 @@ def test_a_stopped_worker_gives_back_and_a_killed_one_loses_nothing(
         (job,) = queue.get_many(1, timeout=PATIENCE_S)
         assert job.attempt == 1  # neither the stop nor the death was one
         job.done()
+
+
+def test_children_outlive_jobs_whose_failure_cannot_be_told(folder: Path, queue: Queue) -> None:
+    for kind in ("text", "exit", "retry"):
+        put(queue, "bad", kind)
+        put(queue, "note", kind)
+    with worker(folder, "--processes", "-c", "2") as process:
+        wait_until(lambda: queue.stats().done == queue.stats().failed == 3)
+        process.terminate()
+        assert "child_ended" not in [line["event"] for line in lines_of(process)]
+
+
+def test_the_status_says_that_a_worker_ended_because_of_an_error(folder: Path) -> None:
+    program = (
+        "import sys; sys.argv = ['streamkeep', 'work', 'shop:queue'];"
+        "import streamkeep.jobs.worker as worker\n"
+        "def take(*args, **options): raise RuntimeError('of the take')\n"
+        "worker.take = take\n"
+        "from streamkeep.tools.cli import main; main()"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 1
+    assert "the worker ended because of an error: builtins.RuntimeError: of the take" in done.stderr
 
 
 @pytest.mark.slow
