@@ -70,10 +70,23 @@ def test_where_to_begin_and_end(name: str, value: str, starting: object, ending:
     assert parse_read({**BASE, f"ending{name}": value}).ending.of(b"orders") == ending
 
 
-def test_offsets_of_single_streams() -> None:
-    starting = parse_read({**BASE, "startingOffsets": '{"a": "5-1", "b": "latest"}'}).starting
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("Offsets", '{"a": "5-1", "b": "latest"}', [StreamId(5, 1), LATEST, EARLIEST]),
+        (
+            "Timestamp",
+            '{"a": 5000, "b": "1970-01-01T00:00:07Z"}',
+            [StreamId(5000, 0), StreamId(7000, 0), EARLIEST],
+        ),
+    ],
+)
+def test_each_stream_may_begin_at_a_place_of_its_own(
+    name: str, value: str, expected: list[object]
+) -> None:
+    starting = parse_read({**BASE, f"starting{name}": value}).starting
     assert starting is not None
-    assert [starting.of(key) for key in (b"a", b"b", b"c")] == [StreamId(5, 1), LATEST, EARLIEST]
+    assert [starting.of(key) for key in (b"a", b"b", b"c")] == expected
 
 
 @pytest.mark.parametrize(
@@ -118,17 +131,6 @@ def test_a_table_of_a_catalog_adds_options_of_its_own() -> None:
         assert parse_read({"subscribe": "s", **added, **place}).path == "/data/a b"
     with pytest.raises(OptionError, match="there is no option 'locatio'"):
         parse_read({"subscribe": "s", "path": "p", "locatio": "x"})
-
-
-def test_each_stream_may_begin_at_a_time_of_its_own() -> None:
-    times = '{"a": 5000, "b": "1970-01-01T00:00:07Z"}'
-    starting = parse_read({"path": "p", "subscribe": "a,b,c", "startingTimestamp": times}).starting
-    assert starting is not None
-    assert [starting.of(key) for key in (b"a", b"b", b"c")] == [
-        StreamId(5000, 0),
-        StreamId(7000, 0),
-        EARLIEST,
-    ]
 
 
 def test_options_of_writing() -> None:

@@ -16,13 +16,10 @@ try:
 except ImportError:
     from django_tasks import task
 
-calls: list[Any] = []
-
 
 @task
 def add(one: int, other: int = 0) -> int:
     """Return a sum."""
-    calls.append((one, other))
     return one + other
 
 

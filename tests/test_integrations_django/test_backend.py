@@ -74,35 +74,11 @@ def test_a_task_of_a_transaction_is_enqueued_with_its_commit(backend: Any, datab
         backend.get_result(lost.id)
 
 
-def test_a_task_can_be_enqueued_before_the_commit(configure: Configure, database: None) -> None:
-    with configure(enqueue_on_commit=False), transaction.atomic():
-        result = shop_tasks.add.enqueue(1)
-        assert result.enqueued_at is not None
-        interface.task_backends["default"].queue("default").close()
-
-
-def test_a_task_waits_for_its_time(backend: Any) -> None:
-    later = datetime.now(UTC) + timedelta(hours=1)
-    result = shop_tasks.add.using(run_after=later, priority=7).enqueue(1)
-    assert backend.queue("default").run_until_idle() == 0
-    found = backend.get_result(result.id)
-    assert found == result
-    assert (found.task.run_after, found.task.priority) == (later, 7)
-
-
 def test_a_forked_child_enqueues_where_its_parent_has_enqueued(backend: Any) -> None:
     shop_tasks.add.enqueue(1)
     assert status_of(child_of(lambda: shop_tasks.add.enqueue(2))) == 0
     shop_tasks.add.enqueue(3)
     assert backend.queue("default").stats().waiting == 3
-
-
-def test_tasks_of_a_higher_priority_run_first(backend: Any) -> None:
-    for one, priority in ((1, -5), (2, 0), (3, 5)):
-        shop_tasks.add.using(priority=priority).enqueue(one)
-    shop_tasks.calls.clear()
-    backend.queue("default").run_until_idle()
-    assert shop_tasks.calls == [(3, 0), (2, 0), (1, 0)]
 
 
 def test_a_task_that_raises_has_failed(backend: Any) -> None:

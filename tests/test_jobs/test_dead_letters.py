@@ -47,8 +47,12 @@ def test_a_letter_is_put_again_as_a_new_job(queue: Queue) -> None:
     taken.done()
     assert queue.stats().failed == 1
     assert queue.requeue("1-1") == 0
-    assert queue.requeue(queue.dead_letters()[0]) == 1
-    assert queue.stats().waiting == 1
+    bury(queue, "c")
+    letter, other = queue.dead_letters()
+    assert queue.requeue(letter, other.id, task="another") == 0
+    assert queue.requeue(letter, other.id) == 2
+    bury(queue, "d")
+    assert (queue.drop_dead(), queue.stats().failed) == (1, 0)
 
 
 def test_a_job_with_an_id_of_its_own_keeps_it(queue: Queue) -> None:

@@ -173,8 +173,6 @@ def test_a_job_that_was_taken_without_a_sync_is_given_back(
     assert queue.get(0).payload == "b"
 
 
-# --- many jobs that wait, for room, their time or another job: taken, counted, removed ------------
-
 # --- many retries at a time ---------------------------------------------------------------------
 
 
@@ -312,15 +310,3 @@ def test_jobs_that_wait_are_counted_after_one_was_cancelled(queue: Queue) -> Non
     queue.put("fits")
     with pytest.raises(QueueFullError, match="648 jobs wait"):
         queue.put("too many")
-
-
-def test_letters_are_named_by_themselves_or_by_their_ids(queue: Queue) -> None:
-    queue.put_many(range(5))
-    for job in queue.get_many(5):
-        job.fail("no paper")
-    first, second, third, *_ = queue.dead_letters()
-    assert queue.requeue(first, second.job, third.id, task="another") == 0
-    assert queue.requeue(first, second.job) == 2
-    assert queue.drop_dead(third.id, first) == 1
-    assert queue.drop_dead() == 2
-    assert queue.stats().failed == 0
