@@ -23,7 +23,7 @@ from streamkeep.recovery import restore_copy
 from tiers import slow_but
 
 TASKS = """
-import os, sys, time
+import ctypes, os, sys, time
 from pathlib import Path
 from streamkeep.jobs import Queue, Retry
 
@@ -45,6 +45,12 @@ def hang(name):
         file.write("x")
     if Path(name).stat().st_size == 1:
         time.sleep(3600)
+
+@queue.task(max_runtime="300ms", retries=0)
+def seize(name):
+    with open(name, "a") as file:
+        file.write("x")
+    ctypes.PyDLL(None).sleep(3600)  # it keeps the GIL
 
 @queue.task(retries=0)
 def bad(kind):
@@ -217,14 +223,18 @@ def test_the_status_says_that_a_worker_ended_because_of_an_error(folder: Path) -
 
 @pytest.mark.slow
 def test_children_that_hang_die_or_grow_are_replaced(folder: Path, queue: Queue) -> None:
-    for task in ("hang", "die", "grow", "grow", "note"):
+    for task in ("hang", "seize", "die", "grow", "grow", "note"):
         put(queue, f"{task}", task)
     with worker(folder, "--processes", "-c", "2", "--max-memory", "150M") as process:
         wait_until(lambda: queue.stats().done == 5)
+        wait_until(lambda: queue.stats().failed == 1)
         process.send_signal(signal.SIGINT)
         lines = lines_of(process)
     assert (folder / "hang").read_text() == "xx"
     assert (folder / "die").read_text() == "xxx"
+    (letter,) = queue.dead_letters()
+    assert (letter.error, letter.deaths) == ("builtins.TimeoutError", 0)
+    assert (folder / "seize").read_text() == "x"
     assert len(set((folder / "grow").read_text().split())) >= 2
     ends = sorted(line["status"] for line in lines if line["event"] == "child_ended")
     assert ends.count(9) == 2

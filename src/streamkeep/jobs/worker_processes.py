@@ -44,6 +44,9 @@ _LONGEST_PAUSE_S: Final = 5.0
 _TICK_S: Final = 0.5
 _KILL_AFTER_S: Final = 5.0  # beyond the time of grace
 _LAST_S: Final = 30.0  # for what is done beside, after the last worker
+# Beyond the limit of a run: by then the row of the schedule is due, with which the next take books
+# a failed attempt. Before, the death of the process would count in place of it.
+_HANGS_S: Final = RUN_GRACE_MS / 1000 + 0.5
 _LARGE_S: Final = 2.0  # in which a child itself ends when it has too much memory
 
 
@@ -226,7 +229,7 @@ class Processes:
             child.job, child.worked = event["job"], True
             child.kill_at = float("inf")
             if event["left"] is not None:
-                child.kill_at = time.monotonic() + event["left"] + RUN_GRACE_MS / 2000
+                child.kill_at = time.monotonic() + event["left"] + _HANGS_S
 
     # --- children -------------------------------------------------------------------------------
 
