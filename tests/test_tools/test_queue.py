@@ -102,27 +102,18 @@ def test_dead_letters_that_stay_are_counted(path: Path) -> None:
     assert lines("queue", "requeue", path, "--reason", "ink") == ["0 jobs requeued"]
 
 
-def test_a_letter_with_the_id_of_a_job_that_lives_is_left_alone(path: Path) -> None:
+@pytest.mark.parametrize("state", ["waiting", "done"])
+def test_a_letter_with_the_id_of_another_job_is_left_alone(path: Path, state: str) -> None:
     with queue_of(path) as queue:
-        job = queue.put({"to": "bob"}).id
+        job = queue.put({"to": "bob"}, result_ttl="1h").id
+        if state == "done":
+            queue.get(0).done("sent")
         letter = {"job": "1-1", "payload": "{}", "from": "normal", "reason": "no ink"}
         queue.core.store.xadd("default:dead", letter, id=job)
-    assert objects("queue", "show", path, job)[0]["state"] == "waiting"
+    assert objects("queue", "show", path, job)[0]["state"] == state
     run("queue", "retry", path, job, status=6)
     assert [one["job"] for one in objects("queue", "dead", path)[:-1]] == ["1-1"]
     assert objects("queue", "show", path, "1-1")[0]["state"] == "failed"
-
-
-def test_a_letter_with_the_id_of_a_job_that_ended_is_not_put_again(path: Path) -> None:
-    with queue_of(path) as queue:
-        put = queue.put({"to": "bob"}, result_ttl="1h")
-        (taken,) = queue.get_many(1)
-        taken.done("sent")
-        letter = {"job": "1-1", "payload": "{}", "from": "normal", "reason": "no ink"}
-        queue.core.store.xadd("default:dead", letter, id=put.id)
-    assert objects("queue", "show", path, put.id)[0]["state"] == "done"
-    run("queue", "retry", path, put.id, status=6)
-    assert [one["job"] for one in objects("queue", "dead", path)[:-1]] == ["1-1"]
 
 
 def test_the_status_names_tasks_that_no_worker_knows(path: Path) -> None:
