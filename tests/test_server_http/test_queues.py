@@ -152,6 +152,7 @@ def test_dead_letters_are_counted_by_reason_and_requeued_or_dropped_together(
         queue.drain(0)
     client.post("/queues/mail/requeue", json={}, status=409)
     client.post("/queues/mail/drop", json={"task": 1}, status=400)
+    client.post("/queues/mail/drop", json={"start": "yesterday"}, status=400)
 
 
 def test_a_queue_is_paused_and_resumed(queue: Queue, client: Client) -> None:

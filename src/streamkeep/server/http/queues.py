@@ -9,7 +9,6 @@ from typing import Final, cast
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.format.core.json_form import json_bytes
-from streamkeep.format.core.times import id_bound
 from streamkeep.jobs import JobFailedError, Queue, QueueError, queue_names
 from streamkeep.jobs.dead_letters import Letter, letter_of, matches
 from streamkeep.jobs.layout import ListState
@@ -213,12 +212,10 @@ def _each(call: Call, change: Callable[[Queue, str], object]) -> Found:
 
 def _all(call: Call, change: Callable[..., int]) -> Found:
     call.allow("xrange")
-    given = {name: call.members.get(name, "") for name in _LETTERS if name != "ids"}
     queue = _queue(call)
-    low = id_bound((given["start"] or "-").encode(), "from", call.store._now_ms)
-    high = id_bound((given["end"] or "+").encode(), "to", call.store._now_ms)
-    wanted = Wanted(queue.core.names.dead, low, high)
-    page = _chosen(call, wanted, given["task"], given["reason"], _MOST)
+    task, reason = call.members.get("task", ""), call.members.get("reason", "")
+    low, high = call.bound("start", "-", "from"), call.bound("end", "+", "to")
+    page = _chosen(call, Wanted(queue.core.names.dead, low, high), task, reason, _MOST)
     chosen = [_letter(one) for one in page.entries]
     done = change(queue, *chosen) if chosen else 0
     return {"count": done, "next": None if page.next is None else page.next.decode()}

@@ -150,10 +150,12 @@ class Call(wire.Parameters):
     def bound(self, name: str, default: str, kind: Bound) -> bytes:
         """Return an ID; a date or time in ISO 8601, or an age such as `-2h`, as an ID."""
         value = self.data(name)
+        if value is None:
+            value = (self.members.get(name) or default).encode()
         try:
-            return id_bound(default.encode() if value is None else value, kind, self.store._now_ms)
+            return id_bound(value, kind, self.store._now_ms)
         except ValueError as error:
-            raise wire.Problem(400, f"the parameter {name!r}: {error}") from None
+            raise wire.Problem(400, f"{name!r}: {error}") from None
 
 
 def named(request: Request, name: str) -> bytes:
