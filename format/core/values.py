@@ -6,6 +6,7 @@ ArgumentError that names the parameter and shows the value.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from streamkeep.format.core.errors import ArgumentError
@@ -32,6 +33,11 @@ def whole(value: object, name: str, least: int, most: int = MOST) -> int:
         bounds = f"of at least {least:,}" if most == MOST else f"from {least:,} to {most:,}"
         raise ArgumentError(f"{name} must be a whole number {bounds}, not {as_given(value)}")
     return value
+
+
+def texts(value: Iterable[str]) -> tuple[str, ...]:
+    """Return some texts; a single one counts as such, not as its characters."""
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def utf8(value: object, name: str) -> bytes:

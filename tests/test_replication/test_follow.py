@@ -375,6 +375,18 @@ def test_a_copy_into_another_database_leaves_the_stream_of_that_name_alone(
     check_same(server, store)
 
 
+def test_a_copy_that_names_the_database_that_is_followed_is_applied(
+    server: RealRedis, store: Path
+) -> None:
+    server.call("SELECT", 3)
+    fill(server, "s", 3)
+    address = f"{source(server)}?db=3"
+    Follower(address, store).run(once=True)
+    server.call("COPY", "s", "t", "DB", 3)
+    Follower(address, store).run(once=True)
+    check_same(server, store)
+
+
 def test_keys_from_another_database_are_taken_with_a_full_synchronization(
     server: RealRedis, store: Path
 ) -> None:
@@ -394,7 +406,7 @@ def test_keys_from_another_database_that_do_not_fit_are_skipped(
     server: RealRedis, store: Path
 ) -> None:
     fill(server, "q1", 3)
-    once(server, store, match=["q*"])
+    once(server, store, match="q*")
     commands = ["SELECT 1", "XADD zz 1-1 a b", "COPY zz z2 DB 0", "MOVE zz 0", "XADD q2 1-1 a b"]
     for command in commands:
         server.call(*command.split())

@@ -327,7 +327,8 @@ DUMP_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"redis": "9.9"}, "redis must be one of 5.0"),
     ({"start": "2024-99-10"}, "is not a time"),
     ({"end": "1900-01-01"}, "before 1970"),
-    ({"count": -1}, "count must be 0 or more"),
+    ({"count": -1}, "count must be a whole number of at least 0"),
+    ({"count": "5"}, "count must be a whole number"),
 ]
 
 
@@ -357,8 +358,10 @@ LOAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("a.jsonl", {"skip": ["DEL"]}, "skip= is for commands"),
     ("a.csv", {"key": "k", "existing": "skip"}, "existing= is for whole streams"),
     ("a.resp", {"key": "k"}, "leave key= out"),
-    ("a.csv", {"key": "k", "batch": 0}, "batch must be 1 or more"),
-    ("a.resp", {"from_line": 0}, "from_line must be 1 or more"),
+    ("a.csv", {"key": "k", "batch": 0}, "batch must be a whole number of at least 1, not 0"),
+    ("a.resp", {"from_line": "2"}, "from_line must be a whole number"),
+    ("a.rdb", {"database": "0"}, "database must be a whole number"),
+    ("a.jsonl", {"max_line": 1.5}, "max_line must be a whole number"),
 ]
 
 
@@ -385,6 +388,9 @@ def test_what_is_neither_a_store_nor_a_binary_file_is_named() -> None:
         transfer.load(wrong, "a.jsonl")
     with pytest.raises(streamkeep.ArgumentError, match="open it in binary mode"):
         transfer.load("t", io.StringIO(), format="jsonl")  # type: ignore[arg-type]
+    for call in (transfer.dump, transfer.load):
+        with pytest.raises(streamkeep.ArgumentError, match="path of a folder or file"):
+            call("s", wrong, format="jsonl")
     with pytest.raises(FileNotFoundError):
         transfer.load("t", "absent.jsonl")
     assert not Path("t").exists()

@@ -26,6 +26,7 @@ from streamkeep.format.core.errors import (
     StreamkeepError,
 )
 from streamkeep.format.core.keys import META
+from streamkeep.format.core.values import texts, whole
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.rdb_values import Source
 from streamkeep.format.redis.resp import read_command
@@ -174,14 +175,13 @@ class Follower:
         address = parse_address(source)
         if deletions not in ("apply", "keep"):
             raise ArgumentError(f"deletions must be 'apply' or 'keep', not {deletions!r}")
-        if backlog < 1 << 20:
-            raise ArgumentError(f"backlog must be 1 MiB or more, not {backlog}")
+        whole(backlog, "backlog", 1 << 20)
         self.address = address._replace(password=address.password or password)
         self._name = address.shown()
-        self._match = tuple(match)
+        self._match = texts(match)
         self._followed = Followed(self._match, deletions)
         self._deletions = deletions
-        self._skip = tuple(skip)
+        self._skip = texts(skip)
         self._resync = resync
         self._backlog = backlog
         self._target = Target(store, sync)

@@ -18,6 +18,7 @@ from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.lag import lag
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, TargetExistsError
+from streamkeep.format.core.values import whole
 from streamkeep.format.redis.stream_dump import TARGETS, Losses
 from streamkeep.transfer.dumping.jsonl import JsonWriter
 from streamkeep.transfer.dumping.redis_files import write_commands, write_payloads, write_rdb
@@ -115,7 +116,7 @@ def dump(
         StoreError: the store cannot be opened or read.
         OSError: the file cannot be written.
     """
-    name = os.fspath(target) if isinstance(target, (str, os.PathLike)) else None
+    name = None if hasattr(target, "write") else str(path_of(target, "target"))
     kind = dump_format(format, name)
     now_ms = current_clock().now_ms
     limits = Limits(
@@ -134,8 +135,8 @@ def dump(
         kind != "parquet" or fields is None
     ):
         raise ArgumentError("types=, errors= and repeated= are for parquet with fields=")
-    if count is not None and count < 0:
-        raise ArgumentError(f"count must be 0 or more, not {count}")
+    if count is not None:
+        whole(count, "count", 0)
     if isinstance(target, io.TextIOBase):
         raise ArgumentError("the target is a file of text; open it in binary mode")
     if redis not in TARGETS:
@@ -143,7 +144,7 @@ def dump(
     columns = None
     if fields is not None:
         columns = [*dict.fromkeys(to_bytes(one, "a field") for one in fields)]
-    if name is not None and not overwrite and path_of(name, "target").is_file():
+    if name is not None and not overwrite and os.path.isfile(name):
         raise TargetExistsError(
             f"{name}: the file exists", hint="overwrite=True replaces it; or give another name"
         )

@@ -23,6 +23,7 @@ from streamkeep.format.core.errors import (
     StreamkeepError,
 )
 from streamkeep.format.core.times import TIME_UNITS, TimeUnit
+from streamkeep.format.core.values import texts, whole
 from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.resp import read_commands
@@ -167,21 +168,24 @@ def load(
         raise ArgumentError("time_unit= needs time_column=")
     if time_unit is not None and time_unit not in TIME_UNITS:
         raise ArgumentError(f"time_unit must be one of {', '.join(TIME_UNITS)}, not {time_unit!r}")
-    for number, what in ((batch, "batch"), (from_line, "from_line"), (max_line, "max_line")):
-        if number is not None and number < 1:
-            raise ArgumentError(f"{what} must be 1 or more, not {number}")
+    whole(max_line, "max_line", 1)
+    for number, what, least in (
+        (batch, "batch", 1), (from_line, "from_line", 1), (database, "database", 0)
+    ):  # fmt: skip
+        if number is not None:
+            whole(number, what, least)
     if isinstance(source, io.TextIOBase):
         raise ArgumentError("the source is a file of text; open it in binary mode")
     if existing is not None and existing not in _EXISTING:
         raise ArgumentError(f"existing must be one of {', '.join(_EXISTING)}, not {existing!r}")
-    path = str(path_of(source, "source")) if isinstance(source, (str, os.PathLike)) else None
+    path = None if hasattr(source, "read") else str(path_of(source, "source"))
     kind = load_format(format, path)
     stream_key = None if key is None else to_bytes(key, "key")
     columns = tables.Columns(time_column, time_unit or "auto", id_column)
     with stores.SourceFile(source, name) as file, stores.Target(store, sync) as target:
         loading = _Loading(
             file, kind, stream_key, target, progress, existing, database, columns, sort, batch,
-            from_line, tuple(skip), max_line,
+            from_line, texts(skip), max_line,
         )  # fmt: skip
         try:
             return loading.run()
