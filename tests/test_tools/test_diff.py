@@ -9,6 +9,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, run
 from dumped_stores import fill
+from streamkeep.commands.strings import set_deadline
 
 pytestmark = pytest.mark.usefixtures("sound_folder")
 
@@ -63,6 +64,20 @@ def test_diff_of_streams_that_are_cut_differently() -> None:
     with streamkeep.open("b") as store:
         store.xtrim("k", maxlen=97, approximate=False)
     assert lines("diff", "a", "b", status=7)[-1] == "- stream 'k' entries 1-0 to 3-0 (3)"
+
+
+def test_diff_compares_the_deadlines_of_streams_whatever_their_numbers_are() -> None:
+    for name, keys, ending in (("a", "xy", b"x"), ("b", "yx", b"x"), ("c", "yx", b"y")):
+        with streamkeep.open(name) as store, store.transaction() as transaction:
+            for key in keys:
+                transaction.xadd(key, {"a": 1}, id="1-0")
+            set_deadline(transaction.txn, ending, 1 << 42)
+    assert lines("diff", "a", "b") == []
+    assert lines("diff", "b", "c", status=7) == [
+        "! stream 'x' deadline: 4,398,046,511,104 against none",
+        "! stream 'y' deadline: none against 4,398,046,511,104",
+    ]
+    assert len(lines("diff", "b", "c", "x", status=7)) == 1
 
 
 def test_diff_counts_the_rows_that_differ_in_each_space() -> None:

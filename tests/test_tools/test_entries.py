@@ -214,10 +214,9 @@ def test_trim_exact_trims_to_the_entry() -> None:
     assert lines("range", "s", "k") == ["9-0  n=9", "10-0  n=10"]
     run("add", "s", "k", "n", "11")
     assert lines("trim", "s", "k", "--older-than", "1h", "--exact") == ["2 entries removed"]
-    assert (
-        "--minid cannot"
-        in run("trim", "s", "k", "--older-than", "1h", "--minid", "1", status=2).stderr
-    )
+    for limit in ("--minid", "--maxlen"):
+        result = run("trim", "s", "k", "--older-than", "1h", limit, "1", status=2)
+        assert f"{limit} cannot be used with --older-than" in result.stderr
 
 
 def test_trim_approximate_says_that_more_is_left() -> None:

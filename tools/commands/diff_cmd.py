@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -15,8 +14,9 @@ from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Positive, StorePath
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.common import Exit, Failure
+from streamkeep.tools.base.common import Exit
 from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.commands.entry_cmds import no_stream
 from streamkeep.transfer.differences import BOTH, FIRST, Difference
 from streamkeep.transfer.differences import diff as differences
 
@@ -27,9 +27,10 @@ def diff(
 ) -> None:
     """Compare the stores STORE and OTHER, or the stream KEY in both.
 
-    Compares all that commands can show: entries, counters, retention, groups, consumers, pending
-    entries and the messages that idempotent XADD remembers; without KEY also the rows of queues and
-    programs. What history shows beyond live entries, and how entries are packed, does not count.
+    Compares all that commands can show: entries, counters, retention, deadlines, groups, consumers,
+    pending entries and the messages that idempotent XADD remembers; without KEY also the rows of
+    queues and programs. What history shows beyond live entries, and how entries are packed, does
+    not count.
 
     A line begins with - if only STORE has something, + if only OTHER has it, and ! if it differs.
 
@@ -50,14 +51,8 @@ def diff(
         first = stack.enter_context(open_store(store_path, readonly=True))
         second = stack.enter_context(open_store(other_path, readonly=True))
         if key is not None and not (first.exists(key) or second.exists(key)):
-            where = f"neither in {store_path} nor in {other_path}"
-            hint = f"streamkeep streams {shlex.quote(str(store_path))}"
-            raise Failure(
-                f"no stream {quoting.named(key)}, {where}",
-                hint=hint,
-                status=Exit.MISSING,
-                code="NoSuchKeyError",
-            )
+            where = f", neither in {store_path} nor in {other_path}"
+            raise no_stream(store_path, key, where=where)
         for one in islice(differences(first, second, key), count):
             found += 1
             if common.as_json():

@@ -70,11 +70,11 @@ def check_exists(snapshot: Snapshot, *keys: bytes) -> None:
         raise no_stream(click.get_current_context().params["store_path"], *keys)
 
 
-def no_stream(path: Path, *keys: bytes) -> Failure:
+def no_stream(path: Path, *keys: bytes, where: str = "", hint: str = "") -> Failure:
     names = ", ".join(map(quoting.named, dict.fromkeys(keys)))
     return Failure(
-        f"no stream {names} in {path}",
-        hint=f"streamkeep streams {shlex.quote(str(path))}",
+        f"no stream {names}{where or f' in {path}'}",
+        hint=f"streamkeep streams {shlex.quote(str(path))}{hint}",
         status=Exit.MISSING,
         code="NoSuchKeyError",
     )
@@ -215,7 +215,7 @@ def trim(
             Both are included; ( before one leaves it out.
     """
     if older_than is not None:
-        arguments.refuse_options("cannot be used with --older-than", "minid")
+        arguments.refuse_options("cannot be used with --older-than", "maxlen", "minid")
         trimming.minid = b"%d-0" % max(0, round(time.time() * 1000) - older_than)
     if id_range is not None:
         arguments.refuse_options(
@@ -223,21 +223,18 @@ def trim(
         )
         if trimming.policy is not None:
             raise click.UsageError(f"--{trimming.policy.lower()} cannot be used with --range")
-        with open_store(store_path) as store:
-            removed = store.trim_range(key, *id_range)
-            output.result(f"{entries_text(removed)} removed", count=removed)
-            with store.snapshot() as snapshot:
-                check_exists(snapshot, key)
-        return
     options = trimming.options()
-    if trimming.maxlen is None and trimming.minid is None:
+    if trimming.maxlen is None and trimming.minid is None and id_range is None:
         raise click.UsageError("one of --older-than, --maxlen, --minid or --range is required")
     with open_store(store_path) as store:
-        removed = store.xtrim(key, **options)
+        if id_range is not None:
+            removed = store.trim_range(key, *id_range)
+        else:
+            removed = store.xtrim(key, **options)
         output.result(f"{entries_text(removed)} removed", count=removed)
         with store.snapshot() as snapshot:
             check_exists(snapshot, key)
-            if hint := next_trim(snapshot, key, trimming, removed):
+            if id_range is None and (hint := next_trim(snapshot, key, trimming, removed)):
                 output.note(f"next: {hint}")
 
 
@@ -425,11 +422,13 @@ def erase(
         raise click.UsageError("give KEY and IDs, KEY and --where, or --finish")
     wanted = given_ids(ids, key) if key is not None and ids else []
     with open_store(store_path) as store:
-        known = store.exists(key) if key is not None else True
-        known = known or key in {one.key for one in store.archived_streams()}
-        known = known or key in {one.key for one in store.archived_segments()}
-        # Or files that a killed `archive adopt` has left.
-        known = known or (key is not None and store.find_remains(key) != [])
+        known = (
+            key is None
+            or store.exists(key)
+            or any(one.key == key for one in store.archived_streams())
+            or any(one.key == key for one in store.archived_segments())
+            or store.find_remains(key) != []  # files that a killed `archive adopt` has left
+        )
         # Before all of STORE is read for a key that was mistyped. Where the archive is published,
         # segments there may be all that is left of a deleted stream.
         if key is not None and not known and store.remote_archive() is None:
@@ -485,10 +484,9 @@ def _check_copy(
 
 def _unknown(path: Path, key: bytes) -> Failure:
     """Return the error for a stream that does not exist and has left nothing in nodes."""
-    failure = no_stream(path, key)
     finish = f"streamkeep erase {shlex.quote(str(path))} --finish"
-    failure.hint += f"; or, for what a deleted stream has left in free pages, {finish}"
-    return failure
+    hint = f"; or, for what a deleted stream has left in free pages, {finish}"
+    return no_stream(path, key, hint=hint)
 
 
 STDIN: Final = b"-"
@@ -515,9 +513,7 @@ def given_ids(ids: Sequence[bytes], key: bytes) -> list[bytes]:
                 if members.get("key") not in (None, json_bytes(key)):
                     of = f"{members['key']!r}, not of {quoting.named(key)}"
                     raise ValueError(f"an entry of {of}")
-                if not isinstance(members.get("id"), str):
-                    raise ValueError("the object has no member id")
-                text = members["id"].encode()
+                text = str(members.get("id", "an object without `id`")).encode()
             elif text:
                 text = text.split(maxsplit=1)[0]
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,9 +12,8 @@ from streamkeep.format.rows.retention import Retention
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Age, Limit, SizeBytes, StorePath
 from streamkeep.tools.base.command import group_command
-from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.commands.entry_cmds import check_exists
+from streamkeep.tools.commands.entry_cmds import check_exists, no_stream
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -81,9 +79,7 @@ def set_(store_path: StorePath, key: bytes, *, create: bool = False, settings: S
     """
     with open_store(store_path) as store, store.transaction() as transaction:
         if not create and not transaction.exists(key):
-            hint = f"streamkeep streams {shlex.quote(str(store_path))}; --create makes the stream"
-            problem = f"no stream {quoting.named(key)} in {store_path}"
-            raise Failure(problem, hint=hint, status=Exit.MISSING, code="NoSuchKeyError")
+            raise no_stream(store_path, key, hint="; --create makes the stream")
         options = vars(settings)
         options |= {name: _seconds(options[name]) for name in ("max_age", "archive_max_age")}
         now = transaction.set_retention(key, **options)

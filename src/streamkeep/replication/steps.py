@@ -29,7 +29,7 @@ from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import ArgumentError, StreamkeepError
-from streamkeep.format.core.id_codec import MAX, Id, next_id
+from streamkeep.format.core.id_codec import MAX, Id, id_text, next_id
 from streamkeep.format.core.keys import (
     CONSUMERS,
     GROUPS,
@@ -59,6 +59,7 @@ from streamkeep.format.rows.group_records import decode_consumer, decode_group
 from streamkeep.format.rows.nacks import Nack, count_nacks, decode_nack
 from streamkeep.format.rows.records import StreamRecord, decode_key_row
 from streamkeep.replication.changes import Changes
+from streamkeep.transfer.differences import merged
 
 SPLIT: Final = b""  # here, what was sent is a state that a replica may show
 _SMALL: Final = 256 << 10  # bytes of a new stream that is sent as one payload in any case
@@ -104,10 +105,6 @@ def _name(txn: ReadTxn, number: int) -> bytes | None:
     return name if name is not None and txn.stream_number(name) == number else None
 
 
-def _text(one: Id) -> str:
-    return f"{one[0]}-{one[1]}"
-
-
 def _entries(
     txn: ReadTxn, stream: Stream, db_key: bytes, first: Id, last: Id
 ) -> dict[Id, list[bytes]]:
@@ -126,10 +123,8 @@ def _group(txn: ReadTxn, stream: Stream, db_key: bytes) -> Group | None:
     return None if body is None else Group(txn, stream, decode_group(body, where))
 
 
-def _nacks(group: Group | None, keys: set[bytes]) -> Iterator[Nack]:
+def _nacks(group: Group, keys: set[bytes]) -> Iterator[Nack]:
     """Yield the pending entries of some pages, ascending by ID; all where there are no pages."""
-    if group is None:
-        return
     inline = group.pel.inline_page()
     pages = (
         [inline]
@@ -344,8 +339,10 @@ class Step:
     def _set_id(self, stream: Stream) -> bytes:
         record = stream.record
         counters = ("ENTRIESADDED", record.entries_added)
-        deleted = ("MAXDELETEDID", _text(record.max_deleted_id()))
-        return encode_command(b"XSETID", stream.name, _text(record.last_id()), *counters, *deleted)
+        deleted = ("MAXDELETEDID", id_text(*record.max_deleted_id()))
+        return encode_command(
+            b"XSETID", stream.name, id_text(*record.last_id()), *counters, *deleted
+        )
 
     def _new_entries(self, stream: Stream, last: Id) -> Iterator[list[Entry]]:
         """Yield the entries above an ID, node by node."""
@@ -372,7 +369,7 @@ class Step:
             return
         first = record.first_id()
         if first > old.first_id():
-            yield (0, 0), encode_command(b"XTRIM", name, "MINID", "=", _text(first))
+            yield (0, 0), encode_command(b"XTRIM", name, "MINID", "=", id_text(*first))
         walk = NodeWalk(self.before, base)
         walk.seek(*first)
         number = stream.number
@@ -391,7 +388,7 @@ class Step:
             gone = [one for one in was if one not in now]
             for start in range(0, len(gone), _IDS):
                 some = gone[start : start + _IDS]
-                yield some[-1], encode_command(b"XDEL", name, *map(_text, some))
+                yield some[-1], encode_command(b"XDEL", name, *(id_text(*one) for one in some))
 
     # --- groups -----------------------------------------------------------------------------
 
@@ -414,15 +411,15 @@ class Step:
     ) -> Iterator[bytes]:
         key, record = stream.name, group.record
         name = record.name
-        place = (_text(record.last_id()), "ENTRIESREAD", record.entries_read)
+        place = (id_text(*record.last_id()), "ENTRIESREAD", record.entries_read)
         if old is None:
             yield encode_command(b"XGROUP", "CREATE", key, name, *place)
             if record.entries_read > stream.record.entries_added:  # CREATE would lower it
                 yield encode_command(b"XGROUP", "SETID", key, name, *place)
             for consumer in group.consumers():
                 yield encode_command(b"XGROUP", "CREATECONSUMER", key, name, consumer.name)
-            pairs = _differing(None, group, pending_of(group))
-            yield from self._pending(base, stream, group, pairs)
+            made = ((nack.id(), nack) for nack in pending_of(group))
+            yield from self._pending(base, stream, group, made)
             return
         if (old.last_id(), old.record.entries_read) != (group.last_id(), record.entries_read):
             yield encode_command(b"XGROUP", "SETID", key, name, *place)
@@ -432,13 +429,12 @@ class Step:
                 was = self.before.get_row(CONSUMERS, db_key, "consumer")
                 now = self.after.get_row(CONSUMERS, db_key, "consumer")
                 if was is None and now is not None:
-                    made = decode_consumer(now, "consumer").name
-                    yield encode_command(b"XGROUP", "CREATECONSUMER", key, name, made)
+                    consumer = decode_consumer(now, "consumer")
+                    yield encode_command(b"XGROUP", "CREATECONSUMER", key, name, consumer.name)
                 elif was is not None and now is None:
                     gone.append(decode_consumer(was, "consumer").name)
         pages = self.changes.rows[PEL].get(record.number, set())
-        pairs = _differing(old, group, _nacks(group, pages), _nacks(old, pages))
-        yield from self._pending(base, stream, group, pairs)
+        yield from self._pending(base, stream, group, _differing(old, group, pages))
         for former in gone:  # after their pending entries have gone to others
             yield encode_command(b"XGROUP", "DELCONSUMER", key, name, former)
 
@@ -451,12 +447,12 @@ class Step:
     ) -> Iterator[bytes]:
         """Yield XCLAIM for pending entries that are new or differ, XACK for those that are gone."""
         claims: list[Nack] = []
-        gone: list[str] = []
+        gone: list[bytes] = []
         for one, nack in differing:
             if nack is not None:
                 claims.append(nack)
             else:
-                gone.append(_text(one))
+                gone.append(id_text(*one))
             if len(claims) == _IDS:
                 yield from self._claims(base, stream, group, claims)
                 claims = []
@@ -484,38 +480,25 @@ class Step:
             return nack.consumer, nack.delivery_time, nack.delivery_count
 
         for (number, time, count), together in groupby(claims, delivery):
-            texts = [_text(nack.id()) for nack in together]
+            texts = [id_text(*nack.id()) for nack in together]
+            how = ("RETRYCOUNT", count, "FORCE")
             if number == 0 and self.target.kind >= TYPE_5:
-                ids = ("FAIL", "IDS", str(len(texts)), *texts)
-                yield encode_command(b"XNACK", key, name, *ids, "RETRYCOUNT", count, "FORCE")
+                yield encode_command(b"XNACK", key, name, "FAIL", "IDS", len(texts), *texts, *how)
                 continue
             if number == 0:
                 self.losses.add(UNOWNED_LOSS, len(texts), newer=True)
             owner = group.consumer_name(number) if number else NOBODYS_OWNER
-            how = ("TIME", time, "RETRYCOUNT", count, "FORCE", "JUSTID")
-            yield encode_command(b"XCLAIM", key, name, owner, 0, *texts, *how)
+            claimed = (owner, 0, *texts, "TIME", time, *how, "JUSTID")
+            yield encode_command(b"XCLAIM", key, name, *claimed)
 
 
-def _differing(
-    old: Group | None, new: Group, now: Iterator[Nack], was: Iterator[Nack] | None = None
-) -> Iterator[tuple[Id, Nack | None]]:
+def _differing(old: Group, new: Group, pages: set[bytes]) -> Iterator[tuple[Id, Nack | None]]:
     """Yield what is pending in another way than before, None for what is no longer, by ID."""
-    before = iter(()) if was is None else was
-    left, right = next(before, None), next(now, None)
-    while left is not None or right is not None:
-        if right is None or (left is not None and left.id() < right.id()):
-            assert left is not None
-            yield left.id(), None
-            left = next(before, None)
-        elif left is None or right.id() < left.id():
-            yield right.id(), right
-            right = next(now, None)
-        else:
-            assert old is not None
-            if (
-                left.delivery_time != right.delivery_time
-                or left.delivery_count != right.delivery_count
-                or old.consumer_name(left.consumer) != new.consumer_name(right.consumer)
-            ):
-                yield right.id(), right
-            left, right = next(before, None), next(now, None)
+    was, now = (((nack.id(), nack) for nack in _nacks(group, pages)) for group in (old, new))
+    for one, left, right in merged(was, now):
+        if left is None or right is None or _delivery(old, left) != _delivery(new, right):
+            yield one, right
+
+
+def _delivery(group: Group, nack: Nack) -> tuple[int, int, bytes]:
+    return nack.delivery_time, nack.delivery_count, group.consumer_name(nack.consumer)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar
 
+from streamkeep.commands.strings import DEADLINES, FOREVER, deadline_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
 from streamkeep.engine.commands.keys import iter_keys
@@ -73,7 +74,7 @@ def diff(first: Store[Any], second: Store[Any], key: bytes | None = None) -> Ite
 
 
 def diff_txns(a: Txn, b: Txn, key: bytes | None = None) -> Iterator[Difference]:
-    for name, ours, theirs in _merged(_keys(a, key), _keys(b, key)):
+    for name, ours, theirs in merged(_keys(a, key), _keys(b, key)):
         if ours is None or theirs is None:
             only = SECOND if ours is None else FIRST
             txn, number = (b, theirs) if ours is None else (a, ours)
@@ -97,7 +98,7 @@ def _keys(txn: Txn, key: bytes | None) -> Iterator[tuple[bytes, int]]:
             yield key, stream.number
 
 
-def _merged(
+def merged(
     ours: Iterable[tuple[Name, Named]], theirs: Iterable[tuple[Name, Named]]
 ) -> Iterator[tuple[Name, Named | None, Named | None]]:
     """Merge two ascending sequences by name or ID; None where one side lacks it."""
@@ -128,10 +129,13 @@ def _diff_stream(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Diffe
                     _id_text(at) if isinstance(at, tuple) else at for at in (one, other)
                 )
                 yield Difference(kind, key, None, name, BOTH, a_shown, b_shown)
+    ends = [None if at == FOREVER else at for at in (deadline_of(a, key), deadline_of(b, key))]
+    if ends[0] != ends[1]:
+        yield Difference("counter", key, None, "deadline", BOTH, ends[0], ends[1])
     yield from diff_entries(a, ours, b, theirs)
     groups_a = [(group.record.name, group) for group in groups_of(a, ours)]
     groups_b = [(group.record.name, group) for group in groups_of(b, theirs)]
-    for group, of_a, of_b in _merged(groups_a, groups_b):
+    for group, of_a, of_b in merged(groups_a, groups_b):
         if of_a is None or of_b is None:
             yield Difference("group", key, group, "", SECOND if of_a is None else FIRST)
         else:
@@ -254,7 +258,7 @@ def _diff_group(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Diff
         yield Difference("group", key, name, "entries_read", BOTH, read[0], read[1])
     consumers_a = [(one.name, one) for one in ours.consumers]
     consumers_b = [(one.name, one) for one in theirs.consumers]
-    for consumer, left, right in _merged(consumers_a, consumers_b):
+    for consumer, left, right in merged(consumers_a, consumers_b):
         what = consumer.decode(errors="backslashreplace")
         if left is None or right is None:
             only = SECOND if left is None else FIRST
@@ -271,7 +275,7 @@ def _diff_group(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Diff
 def _diff_pending(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Difference]:
     run = _Run(key, "pending", ours.name)
     left, right = (((one[:2], one) for one in part.pending) for part in (ours, theirs))
-    for entry_id, a, b in _merged(left, right):
+    for entry_id, a, b in merged(left, right):
         if a is None or b is None:
             yield from run.add(SECOND if a is None else FIRST, entry_id)
             continue
@@ -301,7 +305,7 @@ def _diff_messages(
             yield Difference("messages", key, None, what, BOTH, one, other)
     producers_a = [(one.name, one.messages) for one in left.producers]
     producers_b = [(one.name, one.messages) for one in right.producers]
-    for producer, ours_of, theirs_of in _merged(producers_a, producers_b):
+    for producer, ours_of, theirs_of in merged(producers_a, producers_b):
         if ours_of != theirs_of:
             what = "producer " + producer.decode(errors="backslashreplace")
             only = BOTH
@@ -316,8 +320,10 @@ def _diff_messages(
 
 def _diff_rows(a: Txn, b: Txn) -> Iterator[Difference]:
     """Yield of each space how many rows only one store has, and how many differ."""
-    merged = _merged(iter_rows(a), iter_rows(b))
-    for space, rows in groupby(merged, lambda row: row[0][1 : 1 + row[0][0]]):
+    pairs = merged(iter_rows(a), iter_rows(b))
+    for space, rows in groupby(pairs, lambda row: row[0][1 : 1 + row[0][0]]):
+        if space == DEADLINES:  # by the numbers of streams; compared with these
+            continue
         numbers = Counter(
             SECOND if ours is None else FIRST if theirs is None else BOTH
             for _, ours, theirs in rows

@@ -16,7 +16,7 @@ from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
 from streamkeep.engine.commands.xrange import exists
 from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.format.core.id_codec import Id
+from streamkeep.format.core.id_codec import Id, id_text
 from streamkeep.format.core.json_form import json_base64, json_bytes, json_line
 from streamkeep.format.redis import stream_dump
 from streamkeep.format.redis.rdb import RdbWriter
@@ -99,22 +99,22 @@ class _CommandWriter:
         if empty:
             last = counters_of(self._stream, 0).last_id
             made = last if last > (0, 0) else (0, 1)
-            self._send("XADD", self._key, "MAXLEN", 0, _text(made), "x", "y")
+            self._send("XADD", self._key, "MAXLEN", 0, id_text(*made), "x", "y")
 
     def counters(self) -> None:
         counters = counters_of(self._stream, 0)
-        words: list[str | int] = []
+        words: list[bytes | str | int] = []
         deleted = counters.max_deleted_id or (0, 0)
         if self._kind >= stream_dump.TYPE_2:
-            words = ["ENTRIESADDED", counters.entries_added or 0, "MAXDELETEDID", _text(deleted)]
+            words = ["ENTRIESADDED", counters.entries_added or 0, "MAXDELETEDID", id_text(*deleted)]
         # An empty stream has had at least the entry that `entries` makes it of.
         elif deleted != (0, 0) or counters.entries_added != (counters.length or 1):
             self._losses.add("stream without its max_deleted_id and entries_added", newer=True)
-        self._send("XSETID", self._key, _text(counters.last_id), *words)
+        self._send("XSETID", self._key, id_text(*counters.last_id), *words)
 
     def group(self, group: GroupPart) -> None:
         key, name = self._key, group.name
-        words: list[str | int] = []
+        words: list[bytes | str | int] = []
         read = UNKNOWN if group.entries_read is None else group.entries_read
         if self._kind >= stream_dump.TYPE_2:
             words = ["ENTRIESREAD", read]
@@ -122,7 +122,7 @@ class _CommandWriter:
                 self._losses.add("entries_read of a group that is above entries_added")
         elif read != UNKNOWN:
             self._losses.add(stream_dump.READ_LOSS, newer=True)
-        self._send("XGROUP", "CREATE", key, name, _text(group.last_id), *words)
+        self._send("XGROUP", "CREATE", key, name, id_text(*group.last_id), *words)
         for consumer in group.consumers:
             self._send("XGROUP", "CREATECONSUMER", key, name, consumer.name)
         self._losses.add("time of a consumer", len(group.consumers))
@@ -150,11 +150,11 @@ class _CommandWriter:
             return one.consumer, one.delivery_time, one.delivery_count
 
         for (place, time, count), together in groupby(pending, delivery):
-            ids = [_text((one.ms, one.seq)) for one in together]
+            ids = [id_text(one.ms, one.seq) for one in together]
             owner = group.consumers[place].name
             self._claim(group.name, owner, ids, time, count)
 
-    def _claim(self, group: bytes, owner: bytes, ids: list[str], time: int, count: int) -> None:
+    def _claim(self, group: bytes, owner: bytes, ids: list[bytes], time: int, count: int) -> None:
         for some in _slices(ids):
             words = ("TIME", time, "RETRYCOUNT", count, "FORCE", "JUSTID")
             self._send("XCLAIM", self._key, group, owner, 0, *some, *words)
@@ -163,7 +163,7 @@ class _CommandWriter:
         """Write the pending entries without an owner, in their order."""
         zone = [one for one in group.zone if one in kept]
         for count, together in groupby(zone, lambda one: kept[one].delivery_count):
-            ids = [_text(one) for one in together]
+            ids = [id_text(*one) for one in together]
             if self._kind < stream_dump.TYPE_5:
                 self._losses.add(stream_dump.UNOWNED_LOSS, len(ids), newer=True)
                 self._claim(group.name, stream_dump.NOBODYS_OWNER, ids, 0, count)
@@ -183,16 +183,12 @@ class _CommandWriter:
         for producer in messages.producers:
             for iid, ms, seq in producer.messages:
                 if exists(self._source.txn, self._stream, ms, seq):
-                    words = (producer.name, iid, _text((ms, seq)))
+                    words = (producer.name, iid, id_text(ms, seq))
                     self._send("XIDMPRECORD", self._key, *words)
                 else:
                     self._losses.add("message whose entry is no longer in the stream")
         if messages.added or messages.duplicates:
             self._losses.add("stream whose counters of messages are lost")
-
-
-def _text(one: Id) -> str:
-    return f"{one[0]}-{one[1]}"
 
 
 def _slices(ids: list[Any]) -> Iterator[list[Any]]:
