@@ -317,6 +317,8 @@ def test_wrong_options_are_refused_before_anything_is_opened(tmp_path: Path) -> 
     for words, status, text in (
         (("--bind", "0.0.0.0:6379"), 1, "needs a password"),
         (("--tls-cert", "c"), 2, "--tls-cert and --tls-key need each other"),
+        (("--tls-ca", "c"), 2, "--tls-ca needs --tls-cert"),
+        (("--socket-mode", "660"), 2, "--socket-mode needs --socket"),
         (("--write",), 2, "need --http"),
         (("--password-file", str(tmp_path / "no")), 1, "cannot be read"),
     ):

@@ -48,12 +48,16 @@ def test_a_command_that_fails_or_reads_creates_no_store() -> None:
 
 
 def test_commands_are_read_from_standard_input_and_an_error_does_not_end_them() -> None:
-    text = 'XADD k 1-0 "\\x00" \'two words\'\n\nXLEN nix nix\nXADD k 2-0 "open\nXLEN k\n'
+    text = 'XADD k 1-0 "\\x00" \'two words\'\n\nXLEN nix nix\nXADD k 2-0 "open\n"" a\n""\n'
+    text += "PING a b\nXLEN k\n"
     result = run("exec", "s", input=text, status=1)
     assert result.stdout.splitlines() == ['"1-0"', "(integer) 1"]
     assert [line.partition(": ")[0] for line in result.stderr.splitlines()] == [
         "(error) ERR wrong number of arguments for 'xlen' command",
         "(error) ERR unbalanced quotes in a line of standard input",
+        "(error) ERR unknown command '', with args beginning with",
+        "(error) ERR unknown command ''",
+        "(error) ERR wrong number of arguments for 'ping' command",
     ]
     with streamkeep.open("s") as store:
         assert store.xrange("k") == [(b"1-0", {b"\0": b"two words"})]

@@ -35,8 +35,9 @@ def test_what_is_wrong_is_named(path: Path, tmp_path: Path) -> None:
     token.chmod(0o644)
     assert "chmod 600" in run("ui", path, "--token-file", token, status=1).stderr
     token.chmod(0o600)
-    token.write_text("short")
-    assert "16 printable characters" in run("ui", path, "--token-file", token, status=1).stderr
+    for wrong in (b"short", b"a-token-that-is-not-text\xff"):
+        token.write_bytes(wrong)
+        assert "16 printable characters" in run("ui", path, "--token-file", token, status=1).stderr
 
 
 def test_an_address_in_use_is_named(path: Path) -> None:

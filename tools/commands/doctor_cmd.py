@@ -23,6 +23,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final, Literal, NamedTuple
 
 import click
@@ -466,11 +467,11 @@ def _store(place: Path) -> Iterator[Check]:
             last = store.durability().last_commit
     except StreamkeepError as error:
         text, _, following = str(error).partition("; next: ")  # the error may know better
-        yield Check("store", "wrong", text, following or f"streamkeep status {place}")
+        yield Check("store", "wrong", text, following or f"streamkeep status {quote(str(place))}")
         return
     yield Check("store", "ok", "opens")
     if backup is None:
-        hint = f"streamkeep backup {place} TARGET"
+        hint = f"streamkeep backup {quote(str(place))} TARGET"
         yield Check("backup", "note", "the store knows of none", hint)
     else:
         age = f"{count_text(last - backup.commit_number, 'commit')} ago"

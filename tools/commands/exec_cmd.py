@@ -13,6 +13,7 @@ import click
 from streamkeep.commands.command_table import FREES, READS, find
 from streamkeep.commands.help_lines import SUMMARIES
 from streamkeep.commands.replies import NIL_ARRAY, Status, plain
+from streamkeep.commands.words import wrong_count
 from streamkeep.engine.store.command import Command, Free, Read, Write, attempt, wait
 from streamkeep.format import quoting
 from streamkeep.format.core.errors import CommandError, CorruptionError
@@ -42,6 +43,8 @@ class _Session(ExitStack):
     def run(self, words: list[bytes]) -> Any:
         """Run a command; return its reply, or raise CommandError."""
         if words[0].upper() == b"PING":
+            if len(words) > 2:
+                raise wrong_count("ping")
             return words[1] if len(words) > 1 else Status("PONG")
         spec = find(words)
         writes = spec.kind != READS
@@ -94,7 +97,7 @@ def exec_(store_path: StorePath, words: tuple[bytes, ...] = ()) -> None:
         for given in [list(words)] if words else _lines():
             commands += 1
             try:
-                if given == [b""]:
+                if not given:
                     raise CommandError(_UNBALANCED)
                 reply = session.run(given)
             except CommandError as error:
@@ -121,13 +124,13 @@ exec_.help = f"{exec_.help}\n\n\b\nCommands:\n" + "\n".join(
 
 
 def _lines() -> Iterator[list[bytes]]:
-    """Yield the words of each line of standard input."""
+    """Yield the words of each line of standard input; none for quotes that do not close."""
     for line in sys.stdin.buffer:
         try:
             words = split_line(line.rstrip(b"\r\n"), "standard input", 0)
         except CorruptionError:
-            words = [b""]  # no command has this name
-        if words:
+            words = []
+        if line.strip():
             yield words
             output.flush()  # a program may wait for the reply before it sends the next command
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from shlex import quote
 from typing import Annotated, Any, Final, Literal
 
 import click
@@ -159,8 +160,8 @@ def load(
     if report.unfinished:
         output.note(
             f"{count_text(len(report.unfinished), 'stream')} of loads that are running or "
-            f"were killed: {UNNAMED.decode()}...; of the killed, `streamkeep exec {store_path} DEL "
-            f"{output.shell_key(report.unfinished[0])}` removes one"
+            f"were killed: {UNNAMED.decode()}...; of the killed, `streamkeep exec "
+            f"{quote(str(store_path))} DEL {output.shell_key(report.unfinished[0])}` removes one"
         )
     if common.as_json():
         members: dict[str, Any] = {"file": report.source}

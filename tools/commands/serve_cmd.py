@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from streamkeep.format.core.errors import CommandError
-from streamkeep.tools.base import common, output
+from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import Ms, Positive, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import Failure, given
@@ -101,6 +101,10 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key need each other")
+    if tls_cert is None:  # clients would be accepted without a certificate
+        arguments.refuse_options("needs --tls-cert and --tls-key", "tls_ca")
+    if unix is None:
+        arguments.refuse_options("needs --socket", "socket_mode")
     if socket_mode not in ("600", "660", "666"):
         raise click.UsageError("--socket-mode is 600, 660 or 666")
     if http is None and (write or hosts):
@@ -240,7 +244,7 @@ def ui(
         raise click.UsageError("--tls-cert and --tls-key must be used together")
     token = secrets.token_urlsafe(24)
     if token_file is not None:  # which only this user can read
-        token = token_file.read_text("utf-8").strip()
+        token = token_file.read_text("ascii", errors="replace").strip()
         if token_file.stat().st_mode & 0o077:
             hint = f"chmod 600 {shlex.quote(str(token_file))}"
             raise Failure(f"{token_file}: other users can read or change the token", hint=hint)
