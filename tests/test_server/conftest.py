@@ -60,7 +60,7 @@ def served(
         yield found[0].settings.shown
     finally:
         if found:
-            found[0].loop.call_soon_threadsafe(found[0].stop)
+            found[0].loop.call_soon_threadsafe(found[0].stopped)
         thread.join(PATIENCE_S)
 
 

@@ -217,6 +217,6 @@ def test_a_client_that_waits_with_much_behind_it_may_go(
             while one.socket.recv(1 << 20):
                 pass
     wait_until(lambda: running.ask(lambda server: len(server.clients)) == 1)
-    wait_until(lambda: caplog.text or not running.ask(lambda server: server.primary.waiting))
+    wait_until(lambda: caplog.text or not running.ask(lambda server: list(server._tasks)))
     assert running.ask(lambda server: server.blocked.blocked) == 0
     assert caplog.text == ""

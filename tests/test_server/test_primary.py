@@ -151,7 +151,7 @@ def test_wait_ends_at_its_time_while_the_copies_cannot_be_counted(
         patched.setattr(Server, "copies_with", Mock(side_effect=error))
         assert peer.ask("WAIT", 1, 20) == 0
     wait_until(lambda: peer.ask("WAIT", 1, 1) == 1)
-    assert running.ask(lambda server: server.primary.waiting) == []
+    assert running.ask(lambda server: list(server._tasks)) == []
 
 
 @pytest.mark.parametrize("marks", [True, False])

@@ -389,7 +389,7 @@ def be_server(path: Path, options: serve.Options, sync: Any, uv: bool, answers: 
             handles = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
             found = [len(each) for each in (
                 server.clients, blocked._by_key, blocked.watches.by_key, turns._ready, turns._slow,
-                memory._waiting, server.primary.waiting, state.deliveries, asyncio.all_tasks(),
+                memory._waiting, server._tasks, state.deliveries, asyncio.all_tasks(),
                 [one for one in handles if one.is_socket()], threading.enumerate()[20:],
             )]  # fmt: skip
             more = blocked.count, turns.held, state.event_streams, wait_table_of(server.store)

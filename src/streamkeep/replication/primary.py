@@ -95,7 +95,7 @@ class Primary:
         id: of the feed, random: another process, or a feed that began anew, has another one.
         end: bytes of the feed so far.
         before: the state that the feed leads to; None while nothing is fed.
-        waiting: what is called when the feed or a replica has come further.
+        moved: set for a moment when the feed or a replica has come further.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Primary:
         self.full_syncs = self.partial_syncs = self.refused_partial_syncs = 0
         self.before: ReadTxn | None = None
         self.losses = Losses()
-        self.waiting: list[Callable[[], None]] = []
+        self.moved = asyncio.Event()
         self._said: set[str] = set()
         self._drop = drop
         self._timer: asyncio.TimerHandle | None = None
@@ -182,8 +182,8 @@ class Primary:
         self._tell()
 
     def _tell(self) -> None:
-        for look in self.waiting.copy():
-            look()
+        self.moved.set()
+        self.moved.clear()
 
     def acknowledged(self, commit_number: int, *, on_disk: bool = False) -> int:
         """Return how many replicas have executed a commit, or have it on their disks."""

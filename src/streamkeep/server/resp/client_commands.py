@@ -331,7 +331,7 @@ def _replicaof(client: Connection, words: list[bytes], turn: Turn) -> object:
     source = source_of(text_of(words[1]), text_of(words[2]))
     if source and client.server.upstream.follows(source):
         return Status("OK Already connected to specified master")
-    client.server.follow(client, source)
+    client.server.answer_later(client, client.server.upstream.follow(source))
     return OK  # which is replaced
 
 

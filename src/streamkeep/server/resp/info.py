@@ -114,6 +114,7 @@ class Statistics:
         """Note a backup, and the number of changes that it begins with."""
         self.last_save = time.time()
         self.changes_at_save = changes
+        self.save_failed = False
 
 
 def is_replica(client: Connection) -> bool:

@@ -13,13 +13,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
 from streamkeep.commands.command_table import READS, Spec
 from streamkeep.commands.read import Waiting
-from streamkeep.commands.replies import OK, CodedError, Named
+from streamkeep.commands.replies import CodedError, Named
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, StreamkeepError
@@ -61,7 +61,7 @@ class Server:
         store: Store[bytes],
         *,
         access: Access | None = None,
-        stopped: Callable[[], None] | None = None,
+        stopped: Callable[[], object] = lambda: None,
         backup: Callable[[], object] | None = None,
     ) -> None:
         self.store = store
@@ -81,7 +81,7 @@ class Server:
         self.turns.watcher = self.blocked
         self.primary = Primary(self.environment, self.loop, self.drop)
         self.upstream = Upstream(self)
-        self._stopped = stopped
+        self.stopped = stopped
         self._backup = backup
         self._next_id = 1
         self._to_sync: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -168,21 +168,19 @@ class Server:
         self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
         self.statistics.sample()
         self.memory.look()
-        for client in list(self.clients.values()):
-            unread = client.paused and client.blocked is not None
-            if unread and client.has_gone() and not client.eof_received():
-                client.transport.abort()
         limit = self.settings.timeout_s
-        if limit:
-            oldest = time.time() - limit
-            for client in list(self.clients.values()):
-                if client.active < oldest and client.blocked is None and client.replica is None:
-                    left = client.transport.get_write_buffer_size()
-                    if client.closing and not client.waits_for_disk and left >= client.unread:
-                        client.transport.abort()  # it reads nothing of what was sent before
-                    client.unread = left
-                    client.close()
-                    client.flush()
+        oldest = time.time() - limit if limit else 0
+        for client in list(self.clients.values()):
+            if client.blocked is not None:
+                if client.paused and client.has_gone() and not client.eof_received():
+                    client.transport.abort()
+            elif client.active < oldest and client.replica is None:
+                left = client.transport.get_write_buffer_size()
+                if client.closing and not client.waits_for_disk and left >= client.unread:
+                    client.transport.abort()  # it reads nothing of what was sent before
+                client.unread = left
+                client.close()
+                client.flush()
 
     # --- turns ------------------------------------------------------------------------------
 
@@ -371,73 +369,47 @@ class Server:
         control = self.environment.context.control
         return 0 if control is None else control.newest()
 
-    def wait_for_copies(self, client: Connection, wanted: int, timeout_ms: int) -> None:
-        """Hold the reply of WAIT until so many copies have what is committed now.
+    async def wait_for_copies(self, client: Connection, wanted: int, timeout_ms: int) -> int:
+        """Return how many copies have what is committed now, when they are as many as WAIT wants.
 
         It rides the pieces that are shipped anyway, and asks only replicas.
         """
-        client.waits_for_disk += 1
-        client.stopped = True
         deadline = self.loop.time() + timeout_ms / 1000 if timeout_ms else float("inf")
-
-        place = len(client.out)
-        commit_number = count = 0
-        asked = False
-
-        def look() -> None:
-            nonlocal asked, count
+        commit_number = self.offset_of_commits()
+        count, asked = 0, False
+        while True:
             with suppress(OSError, StreamkeepError):  # too many files are open, for example
                 count = self.copies_with(commit_number)
             gone = client.closing
             if not gone and not timeout_ms:
                 gone = client.ended or (client.paused and client.has_gone())
-            if count < wanted and self.loop.time() < deadline and not gone:
-                asked = asked or (bool(self.primary.replicas) and self.primary.ask(commit_number))
-                return
-            self.primary.waiting.remove(look)
-            self._answer(client, place, encode(count, client.resp3))
+            if count >= wanted or self.loop.time() >= deadline or gone:
+                return count
+            asked = asked or (bool(self.primary.replicas) and self.primary.ask(commit_number))
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.primary.moved.wait(), _COPIES_POLL_S)
 
-        def poll() -> None:
-            if look in self.primary.waiting:
-                self.loop.call_later(_COPIES_POLL_S, poll)
-                look()
+    def answer_later(self, client: Connection, found: Coroutine[Any, Any, object]) -> None:
+        """Hold the reply of a command, the last that a client gets, until a task has found it.
 
-        def begin() -> None:
-            nonlocal commit_number
-            commit_number = self.offset_of_commits()
-            self.primary.waiting.append(look)
-            poll()
-
-        # After the commit of this turn, which this client may have a part in.
-        self.loop.call_soon(begin)
-
-    def _answer(self, client: Connection, place: int, reply: bytes) -> None:
-        """Send the replies of a client that was held; this one is the last, if it is wanted."""
-        client.out[place:] = [reply] * len(client.out[place:])
-        self._synced([client], False, None, None)
-
-    def follow(self, client: Connection, source: str) -> None:
-        """Follow another server, or none, and hold the reply of REPLICAOF until that is so."""
+        The task begins after the commit of this turn, which other clients may have a part in.
+        """
         client.waits_for_disk += 1
         client.stopped = True
         place = len(client.out)
 
-        async def follow() -> None:
+        async def answer() -> None:
             try:
-                await self.upstream.follow(source)
-                reply = encode(OK, client.resp3)
+                reply = encode(await found, client.resp3)
             except Exception as error:
                 failure = CommandError(str(error)) if isinstance(error, StreamkeepError) else error
                 reply = failure_line(failure)
-            self._answer(client, place, reply)
+            client.out[place:] = [reply] * len(client.out[place:])
+            self._synced([client], False, None, None)
 
-        def begin() -> None:
-            task = self.loop.create_task(follow())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-        # After the commit of this turn, which other clients may have a part in.
-        self.loop.call_soon(begin)
+        task = self.loop.create_task(answer())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def settle(self, garbage: bool) -> None:
         """Do what commits have made due, in a thread."""
@@ -472,7 +444,6 @@ class Server:
             try:
                 make()
                 self.statistics.saved(changes)
-                self.statistics.save_failed = False
             except Exception as error:
                 self.statistics.save_failed = True
                 log.error("%s: the backup failed: %s", self.store.path, error)
@@ -480,11 +451,6 @@ class Server:
                 self.statistics.saving = False
 
         self.loop.run_in_executor(None, save)
-
-    def stop(self) -> None:
-        """Ask for the end (SHUTDOWN)."""
-        if self._stopped is not None:
-            self.loop.call_soon(self._stopped)
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Send the replies that wait for the disk, and close all connections."""

@@ -66,7 +66,7 @@ def _wait(client: Connection, words: list[bytes], turn: Turn) -> object:
     server = client.server
     copied = bool(server.primary.replicas) or any(True for _ in server.environment.slots())
     if wanted > 0 and copied and not client.executing:
-        server.wait_for_copies(client, wanted, timeout_ms)
+        server.answer_later(client, server.wait_for_copies(client, wanted, timeout_ms))
         return 0  # which is replaced
     return server.copies_with(server.offset_of_commits())
 
@@ -99,7 +99,7 @@ def _shutdown(client: Connection, words: list[bytes], turn: Turn) -> object:
         raise CommandError("No shutdown in progress.")
     if not chosen <= {b"SAVE", b"NOSAVE", b"NOW", b"FORCE"} or {b"SAVE", b"NOSAVE"} <= chosen:
         raise syntax()
-    client.server.stop()
+    client.server.loop.call_soon(client.server.stopped)
     client.close()
     return ALREADY
 

@@ -14,6 +14,7 @@ import threading
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
+from streamkeep.commands.replies import OK, Status
 from streamkeep.commands.words import integer
 from streamkeep.format.core.errors import ArgumentError, CommandError, StreamkeepError
 from streamkeep.format.quoting import shown
@@ -74,8 +75,8 @@ class Upstream:
         follower = self.follower
         return follower is not None and follower.address[:4] == parse_address(source)[:4]
 
-    async def follow(self, source: str) -> None:
-        """Follow a server from now on, none if there is no source.
+    async def follow(self, source: str) -> Status:
+        """Follow a server from now on, none if there is no source; return the reply of REPLICAOF.
 
         Raises:
             ArgumentError: the address cannot be used.
@@ -103,6 +104,7 @@ class Upstream:
                 self._set_role(self._source)
                 if self._source:
                     self._start()
+        return OK
 
     def _is_followed_by_another(self) -> bool:
         """Return False; raise CommandError if the store follows a server, and this one does not.
