@@ -488,8 +488,8 @@ class Step:
             if number == 0:
                 self.losses.add(UNOWNED_LOSS, len(texts), newer=True)
             owner = group.consumer_name(number) if number else NOBODYS_OWNER
-            claimed = (owner, 0, *texts, "TIME", time, *how, "JUSTID")
-            yield encode_command(b"XCLAIM", key, name, *claimed)
+            words = ("TIME", time, *how, "JUSTID")
+            yield encode_command(b"XCLAIM", key, name, owner, 0, *texts, *words)
 
 
 def _differing(old: Group, new: Group, pages: set[bytes]) -> Iterator[tuple[Id, Nack | None]]:
