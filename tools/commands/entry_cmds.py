@@ -44,7 +44,6 @@ from streamkeep.tools.base.opening import confirm_loss, open_store
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.read_commands import ScanEntry
-    from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot
 
 # --- how entries are printed -------------------------------------------------------------------
@@ -83,6 +82,7 @@ def no_stream(path: Path, *keys: bytes, where: str = "", hint: str = "") -> Fail
 # --- commands ----------------------------------------------------------------------------------
 
 _AT_ONCE: Final = 1000  # entries of a stream that is followed
+_POLICIES: Final = ("keepref", "delref", "acked")
 
 History = Annotated[bool, "Also entries that were trimmed and archived, in one ordered view."]
 ShowTime = Annotated[bool, "Print the time of each ID after it (text only)."]
@@ -113,9 +113,7 @@ class Trimming:
         if self.limit is not None and self.exact:
             raise click.UsageError("--limit cannot be used with --exact")
         if self.maxlen is None and self.minid is None:
-            if self.policy is not None:
-                raise click.UsageError(f"--{self.policy.lower()} needs --maxlen or --minid")
-            arguments.refuse_options("needs --maxlen or --minid", "limit", "exact")
+            arguments.refuse_options("needs --maxlen or --minid", "limit", "exact", *_POLICIES)
         given = vars(self).copy()
         return {"approximate": not given.pop("exact"), "ref_policy": given.pop("policy"), **given}
 
@@ -218,19 +216,13 @@ def trim(
         arguments.refuse_options("cannot be used with --older-than", "maxlen", "minid")
         trimming.minid = b"%d-0" % max(0, round(time.time() * 1000) - older_than)
     if id_range is not None:
-        arguments.refuse_options(
-            "cannot be used with --range", "older_than", "maxlen", "minid", "exact", "limit"
-        )
-        if trimming.policy is not None:
-            raise click.UsageError(f"--{trimming.policy.lower()} cannot be used with --range")
+        others = ("older_than", "maxlen", "minid", "exact", "limit", *_POLICIES)
+        arguments.refuse_options("cannot be used with --range", *others)
     options = trimming.options()
     if trimming.maxlen is None and trimming.minid is None and id_range is None:
         raise click.UsageError("one of --older-than, --maxlen, --minid or --range is required")
     with open_store(store_path) as store:
-        if id_range is not None:
-            removed = store.trim_range(key, *id_range)
-        else:
-            removed = store.xtrim(key, **options)
+        removed = store.trim_range(key, *id_range) if id_range else store.xtrim(key, **options)
         output.result(f"{entries_text(removed)} removed", count=removed)
         with store.snapshot() as snapshot:
             check_exists(snapshot, key)
@@ -239,10 +231,7 @@ def trim(
 
 
 def next_trim(snapshot: Snapshot, key: bytes, done: Trimming, removed: int) -> str:
-    """Say why some of the entries are still there that were to be removed, and what to do.
-
-    Nothing if there are none, or if it is unknown.
-    """
+    """Say why some entries that were to be removed are still there, and what to do; else ""."""
     if done.maxlen is not None:
         left = snapshot.xlen(key) > done.maxlen
     else:
@@ -268,15 +257,13 @@ def print_stream(
     show_time: bool,
     summary: bool = True,
 ) -> None:
-    """Print entries of one stream, and the summary; a missing stream has a status of its own.
+    """Print entries of one stream, and a summary, unless the command goes on.
 
-    Args:
-        summary: False for a command that goes on, and so does not end with a summary.
+    A missing stream has a status of its own.
     """
     printed = 0
-    for entry in entries:
+    for printed, entry in enumerate(entries, 1):  # noqa: B007
         print_entry(entry, show_time=show_time)
-        printed += 1
     if common.as_json() and summary:
         output.summary(key=key, entries=printed)
     if printed or snapshot.exists(key):
@@ -323,10 +310,9 @@ def range_(
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         reader = store if history else snapshot  # the store renews its snapshot from time to time
-        condition = arguments.condition_of(where)
-        found = reader.scan(key, start, end, reverse=reverse, history=history, where=condition)
-        entries = islice(found, count)
-        print_stream(snapshot, key, entries, show_time=show_time)
+        wanted = arguments.condition_of(where)
+        found = reader.scan(key, start, end, reverse=reverse, history=history, where=wanted)
+        print_stream(snapshot, key, islice(found, count), show_time=show_time)
 
 
 @command()
@@ -421,6 +407,9 @@ def erase(
     if finish == (key is not None) or (key is not None and bool(ids) == bool(where)):
         raise click.UsageError("give KEY and IDs, KEY and --where, or --finish")
     wanted = given_ids(ids, key) if key is not None and ids else []
+    hint = f"streamkeep erase {shlex.quote(str(store_path))} --finish"
+    hint = f"; or, for what a deleted stream has left in free pages, {hint}"
+    unknown = no_stream(store_path, key or b"", hint=hint)
     with open_store(store_path) as store:
         known = (
             key is None
@@ -432,7 +421,7 @@ def erase(
         # Before all of STORE is read for a key that was mistyped. Where the archive is published,
         # segments there may be all that is left of a deleted stream.
         if key is not None and not known and store.remote_archive() is None:
-            raise _unknown(store_path, key)
+            raise unknown
         if key is not None and condition is not None:
             wanted = [bytes(one) for one in store.find_remains(key, condition)]
         if key is not None and wanted:
@@ -450,43 +439,23 @@ def erase(
                 hint="if another process has appended them since, run the command again",
             )
         if verify is not None and key is not None:
-            _check_copy(store, verify, key, wanted, condition, timeout / 1000)
+            from streamkeep.recovery.copies.remains import find_in_copy
+
+            # Without an erasure, the shipper replaces nothing.
+            seconds = timeout / 1000 if wanted else 0
+            found = find_in_copy(store, verify, key, parse_ids(wanted), condition, seconds)
+            if found:
+                shown = ", ".join(f"{one.name} ({entries_text(len(one.ids))})" for one in found[:3])
+                more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+                raise Failure(
+                    f"still in the copy {verify}: {shown}{more}",
+                    hint="`streamkeep ship STORE TARGET --once` replaces it; where that was done, "
+                    "--renew does; then run the command again",
+                )
+            output.note(f"{verify}: clean")
         output.result(str(count), count=count)
-        if key is not None and not known and not count:
-            raise _unknown(store_path, key)
-
-
-def _check_copy(
-    store: Store[bytes],
-    target: str,
-    key: bytes,
-    ids: Sequence[bytes],
-    condition: dict[bytes, list[bytes]] | None,
-    timeout_s: float,
-) -> None:
-    """Raise Failure if a copy has contents of entries after its shipper had time to replace it."""
-    from streamkeep.recovery.copies.remains import find_in_copy
-
-    # Without an erasure, the shipper replaces nothing.
-    found = find_in_copy(
-        store, target, key, parse_ids(list(ids)), condition, timeout_s if ids else 0
-    )
-    if found:
-        shown = ", ".join(f"{one.name} ({entries_text(len(one.ids))})" for one in found[:3])
-        more = f", and {len(found) - 3} more" if len(found) > 3 else ""
-        raise Failure(
-            f"still in the copy {target}: {shown}{more}",
-            hint="`streamkeep ship STORE TARGET --once` replaces it; where that was done, --renew "
-            "does; then run the command again",
-        )
-    output.note(f"{target}: clean")
-
-
-def _unknown(path: Path, key: bytes) -> Failure:
-    """Return the error for a stream that does not exist and has left nothing in nodes."""
-    finish = f"streamkeep erase {shlex.quote(str(path))} --finish"
-    hint = f"; or, for what a deleted stream has left in free pages, {finish}"
-    return no_stream(path, key, hint=hint)
+        if not known and not count:
+            raise unknown
 
 
 STDIN: Final = b"-"
@@ -505,19 +474,19 @@ def given_ids(ids: Sequence[bytes], key: bytes) -> list[bytes]:
     found = []
     for number, line in enumerate(sys.stdin.buffer, start=1):
         text = line.strip()
+        if not text:
+            continue
         try:
             if text.startswith(b"{"):
                 members: dict[str, Any] = json.loads(text)
                 if members.get("type") == "summary":
                     continue
                 if members.get("key") not in (None, json_bytes(key)):
-                    of = f"{members['key']!r}, not of {quoting.named(key)}"
-                    raise ValueError(f"an entry of {of}")
+                    other, own = members["key"], quoting.named(key)
+                    raise ValueError(f"an entry of {other!r}, not of {own}")
                 text = str(members.get("id", "an object without `id`")).encode()
-            elif text:
-                text = text.split(maxsplit=1)[0]
             else:
-                continue
+                text = text.split(maxsplit=1)[0]
             StreamId.parse(text)
         except (ValueError, InvalidIdError) as error:
             problem = str(error)
