@@ -17,6 +17,7 @@ from real_redis.server import RealRedis, running_redis
 from resp_peer import Peer, Running, serving
 from stores import open_at
 from streamkeep.server import serve
+from streamkeep.server.access import Access
 from streamkeep.server.resp.server import Server
 
 Connect = Callable[[], Peer]
@@ -60,14 +61,21 @@ def served(
         yield found[0].settings.shown
     finally:
         if found:
-            found[0].loop.call_soon_threadsafe(found[0].stopped)
+            loop = found[0].loop  # in its next turn: a client may just be accepted
+            loop.call_soon_threadsafe(loop.call_soon, found[0].stopped)
         thread.join(PATIENCE_S)
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
+def access() -> Access | None:
+    """The users of the server that runs, unless a test has parameters for that."""
+    return None
+
+
+@pytest.fixture
+def running(tmp_path: Path, access: Access | None) -> Iterator[Running]:
     """A server of a store; `running.server.store` is the store."""
-    with open_at(tmp_path / "s") as store, serving(store, tmp_path / "k") as found:
+    with open_at(tmp_path / "s") as store, serving(store, tmp_path / "k", access=access) as found:
         yield found
 
 

@@ -78,34 +78,26 @@ def test_the_categories_of_commands_are_those_of_redis(real: RealRedis) -> None:
 
 
 @pytest.mark.redis
-def test_command_info_says_what_rights_are_about(real: RealRedis, tmp_path: Path) -> None:
+def test_command_info_says_what_rights_are_about(real: RealRedis, peer: Peer) -> None:
     known = {"readonly", "write", "blocking", "movablekeys"}
-    with (
-        open_at(tmp_path / "s") as store,
-        serving(store, tmp_path / "k") as running,
-        Peer(running.path) as peer,
-    ):
-        for spec in {one.name: one for one in TABLE.values()}.values():
-            [told] = peer.ask("COMMAND", "INFO", spec.name)
-            assert {name[1:] for name in told[6]} == categories_of(spec) - {"all"}
-            [theirs] = real.call(b"COMMAND", b"INFO", spec.name.encode())
-            if theirs is None or spec.name in ("eval", "evalsha", "function|flush"):  # as above
-                continue
-            assert {*told[2]} == {one.decode() for one in theirs[2]} & known, spec.name
+    for spec in {one.name: one for one in TABLE.values()}.values():
+        [told] = peer.ask("COMMAND", "INFO", spec.name)
+        assert {name[1:] for name in told[6]} == categories_of(spec) - {"all"}
+        [theirs] = real.call(b"COMMAND", b"INFO", spec.name.encode())
+        if theirs is None or spec.name in ("eval", "evalsha", "function|flush"):  # as above
+            continue
+        assert {*told[2]} == {one.decode() for one in theirs[2]} & known, spec.name
 
 
-def test_claims_return_entries_and_so_need_both_rights(tmp_path: Path) -> None:
-    access = Access(None, [f"user {name} {rules}" for name, rules in RULES.items()])
-    with (
-        open_at(tmp_path / "s") as store,
-        serving(store, tmp_path / "k", access=access) as running,
-        Peer(running.path) as peer,
-    ):
-        for name in RULES:
-            peer.call("AUTH", name, "p")
-            for words in ("XCLAIM k g ann 0 1-0", "XAUTOCLAIM k g ann 0 0"):
-                refused = peer.call(*words.split()).startswith(b"-NOPERM")
-                assert refused == (name in ("read", "write")), (name, words)
+@pytest.mark.parametrize(
+    "access", [Access(None, [f"user {name} {rules}" for name, rules in RULES.items()])], ids=[""]
+)
+def test_claims_return_entries_and_so_need_both_rights(peer: Peer) -> None:
+    for name in RULES:
+        peer.call("AUTH", name, "p")
+        for words in ("XCLAIM k g ann 0 1-0", "XAUTOCLAIM k g ann 0 0"):
+            refused = peer.call(*words.split()).startswith(b"-NOPERM")
+            assert refused == (name in ("read", "write")), (name, words)
 
 
 def test_every_command_with_keys_has_rights() -> None:

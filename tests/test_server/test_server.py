@@ -253,118 +253,101 @@ def test_a_full_store_refuses_appends_and_takes_deletions(tmp_path: Path) -> Non
 # --- users --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def access() -> Access:
-    """Three users; the default one has a password."""
-    lines = ["user reader on >r ~a* +@read", "user writer on >w ~a* %R~b* +@all -flushall"]
-    return Access("secret", lines)
+with_users = pytest.mark.parametrize(
+    "access",
+    [
+        Access(
+            "secret",
+            ["user reader on >r ~a* +@read", "user writer on >w ~a* %R~b* +@all -flushall"],
+        )
+    ],
+    ids=[""],
+)
 
 
-def test_a_client_without_a_password_learns_nothing(tmp_path: Path, access: Access) -> None:
-    with (
-        open_at(tmp_path / "s") as store,
-        serving(store, tmp_path / "k", access=access) as running,
-        Peer(running.path) as peer,
-    ):
-        store.xadd("k", {"f": "v"})
-        for words in (["XLEN", "k"], ["PING"], ["INFO"], ["CLIENT", "LIST"], ["MULTI"], ["CONFIG",
-                      "GET", "*"], ["COMMAND"], ["SHUTDOWN"]):  # fmt: skip
-            assert peer.call(*words) == b"-NOAUTH Authentication required.\r\n"
-        assert peer.call("HELLO", 3).startswith(b"-NOAUTH HELLO must be called")
-        wrong = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
-        assert peer.call("AUTH", "no") == wrong
-        assert peer.call("AUTH", "nosuch", "secret") == wrong
-        assert peer.call("AUTH", "secret") == b"+OK\r\n"
-        assert peer.call("XLEN", "k") == b":1\r\n"
-        assert peer.call("RESET") == b"+RESET\r\n"
-        assert peer.call("XLEN", "k") == b"-NOAUTH Authentication required.\r\n"
-        peer.socket.sendall(b"*11\r\n")
-        assert peer.read() == b"-ERR Protocol error: unauthenticated multibulk length\r\n"
-        assert peer.is_closed()
+@with_users
+def test_a_client_without_a_password_learns_nothing(running: Running, peer: Peer) -> None:
+    running.server.store.xadd("k", {"f": "v"})
+    for words in (["XLEN", "k"], ["PING"], ["INFO"], ["CLIENT", "LIST"], ["MULTI"], ["CONFIG",
+                  "GET", "*"], ["COMMAND"], ["SHUTDOWN"]):  # fmt: skip
+        assert peer.call(*words) == b"-NOAUTH Authentication required.\r\n"
+    assert peer.call("HELLO", 3).startswith(b"-NOAUTH HELLO must be called")
+    wrong = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+    assert peer.call("AUTH", "no") == wrong
+    assert peer.call("AUTH", "nosuch", "secret") == wrong
+    assert peer.call("AUTH", "secret") == b"+OK\r\n"
+    assert peer.call("XLEN", "k") == b":1\r\n"
+    assert peer.call("RESET") == b"+RESET\r\n"
+    assert peer.call("XLEN", "k") == b"-NOAUTH Authentication required.\r\n"
+    peer.socket.sendall(b"*11\r\n")
+    assert peer.read() == b"-ERR Protocol error: unauthenticated multibulk length\r\n"
+    assert peer.is_closed()
 
 
+@with_users
 def test_a_wrong_password_is_answered_later_and_delays_nobody_else(
-    tmp_path: Path, access: Access, monkeypatch: pytest.MonkeyPatch
+    running: Running, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamkeep.server.resp.server.REFUSED_S", 0.05)
-    with (
-        open_at(tmp_path / "s") as store,
-        serving(store, tmp_path / "k", access=access) as running,
-        Peer(running.path) as guesser,
-        Peer(running.path) as other,
-    ):
-        began = time.monotonic()
-        guesses = [encode_command("AUTH", f"guess {number}") for number in range(4)]
-        guesser.socket.sendall(b"".join(guesses) + encode_command("AUTH", "secret"))
-        assert other.call("AUTH", "secret") == b"+OK\r\n"
-        replies = [guesser.read() for _ in range(5)]
-        assert time.monotonic() - began >= 0.2
-        assert [one[:10] for one in replies] == [b"-WRONGPASS"] * 4 + [b"+OK\r\n"]
-        assert running.server.statistics.refused_logins == 4
+    guesser, other = connect(), connect()
+    began = time.monotonic()
+    guesses = [encode_command("AUTH", f"guess {number}") for number in range(4)]
+    guesser.socket.sendall(b"".join(guesses) + encode_command("AUTH", "secret"))
+    assert other.call("AUTH", "secret") == b"+OK\r\n"
+    replies = [guesser.read() for _ in range(5)]
+    assert time.monotonic() - began >= 0.2
+    assert [one[:10] for one in replies] == [b"-WRONGPASS"] * 4 + [b"+OK\r\n"]
+    assert running.server.statistics.refused_logins == 4
 
 
 @pytest.mark.parametrize("guess", [["AUTH"], ["HELLO", 3, "AUTH", "default"]])
+@with_users
 def test_a_transaction_has_one_guess_of_a_password(
-    tmp_path: Path, access: Access, monkeypatch: pytest.MonkeyPatch, guess: list[Any]
+    running: Running, peer: Peer, monkeypatch: pytest.MonkeyPatch, guess: list[Any]
 ) -> None:
     monkeypatch.setattr("streamkeep.server.resp.server.REFUSED_S", 0.01)
-    with (
-        open_at(tmp_path / "s") as store,
-        serving(store, tmp_path / "k", access=access) as running,
-        Peer(running.path) as peer,
-    ):
-        peer.call("AUTH", "secret")
-        for tried in (["secret"], ["wrong", "secret"]):
-            peer.call("MULTI")
-            for password in tried:
-                peer.call(*guess, password)
-            assert (b"-WRONGPASS" in peer.call("EXEC")) == (len(tried) == 2)
-        assert running.server.statistics.refused_logins == 2
-        assert peer.call(*guess, "secret")[:1] != b"-"
+    peer.call("AUTH", "secret")
+    for tried in (["secret"], ["wrong", "secret"]):
+        peer.call("MULTI")
+        for password in tried:
+            peer.call(*guess, password)
+        assert (b"-WRONGPASS" in peer.call("EXEC")) == (len(tried) == 2)
+    assert running.server.statistics.refused_logins == 2
+    assert peer.call(*guess, "secret")[:1] != b"-"
 
 
-def test_a_password_in_a_transaction_that_waits_for_the_disk(
-    tmp_path: Path, access: Access
-) -> None:
-    with (
-        open_at(tmp_path / "s") as store,
-        serving(store, tmp_path / "k", access=access) as running,
-        Peer(running.path) as peer,
-    ):
-        peer.call("AUTH", "secret")
-        for words in (["MULTI"], ["WAITAOF", 1, 0, 0], ["AUTH", "secret"]):
-            peer.call(*words)
-        assert peer.call("EXEC") == b"*2\r\n*2\r\n:1\r\n:0\r\n+OK\r\n"
-        assert running.server.statistics.refused_logins == 0
+@with_users
+def test_a_password_in_a_transaction_that_waits_for_the_disk(running: Running, peer: Peer) -> None:
+    peer.call("AUTH", "secret")
+    for words in (["MULTI"], ["WAITAOF", 1, 0, 0], ["AUTH", "secret"]):
+        peer.call(*words)
+    assert peer.call("EXEC") == b"*2\r\n*2\r\n:1\r\n:0\r\n+OK\r\n"
+    assert running.server.statistics.refused_logins == 0
 
 
-def test_users_have_the_rights_of_their_rules(tmp_path: Path, access: Access) -> None:
+@with_users
+def test_users_have_the_rights_of_their_rules(running: Running, connect: Connect) -> None:
     command = b"-NOPERM User %b has no permissions to run the '%b' command\r\n"
     key = b"-NOPERM No permissions to access a key\r\n"
-    with (
-        open_at(tmp_path / "s") as store,
-        serving(store, tmp_path / "k", access=access) as running,
-        Peer(running.path) as reader,
-        Peer(running.path) as writer,
-    ):
-        for name in ("a", "b", "c"):
-            store.xadd(name, {"f": "v"})
-        assert reader.call("AUTH", "reader", "r") == b"+OK\r\n"
-        assert reader.call("XLEN", "a") == b":1\r\n"
-        assert reader.call("XLEN", "b") == key
-        assert reader.call("XREAD", "STREAMS", "a", "b", "0", "0") == key
-        assert reader.call("XADD", "a", "*", "f", "v") == command % (b"reader", b"xadd")
-        assert reader.call("CLIENT", "LIST") == command % (b"reader", b"client|list")
-        assert reader.ask("KEYS", "*") == [b"a"]
-        assert reader.ask("SCAN", "0")[1] == [b"a"]
-        assert writer.call("AUTH", "writer", "w") == b"+OK\r\n"
-        assert writer.call("XADD", "a", "*", "f", "v").startswith(b"$")
-        assert writer.call("XADD", "b", "*", "f", "v") == key
-        assert writer.call("XLEN", "b") == b":1\r\n"
-        assert writer.call("FLUSHALL") == command % (b"writer", b"flushall")
-        assert writer.call("MULTI") == b"+OK\r\n"
-        assert writer.call("XLEN", "c") == key
-        assert writer.call("EXEC").startswith(b"-EXECABORT")
+    reader, writer = connect(), connect()
+    for name in ("a", "b", "c"):
+        running.server.store.xadd(name, {"f": "v"})
+    assert reader.call("AUTH", "reader", "r") == b"+OK\r\n"
+    assert reader.call("XLEN", "a") == b":1\r\n"
+    assert reader.call("XLEN", "b") == key
+    assert reader.call("XREAD", "STREAMS", "a", "b", "0", "0") == key
+    assert reader.call("XADD", "a", "*", "f", "v") == command % (b"reader", b"xadd")
+    assert reader.call("CLIENT", "LIST") == command % (b"reader", b"client|list")
+    assert reader.ask("KEYS", "*") == [b"a"]
+    assert reader.ask("SCAN", "0")[1] == [b"a"]
+    assert writer.call("AUTH", "writer", "w") == b"+OK\r\n"
+    assert writer.call("XADD", "a", "*", "f", "v").startswith(b"$")
+    assert writer.call("XADD", "b", "*", "f", "v") == key
+    assert writer.call("XLEN", "b") == b":1\r\n"
+    assert writer.call("FLUSHALL") == command % (b"writer", b"flushall")
+    assert writer.call("MULTI") == b"+OK\r\n"
+    assert writer.call("XLEN", "c") == key
+    assert writer.call("EXEC").startswith(b"-EXECABORT")
 
 
 # --- limits -------------------------------------------------------------------------------------
