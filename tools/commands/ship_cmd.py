@@ -437,16 +437,8 @@ def follow(
     if detach:
         detach_from(source, store_path)
         return
-    follow_server(
-        source,
-        store_path,
-        once=once,
-        match=match,
-        deletions=deletions,
-        skip=skip,
-        resync=resync,
-        backlog=backlog,
-    )
+    which: dict[str, Any] = {"match": match, "deletions": deletions, "skip": skip}
+    follow_server(source, store_path, once=once, resync=resync, backlog=backlog, **which)
 
 
 def detach_from(source: str, path: Path) -> None:
@@ -482,16 +474,8 @@ def follow_server(source: str, store_path: Path, *, once: bool, **options: Any) 
             shown.clear()
             output.note(text)
 
-        password = os.environ.get("REDISCLI_AUTH", "")
-        follower = Follower(
-            source,
-            store_path,
-            password=password,
-            sync=given().sync,
-            told=told,
-            progress=progress,
-            **options,
-        )
+        options |= {"password": os.environ.get("REDISCLI_AUTH", ""), "sync": given().sync}
+        follower = Follower(source, store_path, told=told, progress=progress, **options)
         if not once:
             on_signals(follower.stop.set)
         report = follower.run(once=once)

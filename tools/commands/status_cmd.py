@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 _WORTH_SAYING: Final = 1 << 20  # bytes that `compact` would free
 LATE_MS: Final = 60_000  # without news, after which a copy elsewhere needs attention
 
-
 Problems = list[tuple[str, str]]  # the state that each puts the store in, and in words
 
 
@@ -121,8 +120,7 @@ def status(
     if free < LOW_DISK:
         problems.append(("full", f"the disk has {size_text(free)} left"))
     facts |= {"data_bytes": (store_path / DATA_FILE).stat().st_size, "disk_free_bytes": free}
-    last_commit = facts.get("last_commit")
-    facts |= _backup(backup_path, uuid, newest, max_backup_age, last_commit, problems)
+    facts |= _backup(backup_path, uuid, newest, max_backup_age, facts.get("last_commit"), problems)
     facts["last_check"] = None if checked is None else asdict(checked)
     state = problems[0][0] if problems else "ok"
     if common.as_json():
@@ -130,8 +128,8 @@ def status(
     else:
         _print(store_path, state, facts, problems)
     if problems:
-        damaged = state == "damaged"
-        click.get_current_context().exit(Exit.DAMAGED if damaged else Exit.ATTENTION)
+        ending = Exit.DAMAGED if state == "damaged" else Exit.ATTENTION
+        click.get_current_context().exit(ending)
 
 
 # --- what there is to say -----------------------------------------------------------------------
@@ -291,8 +289,7 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: Problems) ->
         how = ", quickly" if checked["quick"] else ""
         since = (last_commit or 0) - checked["commit"]
         later = f", {count_text(since, 'commit')} before now" if since > 0 else ""
-        age = durations.duration_text(max(0, now_ms - checked["time_ms"]))
-        when = f"{time_text(checked['time_ms'])}, {age} ago"
+        when = f"{time_text(checked['time_ms'])}, {ago(checked['time_ms'])}"
         rows.append(("checked", f"{result}{how}, {when}{later}"))
     for name, text in rows:
         output.line(f"  {name:<9}  {text}")
@@ -444,8 +441,8 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
 
     for stream in sorted(now.streams, key=urgency, reverse=True):
         name, rate = output.cut(quoting.shown(stream.key)), f"{rates[stream.key]:,.0f}/s"
-        shown = [_group_cells(group) for group in stream.groups] or [("-",) * 5]
-        rows += [(name, f"{stream.length:,}", rate, *cells) for cells in shown]
+        for cells in map(_group_cells, stream.groups) if stream.groups else [("-",) * 5]:
+            rows.append((name, f"{stream.length:,}", rate, *cells))
     headings = ("STREAM", "entries", "added", "group", "lag", "pending", "oldest", "alive")
     return head + output.table_lines(headings, rows, left=(0,), width=None)
 

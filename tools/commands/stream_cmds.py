@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.format import quoting
@@ -142,10 +143,8 @@ def info(store_path: StorePath, key: bytes) -> None:
             text = output.number(value) if isinstance(value, int) else value
             output.line(f"{name:<{width}}  {text}")
         for name, entry in ends.items():
-            brief = "-"
-            if entry is not None:
-                brief = f"{entry.id.decode()}  {quoting.brief_pairs(entry.pairs)}"
-            output.line(f"{name:<{width}}  {brief}")
+            text = entry and f"{entry.id.decode()}  {quoting.brief_pairs(entry.pairs)}"
+            output.line(f"{name:<{width}}  {text or '-'}")
     output.listing(
         "group",
         groups,
@@ -272,7 +271,6 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
 # --- stat -----------------------------------------------------------------------------------------
 
 
-DATA_FILE: Final = "data.mdb"
 PICTURES: Final = (".png", ".svg")
 # Counting reads every entry, a million in about a second. Above this it must be asked for.
 COUNTED_UNASKED: Final = 2_000_000
@@ -316,19 +314,17 @@ def stat(
             if not common.as_json():
                 entries = entries_text(figures["entries"])
                 output.note(f"next: --chart counts the {entries} over time")
-        plan, first = None, figures["first_time_ms"]
+        first = figures["first_time_ms"]
         if first is not None and (chart is not False or plot):
             plan = plan_buckets(first, figures["last_time_ms"])
-        if plan is not None:
             with output.progress("counting", "entries") as advance:
                 keys = [one.name for one in stats]
                 counts = count_entries(snapshot, keys, plan, advance)
             if chart is not False:
                 show_chart(plan, counts)
             if plot is not None:
-                plot_entries(
-                    plan, counts, quoting.shown(key or b"") if key else str(store_path), plot
-                )
+                title = quoting.shown(key) if key else str(store_path)
+                plot_entries(plan, counts, title, plot)
                 output.note(f"wrote {plot}")
         elif plot is not None:
             output.note(f"no entries: {plot} was not written")
@@ -412,8 +408,7 @@ def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> No
         free = size_text(figures["reusable_bytes"])
         rows.append(("data file", f"{size_text(figures['file_size_bytes'])}, {free} reusable"))
         share = f"{100 * used / size:.1f} %" if used * 1000 >= size else "less than 0.1 %"
-        text = f"{size_text(used)} of {size_text(size)} address space, {share}"
-        rows.append(("map", text))
+        rows.append(("map", f"{size_text(used)} of {size_text(size)} address space, {share}"))
         rows += durability_rows(figures)
     output.line(title)
     width = max(len(name) for name, _ in rows)
@@ -463,9 +458,7 @@ def show_chart(plan: Plan, counts: Sequence[int]) -> None:
     room = max(10, min(60, width - label_width - number_width - 4))
     highest = max(counts) or 1
     for label, number, count in zip(labels, numbers, counts, strict=True):
-        eighths = round(8 * room * count / highest)
-        if count:
-            eighths = max(eighths, 1)
+        eighths = max(round(8 * room * count / highest), min(count, 1))
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
         output.line(f"{label:<{label_width}}  {number:>{number_width}}  {bar}".rstrip())
 
@@ -487,11 +480,9 @@ def plot_entries(plan: Plan, counts: Sequence[int], title: str, path: Path) -> N
         # A key may hold what would be mathematics, and what fonts lack.
         axes.set_title(title, parse_math=False)
         axes.set_ylabel(f"entries per {plan.unit}")
-        starts: list[Any]
-        widths: list[Any]
         if plan.style:
-            starts = [calendar(ms) for ms in plan.edges[:-1]]
-            widths = [timedelta(milliseconds=end - start) for start, end in pairwise(plan.edges)]
+            starts: Any = [calendar(ms) for ms in plan.edges[:-1]]
+            widths: Any = [timedelta(milliseconds=b - a) for a, b in pairwise(plan.edges)]
             axes.set_xlabel("time (UTC)")
         else:
             starts = [float(ms) for ms in plan.edges[:-1]]
