@@ -24,7 +24,7 @@ from streamkeep.engine.api.command_base import (
 from streamkeep.engine.archive import adopt, archiver, maintenance, publish, restore, segments
 from streamkeep.engine.commands.arguments import parse_ids, to_bytes, to_id_text
 from streamkeep.engine.store.durability import Durability
-from streamkeep.engine.system.files import path_of
+from streamkeep.engine.system.files import path_of, place_of
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import list_segments, remote_setting
@@ -149,7 +149,7 @@ class AdminCommands(Generic[Text]):
         """
         self._check_writable()
         if to is not None:
-            to = str(path_of(to, "to")) if "://" not in str(to) else str(to)
+            to = place_of(to, "to")
         if name is not None and not isinstance(name, str):
             raise ArgumentError(f"name must be text, not {as_given(name)}")
         if labels is not None and not (
@@ -166,6 +166,7 @@ class AdminCommands(Generic[Text]):
                 "give `to`"
             )
         with translated():
+            wait = bool(wait)
             report = archiver.archive(self._environment, options, wait=wait, progress=progress)
             if has_remote:
                 done = publish.publish(self._environment, where, seal=seal, wait=wait)

@@ -42,6 +42,11 @@ def path_of(value: object, name: str) -> Path:
     )
 
 
+def place_of(value: object, name: str) -> str:
+    """Return a URI as it is, or a path, which the system can have."""
+    return value if isinstance(value, str) and "://" in value else str(path_of(value, name))
+
+
 def create_folder(path: Path, modes: Modes | None = None, top: Path | None = None) -> bool:
     """Create the folder `path` and its parents; return False if it existed.
 

@@ -35,6 +35,7 @@ from streamkeep.engine.store.command import Free
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.system.safe_files import Folder
@@ -112,7 +113,7 @@ def backup(
         with Store(store, readonly=True) as opened:
             report = backup(opened, target, verify=verify, progress=progress)
         return report._replace(recorded=_record(store, report.path))
-    place = Path(target).absolute()
+    place = path_of(target, "target").absolute()
     _check_apart(store.path.absolute(), place)
     modes = store._environment.folder.modes.copied()
     parent = Folder(place.parent, outside=True, like=modes)
@@ -150,7 +151,7 @@ def restore(
         CorruptionError: the backup is damaged.
         StoreFullError: the disk is full.
     """
-    if os.path.lexists(target):
+    if os.path.lexists(path_of(target, "target")):
         raise errors.StoreError(f"{target}: there is something already; next: move it away")
     with Store(backup_path, readonly=True) as opened:
         with opened.snapshot() as snapshot:

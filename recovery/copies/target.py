@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from streamkeep.engine.remote.object_store import open_objects
+from streamkeep.engine.system.files import place_of
 from streamkeep.engine.system.modes import Modes
 from streamkeep.format.copies import head as head_format
 from streamkeep.format.copies import piece as piece_format
@@ -60,7 +61,7 @@ class Target:
         Args:
             modes: of the store that is copied, to write there; see `open_objects`.
         """
-        self.objects = open_objects(os.fspath(place), modes)
+        self.objects = open_objects(place_of(place, "target"), modes)
         self.uri = self.objects.uri
 
     def where(self, name: object) -> str:

@@ -18,6 +18,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.crash_recovery.stored_rows import META_UUID
 from streamkeep.engine.store.survey import STORE_NAMES
+from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.progress import StepProgress
 from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
 from streamkeep.format.core.keys import META, NODES, TABLES
@@ -62,7 +63,7 @@ def check(
         NoSuchKeyError: the stream does not exist.
     """
     scope = Scope(quick, progress)
-    path = store.path if isinstance(store, Store) else Path(store)
+    path = store.path if isinstance(store, Store) else path_of(store, "store")
     with open_source(path.absolute()) as source:
         yield from check_source(source, scope, stream)
 

@@ -141,6 +141,7 @@ def test_flags_may_be_anything_that_is_true_or_false(store: Any) -> None:
     assert next(store.consume("s", "g", "c", noack=flag)).id == b"5-0"
     assert next(store.follow("s", "0", history=flag)).id == b"5-0"
     assert store.xinfo_stream("s", full=flag)["length"] == 2
+    assert store.archive(wait=flag).entries == 0
     with store.pipeline(transaction=flag) as pipeline:
         pipeline.xnack("s", "g", "FAIL", "5-0", force=flag).xreadgroup("g", "c", {"s": 0}, noack=1)
         assert pipeline.execute()[0] == 1

@@ -84,11 +84,15 @@ def test_a_path_that_no_file_can_have_is_refused(store: Store, path: Any) -> Non
         store.xtrim("k", maxlen=0, approximate=False)
         return store.archive(to=path)
 
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: streamkeep.open(path),
         lambda: list(store.adopt_segments(path)),
         lambda: list(store.export_segments(path)),
         *([] if path is None else [archive]),
+        lambda: recovery.ship(store, path),
+        lambda: recovery.backup(store, path),
+        lambda: recovery.restore(store.path, path),
+        lambda: list(recovery.check(path)),
     ]
     for call in calls:
         with pytest.raises(ArgumentError, match="path"):

@@ -9,6 +9,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, run
 from dumped_stores import fill
+from streamkeep import transfer
 from streamkeep.commands.strings import set_deadline
 
 pytestmark = pytest.mark.usefixtures("sound_folder")
@@ -78,6 +79,8 @@ def test_diff_compares_the_deadlines_of_streams_whatever_their_numbers_are() -> 
         "! stream 'y' deadline: none against 4,398,046,511,104",
     ]
     assert len(lines("diff", "b", "c", "x", status=7)) == 1
+    with streamkeep.open("b") as b, streamkeep.open("c") as c:
+        assert len(list(transfer.diff(b, c, "x"))) == 1
 
 
 def test_diff_counts_the_rows_that_differ_in_each_space() -> None:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import utf8
 
 _PORT: Final = 6379
 _FILES: Final = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")  # as redis-py calls them
@@ -42,6 +43,7 @@ class Address(NamedTuple):
 
 def parse_address(text: str) -> Address:
     """Return what an address says; raise ArgumentError for one that cannot be used."""
+    utf8(text, "the address")
     try:
         parts = urlsplit(text)
     except ValueError:  # whose text has the password

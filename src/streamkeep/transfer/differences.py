@@ -14,7 +14,9 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar
 
 from streamkeep.commands.strings import DEADLINES, FOREVER, deadline_of
+from streamkeep.engine.api.command_base import Key
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.commands.rows import iter_rows
@@ -63,14 +65,14 @@ class Difference(NamedTuple):
     number: int = 1
 
 
-def diff(first: Store[Any], second: Store[Any], key: bytes | None = None) -> Iterator[Difference]:
+def diff(first: Store[Any], second: Store[Any], key: Key | None = None) -> Iterator[Difference]:
     """Yield all differences between two stores: of streams, in the order of keys, then of rows.
 
     Args:
         key: compare only this stream.
     """
     with first.snapshot() as a, second.snapshot() as b:
-        yield from diff_txns(a.txn, b.txn, key)
+        yield from diff_txns(a.txn, b.txn, None if key is None else to_bytes(key, "key"))
 
 
 def diff_txns(a: Txn, b: Txn, key: bytes | None = None) -> Iterator[Difference]:
