@@ -109,7 +109,7 @@ class ControlFile:
             self._file = SharedFile(self.handle, _SIZE)
             self._map = self._file.data
             self._words = memoryview(self._map).cast("q")
-            self._futex = Futex(self.handle, _SIZE, 8 * _PASSED_ON)
+            self.futex = Futex(self._map, 8 * _PASSED_ON)
             here = boot_id.boot_id()
             there = self._map[_BOOT:_BOOT_END]
             if there != here:
@@ -159,7 +159,6 @@ class ControlFile:
             mapped, self._words = self._words, memoryview(bytes(self._map)).cast("q")
             mapped.release()
             self._file.close()
-            self._futex.close()
             os.close(handle)
 
     def reset(self, position: LogPosition, durable: int) -> None:
@@ -239,7 +238,7 @@ class ControlFile:
         return self._words[_WAITING] != 0
 
     def passed_on(self) -> int:
-        """Return what `await_lock` needs; to be called before this process looks at the lock."""
+        """Return the word of `futex`, to be read before this process looks at the lock."""
         return self._words[_PASSED_ON]
 
     def say_awaited(self) -> None:
@@ -247,25 +246,27 @@ class ControlFile:
         if not self._words[_WAITING]:
             self._try_word(_WAITING, 1)  # without room, this process is not woken
 
-    def await_lock(self, seen: int, most_ns: int) -> None:
-        """Wait until the write lock was released for this process, or for a time.
-
-        Args:
-            seen: what `passed_on` returned.
-        """
-        self._futex.wait(seen, most_ns)
-
     def pass_on(self) -> None:
         """Wake the process that has waited for longest, after the write lock was released.
 
         The words are changed first, in this order: who has looked at the lock in between, and goes
         on to wait, either finds the second one changed, or says again that it waits.
         """
-        if self._words[_WAITING]:
+        if self._words[_WAITING] and self.futex.can_wake():
             self._try_word(_WAITING, 0)
-            self._try_word(_PASSED_ON, time.monotonic_ns())
-            if self._futex.wake():
-                self._try_word(_WAITING, 1)  # more may do so
+            mark = time.monotonic_ns()
+            self._try_word(_PASSED_ON, mark)
+            # More may wait, unless the one that was woken has found out by now that none does.
+            if self.futex.wake() and self._words[_PASSED_ON] == mark:
+                self._try_word(_WAITING, 1)
+
+    def say_taken(self) -> None:
+        """Forget that processes wait, where they cannot be woken: they say so again.
+
+        So the process that has the lock comes into line after them.
+        """
+        if not self.futex.can_wake():
+            self._try_word(_WAITING, 0)
 
     def wanted(self) -> int:
         return self._words[_WANTED]

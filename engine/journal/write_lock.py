@@ -37,6 +37,7 @@ _BURST: Final = 8  # of these, before the lock is kept: a worker that waits for 
 # Longer than a slice: to apply meanwhile what is committed, every 0.5 ms, took four processes half
 # as much again.
 _LOOK_AGAIN_NS: Final = 5_000_000
+_LOOK_AGAIN_MOST_NS: Final = 40_000_000  # each look doubles the time to the next one
 _flock: Final = fcntl.flock
 _TRY: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
@@ -102,6 +103,9 @@ class WriteLock:
         Raises:
             StoreLockedError: the process that has it is stopped.
         """
+        control = self._control
+        if not control.futex.prepared and control.is_shared():
+            control.futex.prepare()  # not when the lock is released: the commit is made by then
         now = time.monotonic_ns()
         since = now - self._used
         if self.kept:
@@ -112,12 +116,13 @@ class WriteLock:
             self._following = min(self._following + 1, 2 * _BURST)
         else:  # one that was only kept from running would wait for each of its next commits
             self._following = 0 if durable or since > SLICE_NS else self._following // 2
-        if durable and self._control.is_shared():
+        if durable and control.is_shared():
             self._follow()  # before, so that the lock is held for 43 us and not for 57
-        awaited = self._control.is_awaited()
-        if awaited or not self._try():
+        seen = control.passed_on()
+        in_line = control.is_awaited()
+        if in_line or not self._try():
             with self.wait:
-                self._wait(awaited)
+                self._wait(seen, in_line)
             now = time.monotonic_ns()
         if self._following >= _BURST and since < _CLOSE_NS:
             self._keep(now)
@@ -188,22 +193,26 @@ class WriteLock:
         """Return the process that has the lock."""
         return holders_of([self._handle])
 
-    def _wait(self, in_line: bool) -> None:
+    def _wait(self, seen: int, in_line: bool) -> None:
         """Wait for the lock, and apply what its holders have committed.
 
         Args:
             in_line: another process may wait, and comes first.
         """
         control = self._control
+        most_ns = _LOOK_AGAIN_NS
         while True:
-            seen = control.passed_on()
             control.say_awaited()
             if not in_line and self._try():
+                control.say_taken()
                 return
             in_line = False
             self._follow()
-            control.await_lock(seen, _LOOK_AGAIN_NS)
+            control.futex.wait(seen, most_ns)
             self.wait.check()
+            if control.futex.can_wake():  # who looks gives up its place in the line
+                most_ns = min(2 * most_ns, _LOOK_AGAIN_MOST_NS)
+            seen = control.passed_on()
 
     def _try(self) -> bool:
         """Take the lock if it is free: flock(2) would wait without a limit."""

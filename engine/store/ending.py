@@ -214,7 +214,9 @@ class Ending:
         parts: list[Part | None] = [self.checkpoints, self.leases, self.waiters, self.segments]
         parts += [context.raw, context.write_lock, context.journal or context.log, context.control]
         closing = (part.close for part in (*parts, self.checkpoint_file) if part is not None)
-        return [context.start_over, *closing, self.folder.close_all]
+        lock = context.write_lock
+        release = [] if lock is None else [lock.release_idle]  # wakes who waits for it
+        return [context.start_over, *release, *closing, self.folder.close_all]
 
 
 def _take(steps: list[Step]) -> None:

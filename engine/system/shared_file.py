@@ -73,7 +73,7 @@ class SharedFile:
     def __init__(self, handle: int, size: int = 0) -> None:
         self.handle = handle
         self._writes = moves_blocks(handle)
-        self.data = mmap.mmap(handle, size, access=mmap.ACCESS_READ if self._writes else 0)
+        self.data = mmap.mmap(handle, size)
         # See `files.read_nothing_ahead`.
         self.data.madvise(mmap.MADV_RANDOM)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from stopped import child_of, die, stop, stopped_child
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.write_lock import WriteLock
+from streamkeep.engine.system import futex
 from streamkeep.format.core.errors import StoreLockedError
 
 pytestmark = pytest.mark.usefixtures("plain_locks")
@@ -282,7 +284,7 @@ def test_who_waits_for_longest_is_the_next(path: Path) -> None:
             for _ in range(ROUNDS):
                 for _ in children:
                     os.read(ready[0], 1)
-                if sleeps_in(children[0]) == "0":
+                if all(sleeps_in(children[0]) == "0" for _ in range(100)):
                     pytest.skip("the kernel does not show in what a process sleeps")
                 with store.transaction() as txn:
                     for child, (_, begin) in zip(children, go, strict=True):
@@ -302,21 +304,69 @@ def sleeps_in(process: int) -> str:
     """Return the function of the kernel in which a process sleeps."""
     folder = Path("/proc", str(process))
     wait_until(lambda: ") S " in (folder / "stat").read_text())
+    time.sleep(0.001)
     return (folder / "wchan").read_text()
 
 
 def test_a_wait_that_nobody_ends_by_waking_ends(tmp_path: Path) -> None:
     """A process says that it waits, and is killed; or the lock is free, and who was woken dies."""
     with Store(tmp_path / "store", sync="none") as store:
-        store.xadd("s", {"n": 1})
         lock = lock_of(store)
+        lock._control.futex.prepare()
         lock._control.say_awaited()
-        lock.release_idle()
-        assert not lock._control.is_awaited()  # nobody was there to be woken
-        lock._control.say_awaited()
-        store.xadd("s", {"n": 2})
+        store.xadd("s", {"n": 1})
         assert not lock._control.is_awaited()
         assert lock.wait.users() == []
+
+
+@pytest.mark.parametrize("wakes", [True, False])
+def test_no_process_is_left_out_by_long_transactions(
+    path: Path, wakes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the system call is not known: each process that has waited comes in line again."""
+    if not wakes:
+        monkeypatch.setattr(futex, "_NUMBERS", {})
+    end = os.pipe()
+
+    def work() -> None:
+        os.set_blocking(end[0], False)
+        with Store(path, sync="none") as own:
+            while True:
+                with own.transaction() as txn:
+                    txn.xadd("busy", {"f": "v"})
+                    time.sleep(0.01)
+                with suppress(BlockingIOError):
+                    os.read(end[0], 1)
+                    return
+
+    with Store(path, sync="none") as store:
+        children = [child_of(work) for _ in range(2)]
+        with ended(children[0]), ended(children[1]):
+            for number in range(10):
+                store.xadd("s", {"n": number})
+            os.write(end[1], b"..")
+            for child in children:
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store.xlen("busy") < 1000
+
+
+def test_processes_that_commit_now_and_then_wait_for_no_free_lock(path: Path) -> None:
+    """The word that says that a process waits is right again after each has gone on."""
+    pauses = [random.Random(number) for number in range(3)]
+
+    def work(pause: random.Random) -> None:
+        with Store(path, sync="none") as own:
+            for _ in range(200):
+                own.xadd("s", {"f": "v"})
+                time.sleep(pause.uniform(0, 0.002))
+
+    with Store(path, sync="none") as store:
+        children = [child_of(lambda pause=pause: work(pause)) for pause in pauses]  # type: ignore[misc]
+        for child in children:
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store.xlen("s") == 600
+        store.xadd("s", {"f": "v"})
+        assert not lock_of(store)._control.is_awaited()
 
 
 def test_any_thread_may_end_a_transaction(tmp_path: Path) -> None:
