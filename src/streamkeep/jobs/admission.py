@@ -15,7 +15,7 @@ from typing import Final
 
 from streamkeep.engine.commands.xadd import ANY_ID, xadd
 from streamkeep.jobs import layout
-from streamkeep.jobs.state import JOB_PREFIX, Step, job_id_of
+from streamkeep.jobs.state import JOB_PREFIX, Step, job_id_of, number_in
 
 NORMAL_NUMBER: Final = 1
 _GATE: Final = struct.Struct(">QQQ")  # jobs that are through, jobs that are held, the limit
@@ -70,7 +70,7 @@ def gates_of(fields: layout.Fields) -> list[tuple[bytes, int]]:
 
 def _give_number(step: Step, fields: layout.Fields, priority: int) -> int:
     """Give a job a number, unless it has one, and note what its stream would say; return it."""
-    number = step.number_of(fields)
+    number = number_in(fields.get(layout.ID, b"").decode(errors="replace"))
     if not number:
         number = step.take_number()
         fields[layout.ID] = f"{JOB_PREFIX}{number}".encode()

@@ -29,7 +29,7 @@ from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.task import Task
-from streamkeep.jobs.waiting import UNSYNCED, known_tasks
+from streamkeep.jobs.waiting import UNSYNCED
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
@@ -232,21 +232,9 @@ class AsyncQueue(Declaring):
 
     async def get_many(self, count: int, timeout: Duration | None = 0) -> list[AsyncJob]:
         """Take up to `count` jobs; wait until there is at least one; see `Queue.get_many`."""
-        found = await self.take(whole(count, "count", 1), timeout)
+        store, most = await self._store(), whole(count, "count", 1)
+        found = await atake(store, [self.queue], self.consumer, most, timeout=timeout)
         return [AsyncJob(self, job) for job in found]
-
-    async def take(
-        self, count: int, timeout: Duration | None = None, *, tasks_only: bool = False
-    ) -> list[Job]:
-        """Take jobs as `Job`, for workers.
-
-        Args:
-            tasks_only: leave jobs of tasks that this program does not have to other workers.
-        """
-        store = await self._store()
-        known = known_tasks([self.queue]) if tasks_only else None
-        consumer = self.queue.consumer
-        return await atake(store, [self.queue], consumer, count, timeout=timeout, known=known)
 
     async def done_many(
         self, jobs: Iterable[AsyncJob], results: Iterable[Any] | None = None

@@ -62,28 +62,24 @@ class LazyStore:
         given = path_or_store
         self._given = given if isinstance(given, Store) else path_of(given, "the path of a store")
         self._sync = sync
-        self._opened: Store[Any] | None = None
+        self.opened: Store[Any] | None = None
         self._lock = threading.Lock()
         _all.add(self)
 
     def leave_to_parent(self) -> None:
         """In a forked child: leave the store, and a lock that another thread may have held."""
         self._lock = threading.Lock()
-        self._opened = None
-
-    @property
-    def opened(self) -> Store[Any] | None:
-        return self._opened
+        self.opened = None
 
     @property
     def store(self) -> Store[Any]:
         """The store, which is opened if need be."""
-        opened = self._opened
+        opened = self.opened
         return self._open() if opened is None else opened
 
     def _open(self) -> Store[Any]:
         with self._lock:
-            opened = self._opened
+            opened = self.opened
             if opened is None:
                 given = self._given
                 if isinstance(given, Store):
@@ -91,11 +87,10 @@ class LazyStore:
                 else:
                     from streamkeep.facade import open as open_store
 
-                    more: dict[str, Any] = {"interval": INTERVAL_MS / 1000}
-                    more = more if self._sync == "commit" else {}
+                    more: Any = {"interval": INTERVAL_MS / 1000} if self._sync == "commit" else {}
                     opened = open_store(given, sync=self._sync, **more)
                 self._note_opened()
-                self._opened = opened
+                self.opened = opened
             return opened
 
     def _note_opened(self) -> None:
@@ -108,10 +103,10 @@ class LazyStore:
             only: close this one, and not another that was opened since.
         """
         with self._lock:
-            opened = self._opened
+            opened = self.opened
             if only is not None and opened is not only:
                 return
-            self._opened = None
+            self.opened = None
         if opened is not None and not isinstance(self._given, Store):
             opened.close()
 
@@ -234,7 +229,7 @@ class Core(LazyStore):
     @property
     def consumer(self) -> bytes:
         """The consumer of this process in the groups of the queue."""
-        if self._opened is None:
+        if self.opened is None:
             self._open()
         return self._consumer
 
@@ -248,7 +243,7 @@ class Core(LazyStore):
         sync: Sync | None = None,
     ) -> Result:
         """Run a function of a transaction, in the one that this thread has open if it has one."""
-        store = self._opened or self.store
+        store = self.opened or self.store
         outer: Any = store.open_transaction()
         if outer is None:
             # As `Store.apply` does, without its checks of arguments, which each job would pay for.

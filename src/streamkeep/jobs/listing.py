@@ -244,7 +244,7 @@ _LISTS: Final[dict[ListState, Callable[[Snapshot[Any], Names, int], Iterator[Lis
 def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
     """Return a job by its ID; None if there is none, no result of one, and no dead letter."""
     found = finding.find(snapshot, names, job_id)
-    state = finding.STATES.get(found.state, "unknown")
+    state: JobState = finding.STATES.get(found.state, found.state)
     if found.place is not None:
         if state == "running":
             return _running_job(snapshot, names, found.place)

@@ -58,11 +58,7 @@ def parse_settings(data: bytes) -> Settings:
 
 
 def load_settings(reader: Transaction[Any] | Snapshot[Any], names: layout.Names) -> Settings:
-    return _settings_in(reader.txn, names)
-
-
-def _settings_in(txn: Txn, names: layout.Names) -> Settings:
-    data = row_get(txn, names.prefix + layout.SETTINGS)
+    data = row_get(reader.txn, names.prefix + layout.SETTINGS)
     return DEFAULT_SETTINGS if data is None else parse_settings(data)
 
 
@@ -85,15 +81,14 @@ class KnownRows(CachedRow):
         """Write nothing: a step writes what it changes."""
 
 
-def _known_rows(txn: Txn, names: layout.Names) -> KnownRows:
+def _known_rows(reader: Transaction[Any] | Snapshot[Any], names: layout.Names) -> KnownRows:
+    txn = reader.txn
     key = (0, names.prefix)  # no stream has the number 0
-    found: object = None
-    if isinstance(txn, WriteTxn):
-        found = txn.find_attached(key)
+    found = txn.find_attached(key) if isinstance(txn, WriteTxn) else None
     if isinstance(found, KnownRows):
         return found
     counters = row_get(txn, names.prefix + layout.COUNTERS)
-    known = KnownRows(_settings_in(txn, names), counters or b"")
+    known = KnownRows(load_settings(reader, names), counters or b"")
     if isinstance(txn, WriteTxn):
         txn.attach(key, known)
     return known
@@ -110,7 +105,7 @@ class Step:
         self.now_ms: int = self.raw.now_ms()
         self.deaths: dict[bytes, int] = {}  # that this step counts: marks, and their leases
         self._work_of_the_dead: dict[bytes, int] | None = None
-        self._known = _known_rows(self.raw, names)
+        self._known = _known_rows(txn, names)
         self.settings = self._known.settings
         self._counters: layout.Counters | None = None
 
@@ -281,10 +276,6 @@ class Step:
         return [(layout.parse_due(key), value) for key, value in found]
 
     # --- numbered jobs --------------------------------------------------------------------------
-
-    def number_of(self, fields: layout.Fields) -> int:
-        """Return the number of a job that has one in its field `id`; 0 if it has none."""
-        return number_in(fields.get(b"id", b"").decode(errors="replace"))
 
     def put_numbered(self, number: int, fields: layout.Fields) -> None:
         """Store a job that is in no stream."""

@@ -125,7 +125,7 @@ class Worker:
         self._report.begun(self.queues, self.concurrency, self.mode)
         if self.mode == "threads":
             for _ in range(self.concurrency):
-                self._start_thread()
+                self._start(self._run_jobs, "streamkeep worker")
         else:
             self._start(lambda: asyncio.run(self._run_tasks()), "streamkeep worker loop")
         self._watch()
@@ -190,8 +190,9 @@ class Worker:
                 for queue in self.queues:  # end the waits of the threads that take jobs
                     with suppress(StreamkeepError):
                         queue.store.ask_stops()
-                if not self._busy():
-                    break
+                with self._lock:
+                    if not self._runs and not any(one.is_alive() for one in self._threads):
+                        break
                 if self._now or time.monotonic() >= deadline:
                     for run in self._runs_now():
                         if self._abandon(run):
@@ -207,11 +208,6 @@ class Worker:
         for thread in list(self._threads):
             if thread is not threading.current_thread():
                 thread.join(_JOIN_S if not self._now else 0.1)
-
-    def _busy(self) -> bool:
-        """Return whether a thread runs a job, or may be about to."""
-        with self._lock:
-            return bool(self._runs) or any(thread.is_alive() for thread in self._threads)
 
     def _end_late(self) -> float:
         """End the jobs that have run too long; return in how many seconds the next one does."""
@@ -230,7 +226,7 @@ class Worker:
                     os._exit(EXIT_HUNG)
                 run.cancel()
                 if self.mode == "threads" and not self._stopping:
-                    self._start_thread()
+                    self._start(self._run_jobs, "streamkeep worker")
         return least
 
     def _end_large(self) -> None:
@@ -289,9 +285,6 @@ class Worker:
         with self._lock:
             self._threads.add(thread)
         thread.start()
-
-    def _start_thread(self) -> None:
-        self._start(self._run_jobs, "streamkeep worker")
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:

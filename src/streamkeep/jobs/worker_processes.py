@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED: Final = 1
 _EARLY_S: Final = 1.0  # a child that ends so soon has not worked
-_MOST_EARLY: Final = (
-    5  # rounds with such an end, one after the other, after which the parent gives up
-)
+_MOST_EARLY: Final = 5  # rounds with such an end in a row, after which the parent gives up
 _LONGEST_PAUSE_S: Final = 5.0
 _TICK_S: Final = 0.5
 _KILL_AFTER_S: Final = 5.0  # beyond the time of grace
