@@ -13,7 +13,7 @@ import click
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError, StoreError
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
-from streamkeep.tools.base import common, output
+from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import From, Ms, SizeBytes, StorePath
 from streamkeep.tools.base.command import CommandGroup, command
 from streamkeep.tools.base.common import Exit, Failure, given
@@ -94,11 +94,15 @@ def run(
     from streamkeep.recovery.copies.shipper import forget as forget_copy
 
     if forget:
+        others = ("once", "every", "keep", "hold", "take_over", "renew")
+        arguments.refuse_options("cannot be used with --forget", *others)
         held = forget_copy(store_path, target)
         text = "holds nothing for it any more" if held else "held nothing for it"
         output.done(target=target, forgotten=held)
         output.note(f"{target}: {store_path} {text}")
         return
+    if hold < 1:
+        raise click.UsageError("--hold is a size, such as 4G")
     with open_store(store_path) as store, output.progress("base", "bytes") as advance:
         shipper = Shipper(
             store,
@@ -284,6 +288,8 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
     """
     from streamkeep.recovery.copies.restore import restore_copy
 
+    if at is not None:
+        arguments.refuse_options("cannot be used with --at", "commit")
     try:
         at_ms = None if at is None else StreamId.parse(at).ms
     except InvalidIdError:
@@ -340,6 +346,7 @@ def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 
     from streamkeep.recovery.copies.standby import Standby
 
     if source.startswith(("redis://", "rediss://", "unix://")):
+        arguments.refuse_options("is for a copy, not for a server", "every")
         follow_server(source, store_path, once=once)
         return
     with output.progress("restore", "pieces") as advance:
@@ -435,6 +442,8 @@ def follow(
         backlog: What may have come and not be applied yet, on the disk of STORE.
     """
     if detach:
+        others = ("match", "deletions", "once", "skip", "resync", "backlog")
+        arguments.refuse_options("cannot be used with --detach", *others)
         detach_from(source, store_path)
         return
     which: dict[str, Any] = {"match": match, "deletions": deletions, "skip": skip}
