@@ -148,8 +148,7 @@ class AdminCommands(Generic[Text]):
             StoreError: another copy of the store publishes to the same URI.
         """
         self._check_writable()
-        if to is not None:
-            to = place_of(to, "to")
+        to = None if to is None else place_of(to, "to")
         if name is not None and not isinstance(name, str):
             raise ArgumentError(f"name must be text, not {as_given(name)}")
         if labels is not None and not (
@@ -166,7 +165,6 @@ class AdminCommands(Generic[Text]):
                 "give `to`"
             )
         with translated():
-            wait = bool(wait)
             report = archiver.archive(self._environment, options, wait=wait, progress=progress)
             if has_remote:
                 done = publish.publish(self._environment, where, seal=seal, wait=wait)

@@ -185,15 +185,8 @@ class Shipper:
         writer = self._writer
         if writer is None:
             return ShipReport(self.target.uri, "", 0, 0, 0, 0, 0)
-        return ShipReport(
-            self.target.uri,
-            writer.name,
-            writer.commit_number,
-            writer.pieces,
-            writer.sent_bytes,
-            self._base_bytes,
-            writer.missing,
-        )
+        done = (writer.name, writer.commit_number, writer.pieces, writer.sent_bytes)
+        return ShipReport(self.target.uri, *done, self._base_bytes, writer.missing)
 
     # --- the loop ---------------------------------------------------------------------------
 

@@ -60,19 +60,6 @@ def test_timeouts_follow_the_monotonic_clock(open_store: Open, clock: ManualCloc
     assert now < 10_000
 
 
-def test_what_is_there_is_returned_without_waiting(store: Store, no_fallback: None) -> None:
-    store.xadd("s", {"f": "v"}, id="1-1")
-    store.xgroup_create("s", "g", id=0)
-    assert ids(store.xread({"s": 0}, block=0)) == [b"1-1"]
-    assert ids(store.xreadgroup("g", "c", NEW, block=0)) == [b"1-1"]
-    assert store.xreadgroup("g", "other", {"s": 0}, block=0) == [[b"s", []]]  # a history
-
-
-def test_a_missing_group_is_an_error_at_once(store: Store) -> None:
-    with pytest.raises(streamkeep.NoSuchGroupError, match="in XREADGROUP with GROUP option"):
-        store.xreadgroup("g", "c", NEW, block=0)
-
-
 def test_a_consumer_is_created_before_it_waits(store: Store) -> None:
     store.xgroup_create("s", "g", mkstream=True)
     store.xreadgroup("g", "c", NEW, block=1)

@@ -116,18 +116,6 @@ def test_the_newest_node_goes_on_after_a_restore(store: Store) -> None:
     assert store.xinfo_stream("copy")["radix-tree-keys"] == 1
 
 
-def test_a_key_that_exists_is_kept_unless_it_is_to_be_replaced(store: Store) -> None:
-    fill(store)
-    data = store.dump("k")
-    assert data is not None
-    store.xadd("other", {"a": 1})
-    with pytest.raises(errors.KeyExistsError) as caught:
-        store.restore("other", 0, data)
-    assert caught.value.redis_error == "BUSYKEY Target key name already exists."
-    store.restore("other", 0, data, replace=True)
-    assert store.xlen("other") == store.xlen("k")
-
-
 @pytest.mark.parametrize("damage", ["checksum", "value", "type"])
 def test_a_damaged_payload_changes_nothing(store: Store, damage: str) -> None:
     fill(store)

@@ -37,19 +37,6 @@ from streamkeep.transfer.loading.staged import Load
 pytestmark = pytest.mark.usefixtures("sound_folder")
 
 
-@pytest.mark.parametrize("kind", LOSSLESS)
-def test_a_lossless_format_gives_an_equal_store(kind: str) -> None:
-    fill()
-    told = run("dump", "s", "--format", kind, "--redis", "8.10", "--output", "out").stderr
-    assert "4 streams, " in told
-    assert "dropped" not in told
-    assert "out: 4 streams, " in run("load", "copy", "out", "--format", kind).stderr
-    data = run("dump", "s", "--format", kind, "--redis", "8.10").stdout_bytes
-    run("load", "piped", "-", "--format", kind, input=data)
-    for copy in ("copy", "piped"):
-        assert run("diff", "s", copy).stdout == ""
-
-
 @given(st.dictionaries(st.binary(max_size=3), stream_parts(), max_size=3))
 @configured(25)
 def test_any_store_comes_back_from_every_lossless_format(streams: dict[bytes, list[Part]]) -> None:

@@ -75,18 +75,6 @@ def test_an_rdb_file_has_functions_of_its_own() -> None:
     assert ids_of("t") == ids_of("s")
 
 
-def test_rows_of_csv_and_json_lines_go_into_a_stream() -> None:
-    Path("a.tsv.gz").write_bytes(gzip.compress(b"at\tn\n2024-06-10T07:33:20Z\t1\n1718004801\t2\n"))
-    Path("a.jsonl").write_text('{"n": 3}\n')
-    with streamkeep.open("s", decode_responses=True) as store:
-        report = transfer.load(store, "a.tsv.gz", key="k", time_column="at")
-        assert (report.kind, report.format, report.entries) == ("rows", "tsv", 2)
-        assert report.first_id == StreamId(1718004800000, 0)
-        assert report.last_id == StreamId(1718004801000, 0)
-        transfer.load(store, "a.jsonl", key="k", sync="none")
-        assert [entry.fields["n"] for entry in store.xrange("k")] == ["1", "2", "3"]
-
-
 def test_commands_are_applied_whatever_the_store_decodes() -> None:
     Path("a.aof").write_bytes(
         b"*5\r\n$4\r\nXADD\r\n$1\r\n\xff\r\n$3\r\n1-0\r\n$1\r\na\r\n$1\r\n\xfe\r\n"

@@ -24,6 +24,7 @@ from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
+from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
@@ -94,10 +95,8 @@ def diff_txns(a: Txn, b: Txn, key: bytes | None = None) -> Iterator[Difference]:
 def _keys(txn: Txn, key: bytes | None) -> Iterator[tuple[bytes, int]]:
     if key is None:
         yield from iter_keys(txn)
-    else:
-        stream = txn.find_stream(key)
-        if stream is not None:
-            yield key, stream.number
+    elif (stream := txn.find_stream(key)) is not None:
+        yield key, stream.number
 
 
 def merged(
@@ -128,12 +127,12 @@ def _diff_stream(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Diffe
         for name, one, other in zip(left._fields, left, right, strict=True):
             if one != other:
                 a_shown, b_shown = (
-                    _id_text(at) if isinstance(at, tuple) else at for at in (one, other)
+                    str(StreamId(*at)) if isinstance(at, tuple) else at for at in (one, other)
                 )
                 yield Difference(kind, key, None, name, BOTH, a_shown, b_shown)
-    ends = [None if at == FOREVER else at for at in (deadline_of(a, key), deadline_of(b, key))]
-    if ends[0] != ends[1]:
-        yield Difference("counter", key, None, "deadline", BOTH, ends[0], ends[1])
+    end, other_end = (None if at == FOREVER else at for at in map(deadline_of, (a, b), (key, key)))
+    if end != other_end:
+        yield Difference("counter", key, None, "deadline", BOTH, end, other_end)
     yield from diff_entries(a, ours, b, theirs)
     groups_a = [(group.record.name, group) for group in groups_of(a, ours)]
     groups_b = [(group.record.name, group) for group in groups_of(b, theirs)]
@@ -143,10 +142,6 @@ def _diff_stream(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Diffe
         else:
             yield from _diff_group(key, group_part(of_a), group_part(of_b))
     yield from _diff_messages(key, messages_of(a, ours), messages_of(b, theirs))
-
-
-def _id_text(one: Id) -> str:
-    return f"{one[0]}-{one[1]}"
 
 
 # --- entries ------------------------------------------------------------------------------------
@@ -204,9 +199,9 @@ class _Run:
 
     def end(self) -> Iterator[Difference]:
         if self.count:
-            what = _id_text(self.first)
+            what = str(StreamId(*self.first))
             if self.count > 1:
-                what += f" to {_id_text(self.last)}"
+                what += f" to {StreamId(*self.last)}"
             yield Difference(self.kind, self.key, self.group, what, self.only, number=self.count)
         self.only, self.count = "", 0
 
@@ -236,7 +231,7 @@ def diff_entries(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Diffe
             yield from run.end()
             if one[2] != other[2]:
                 yield Difference(
-                    "entry", key, None, _id_text(one[:2]), BOTH, _pairs(one), _pairs(other)
+                    "entry", key, None, str(StreamId(*one[:2])), BOTH, _pairs(one), _pairs(other)
                 )
             left.entries.pop()
             right.entries.pop()
@@ -253,7 +248,7 @@ def _pairs(entry: Entry) -> list[tuple[bytes, bytes]]:
 def _diff_group(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Difference]:
     name = ours.name
     if ours.last_id != theirs.last_id:
-        texts = _id_text(ours.last_id), _id_text(theirs.last_id)
+        texts = str(StreamId(*ours.last_id)), str(StreamId(*theirs.last_id))
         yield Difference("group", key, name, "last_delivered_id", BOTH, *texts)
     if ours.entries_read != theirs.entries_read:
         read = [None if one == UNKNOWN else one for one in (ours.entries_read, theirs.entries_read)]
@@ -269,7 +264,10 @@ def _diff_group(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Diff
             yield Difference("consumer", key, name, what, BOTH, left[1:], right[1:])
     yield from _diff_pending(key, ours, theirs)
     if ours.zone != theirs.zone:
-        zones = [_id_text(one) for one in ours.zone], [_id_text(one) for one in theirs.zone]
+        zones = (
+            [str(StreamId(*one)) for one in ours.zone],
+            [str(StreamId(*one)) for one in theirs.zone],
+        )
         if sorted(ours.zone) == sorted(theirs.zone):  # otherwise "pending" reports the difference
             yield Difference("zone", key, name, "order", BOTH, *zones)
 
@@ -284,7 +282,7 @@ def _diff_pending(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Di
         yield from run.end()
         one, other = _owned(ours, a), _owned(theirs, b)
         if one != other:
-            yield Difference("pending", key, ours.name, _id_text(entry_id), BOTH, one, other)
+            yield Difference("pending", key, ours.name, str(StreamId(*entry_id)), BOTH, one, other)
     yield from run.end()
 
 

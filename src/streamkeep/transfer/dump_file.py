@@ -135,8 +135,7 @@ def dump(
         kind != "parquet" or fields is None
     ):
         raise ArgumentError("types=, errors= and repeated= are for parquet with fields=")
-    if count is not None:
-        whole(count, "count", 0)
+    whole(count or 0, "count", 0)
     if isinstance(target, io.TextIOBase):
         raise ArgumentError("the target is a file of text; open it in binary mode")
     if redis not in TARGETS:

@@ -168,12 +168,9 @@ def load(
         raise ArgumentError("time_unit= needs time_column=")
     if time_unit is not None and time_unit not in TIME_UNITS:
         raise ArgumentError(f"time_unit must be one of {', '.join(TIME_UNITS)}, not {time_unit!r}")
-    whole(max_line, "max_line", 1)
-    for number, what, least in (
-        (batch, "batch", 1), (from_line, "from_line", 1), (database, "database", 0)
-    ):  # fmt: skip
-        if number is not None:
-            whole(number, what, least)
+    for number, what in ((batch, "batch"), (from_line, "from_line"), (max_line, "max_line")):
+        whole(1 if number is None else number, what, 1)
+    whole(database or 0, "database", 0)
     if isinstance(source, io.TextIOBase):
         raise ArgumentError("the source is a file of text; open it in binary mode")
     if existing is not None and existing not in _EXISTING:

@@ -380,8 +380,9 @@ class Server:
         while True:
             with suppress(OSError, StreamkeepError):  # too many files are open, for example
                 count = self.copies_with(commit_number)
-            left = client.ended or (client.paused and client.has_gone())
-            gone = client.closing or (left and not timeout_ms)
+            gone = client.closing
+            if not gone and not timeout_ms:
+                gone = client.ended or (client.paused and client.has_gone())
             if count >= wanted or self.loop.time() >= deadline or gone:
                 return count
             asked = asked or (bool(self.primary.replicas) and self.primary.ask(commit_number))

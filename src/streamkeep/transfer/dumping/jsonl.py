@@ -28,7 +28,7 @@ from typing import Any
 from streamkeep.engine.commands.dump import counters_of, delivered_order, messages_of
 from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.format.core.id_codec import Id
+from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.json_form import json_bytes, json_line, json_pairs
 from streamkeep.format.redis.stream_parts import Messages
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
@@ -36,10 +36,6 @@ from streamkeep.format.rows.records import PAGE_FIT
 from streamkeep.format.rows.retention import NO_RETENTION
 from streamkeep.transfer.dumping.source import Source
 from streamkeep.transfer.formats import JSONL_VERSION
-
-
-def _id(one: Id) -> str:
-    return f"{one[0]}-{one[1]}"
 
 
 class JsonWriter:
@@ -75,8 +71,8 @@ class JsonWriter:
             "stream",
             key=json_bytes(stream.name),
             length=counters.length,
-            last_generated_id=_id(counters.last_id),
-            max_deleted_id=_id(counters.max_deleted_id or (0, 0)),
+            last_generated_id=str(StreamId(*counters.last_id)),
+            max_deleted_id=str(StreamId(*counters.max_deleted_id or (0, 0))),
             entries_added=counters.entries_added,
             groups=counters.groups,
             **limits,
@@ -96,7 +92,7 @@ class JsonWriter:
         self._line(
             "group",
             name=json_bytes(record.name),
-            last_delivered_id=_id((record.last_ms, record.last_seq)),
+            last_delivered_id=str(StreamId(record.last_ms, record.last_seq)),
             entries_read=None if record.entries_read == UNKNOWN else record.entries_read,
             consumers=len(consumers),
             pending=record.pending,
@@ -111,7 +107,7 @@ class JsonWriter:
         for nack in delivered_order(group):
             self._line(
                 "pending",
-                id=_id(nack.id()),
+                id=str(StreamId(*nack.id())),
                 consumer=names[nack.consumer],
                 delivery_time_ms=nack.delivery_time,
                 delivery_count=nack.delivery_count,
