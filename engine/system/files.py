@@ -44,7 +44,8 @@ def path_of(value: object, name: str) -> Path:
 
 def place_of(value: object, name: str) -> str:
     """Return a URI as it is, or a path, which the system can have."""
-    return value if isinstance(value, str) and "://" in value else str(path_of(value, name))
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return text if isinstance(text, str) and "://" in text else str(path_of(text, name))
 
 
 def create_folder(path: Path, modes: Modes | None = None, top: Path | None = None) -> bool:

@@ -24,6 +24,7 @@ from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, META_UUID
 from streamkeep.engine.store.meta import META_CREATED, META_FORMAT
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
@@ -90,7 +91,8 @@ def repair(
         NotAStoreError, FormatVersionError, StoreLockedError: `store` cannot be read.
         StoreError: `output` cannot be written.
     """
-    store, output = Path(store).absolute(), Path(output).absolute()
+    store = path_of(store, "store").absolute()
+    output = path_of(output, "output").absolute()
     guesser = ByteGuesser()
     with open_source(store, guesser.node) as source:
         replay = source.replay if source.loses else None
@@ -177,7 +179,7 @@ def try_repair(
     Raises:
         StoreError: there is not enough space.
     """
-    store = Path(store).absolute()
+    store = path_of(store, "store").absolute()
     if scratch is None:
         scratch = store.parent if os.access(store.parent, os.W_OK) else Path(tempfile.gettempdir())
     _check_room(store, scratch)

@@ -6,15 +6,14 @@ import asyncio
 import threading
 from inspect import signature
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from patience import PATIENCE_S
 from streamkeep import Store, aio, jobs
 from streamkeep.engine.api.async_store import AsyncStore
+from streamkeep.engine.system import failpoints
 from streamkeep.jobs.async_queue import AsyncJob, AsyncQueue
-from streamkeep.jobs.take_call import Take
 from test_jobs.test_queue import counts, letters
 
 
@@ -65,23 +64,19 @@ def test_a_block_ends_the_job_before_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_what_a_cancelled_call_has_taken_goes_back(
-    store: Store, after: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_cancelled_call_has_taken_goes_back(store: Store, after: bool) -> None:
     taking, cancelled = threading.Event(), threading.Event()
-    work = Take.work
 
-    def slow(call: Take, *args: Any) -> Any:
-        found = work(call, *args)
-        taking.set()
-        assert cancelled.wait(PATIENCE_S)
-        return found
+    def wait_in_commit(name: str) -> None:
+        if name == "commit:journaled":
+            taking.set()
+            assert cancelled.wait(PATIENCE_S)
 
     async def run() -> None:
         queue = aio.Queue(AsyncStore(store), "mails")
         await queue.put_many([1, 2] if after else [1])
         former = (await queue.get_many(1))[0] if after else None
-        monkeypatch.setattr(Take, "work", slow)
+        failpoints.watch(wait_in_commit)
 
         async def get() -> None:
             async with queue.get(after=former):

@@ -617,6 +617,8 @@ def test_no_error_shows_a_password(password: str, store: Path) -> None:
             Follower(form.format(password), store)
         assert "secret" not in str(raised.value)
         assert "12" not in str(raised.value)
+    with pytest.raises(ArgumentError, match="must be text, not bytes"):
+        Follower(f"redis://u:{password}@h".encode(), store)  # type: ignore[arg-type]
 
 
 def test_the_end_of_following_shows_no_password(store: Path) -> None:

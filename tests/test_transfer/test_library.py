@@ -6,6 +6,7 @@ import csv
 import gzip
 import inspect
 import io
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -349,6 +350,7 @@ LOAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("a.csv", {"key": "k", "batch": 0}, "batch must be a whole number of at least 1, not 0"),
     ("a.resp", {"from_line": "2"}, "from_line must be a whole number"),
     ("a.rdb", {"database": "0"}, "database must be a whole number"),
+    ("a.rdb", {"database": ""}, "database must be a whole number"),
     ("a.jsonl", {"max_line": 1.5}, "max_line must be a whole number"),
 ]
 
@@ -362,6 +364,30 @@ def test_options_of_a_load_that_cannot_apply() -> None:
         with pytest.raises(streamkeep.ArgumentError, match=problem):
             transfer.load("t", name, **options)
     assert not Path("t").exists()
+
+
+class PathThatOpens(os.PathLike[str]):
+    """A path that can also read and write, as py.path's."""
+
+    def __fspath__(self) -> str:
+        return "rows.jsonl"
+
+    def read(self) -> str:
+        return Path(self).read_text()
+
+    def write(self, text: str) -> int:
+        return Path(self).write_text(text)
+
+
+def test_a_path_that_also_opens_its_file_is_a_path() -> None:
+    fill()
+    path: Any = PathThatOpens()
+    transfer.dump("s", path)
+    with pytest.raises(streamkeep.TargetExistsError):
+        transfer.dump("s", path)
+    assert (
+        transfer.load("t", path).entries == transfer.dump("s", io.BytesIO(), format="csv").entries
+    )
 
 
 def test_what_is_neither_a_store_nor_a_binary_file_is_named() -> None:

@@ -484,7 +484,10 @@ def given_ids(ids: Sequence[bytes], key: bytes) -> list[bytes]:
                 if members.get("key") not in (None, json_bytes(key)):
                     other, own = members["key"], quoting.named(key)
                     raise ValueError(f"an entry of {other!r}, not of {own}")
-                text = str(members.get("id", "an object without `id`")).encode()
+                found_id = members.get("id")
+                if not isinstance(found_id, str):  # a number may be the ID of anything else
+                    raise ValueError("the object has no member id")
+                text = found_id.encode()
             else:
                 text = text.split(maxsplit=1)[0]
             StreamId.parse(text)

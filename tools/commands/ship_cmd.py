@@ -94,7 +94,7 @@ def run(
     from streamkeep.recovery.copies.shipper import forget as forget_copy
 
     if forget:
-        others = ("once", "every", "keep", "hold", "take_over", "renew")
+        others = ("every", "keep", "hold", "take_over", "renew")
         arguments.refuse_options("cannot be used with --forget", *others)
         held = forget_copy(store_path, target)
         text = "holds nothing for it any more" if held else "held nothing for it"

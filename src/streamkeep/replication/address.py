@@ -6,7 +6,6 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.format.core.values import utf8
 
 _PORT: Final = 6379
 _FILES: Final = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")  # as redis-py calls them
@@ -43,7 +42,8 @@ class Address(NamedTuple):
 
 def parse_address(text: str) -> Address:
     """Return what an address says; raise ArgumentError for one that cannot be used."""
-    utf8(text, "the address")
+    if not isinstance(text, str):  # without it, since it has the password
+        raise ArgumentError(f"the address must be text, not {type(text).__name__}")
     try:
         parts = urlsplit(text)
     except ValueError:  # whose text has the password

@@ -116,7 +116,8 @@ def dump(
         StoreError: the store cannot be opened or read.
         OSError: the file cannot be written.
     """
-    name = None if hasattr(target, "write") else str(path_of(target, "target"))
+    is_file = hasattr(target, "write") and not isinstance(target, os.PathLike)
+    name = None if is_file else str(path_of(target, "target"))
     kind = dump_format(format, name)
     now_ms = current_clock().now_ms
     limits = Limits(
@@ -135,7 +136,7 @@ def dump(
         kind != "parquet" or fields is None
     ):
         raise ArgumentError("types=, errors= and repeated= are for parquet with fields=")
-    whole(count or 0, "count", 0)
+    whole(0 if count is None else count, "count", 0)
     if isinstance(target, io.TextIOBase):
         raise ArgumentError("the target is a file of text; open it in binary mode")
     if redis not in TARGETS:

@@ -170,12 +170,13 @@ def load(
         raise ArgumentError(f"time_unit must be one of {', '.join(TIME_UNITS)}, not {time_unit!r}")
     for number, what in ((batch, "batch"), (from_line, "from_line"), (max_line, "max_line")):
         whole(1 if number is None else number, what, 1)
-    whole(database or 0, "database", 0)
+    whole(0 if database is None else database, "database", 0)
     if isinstance(source, io.TextIOBase):
         raise ArgumentError("the source is a file of text; open it in binary mode")
     if existing is not None and existing not in _EXISTING:
         raise ArgumentError(f"existing must be one of {', '.join(_EXISTING)}, not {existing!r}")
-    path = None if hasattr(source, "read") else str(path_of(source, "source"))
+    is_file = hasattr(source, "read") and not isinstance(source, os.PathLike)
+    path = None if is_file else str(path_of(source, "source"))
     kind = load_format(format, path)
     stream_key = None if key is None else to_bytes(key, "key")
     columns = tables.Columns(time_column, time_unit or "auto", id_column)
