@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -50,7 +51,12 @@ from streamkeep.engine.tables.segment_files import (
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import NEXT_STREAM, WriteTxn
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import ArgumentError, CommandError
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CommandError,
+    CorruptionError,
+    UnreachableError,
+)
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import META, STREAMS, pack_number
 from streamkeep.format.node.node import end_ids
@@ -309,11 +315,12 @@ def _is_rest(
     environment: Environment, record: SegmentRecord, segment: Segment, erased: set[Id]
 ) -> bool:
     """Return whether a segment of the archive is another one without what was erased."""
-    if not _is_there(environment, record):
-        return False
-    there = chain.from_iterable(_entries(environment.segments.open(record)))
-    rest = (one for one in chain.from_iterable(_entries(segment)) if one[:2] not in erased)
-    return all(one == other for one, other in zip_longest(rest, there))
+    with suppress(CorruptionError, UnreachableError):  # then nobody knows, and it overlaps
+        if _is_there(environment, record):
+            there = chain.from_iterable(_entries(environment.segments.open(record)))
+            rest = (one for one in chain.from_iterable(_entries(segment)) if one[:2] not in erased)
+            return all(one == other for one, other in zip_longest(rest, there))
+    return False
 
 
 def _entries(segment: Segment) -> Iterator[Entries]:

@@ -797,9 +797,12 @@ def test_a_restored_store_takes_what_an_erasure_has_rewritten(
         assert shown(earlier) == [one for one in ids if one != ids[7]]
 
 
-@pytest.mark.parametrize("problem", ["not archived yet", "overlaps with"])
+@pytest.mark.parametrize(
+    ("problem", "damaged"),
+    [("not archived yet", False), ("overlaps with", False), ("overlaps with", True)],
+)
 def test_a_sealed_segment_that_does_not_fit_is_an_error_after_the_others_were_adopted(
-    open_store: Open, fleet: Path, tmp_path: Path, problem: str
+    open_store: Open, fleet: Path, tmp_path: Path, problem: str, damaged: bool
 ) -> None:
     store = open_store(node_max_entries=10)
     ids = {key: fill(store, 30, key) for key in ("s", "t")}
@@ -811,6 +814,9 @@ def test_a_sealed_segment_that_does_not_fit_is_an_error_after_the_others_were_ad
         again.xtrim("s", maxlen=0, approximate=False)
         if problem == "overlaps with":
             again.archive()
+        if damaged:
+            path = again.segment_path(again.archived_segments("s")[0])
+            path.write_bytes(bytes(20) + path.read_bytes()[20:])
         with pytest.raises(errors.CommandError, match=problem):
             list(again.adopt_segments(place))
         assert shown(again, "t") == ids["t"]
