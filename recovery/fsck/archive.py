@@ -197,12 +197,16 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
     """
     remote = Remote(tables)
     found: list[tuple[str, Finding]] = []  # by path
+    failure: errors.StoreError | None = None
     for _, row in Rows(tables).under(shapes.SEGMENT_SHAPE):
         try:
             problems = list(_check_file(tables, row, source.folder, remote, scope))
         except errors.UnreachableError as error:
             remote.failure = error
             continue
+        except errors.StoreError as error:  # such as too little memory: first what was found
+            failure = error
+            break
         finally:
             scope.progress.advance(0)
         here = not problems or source.folder.exists(segment_files.stored_name(row.path))
@@ -210,6 +214,8 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
         found += [(row.path, replace(one, elsewhere=elsewhere)) for one in problems]
     newest = _named_by_now(source) if found else None
     yield from (one for path, one in found if newest is None or path in newest[0])
+    if failure is not None:
+        raise failure
     yield from remote.findings(scope.quick)
 
 

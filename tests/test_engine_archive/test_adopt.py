@@ -346,6 +346,23 @@ def test_verifying_names_every_problem(store: Store) -> None:
     assert len(store.drop_segments(before="+")) == 4
 
 
+def test_a_check_that_cannot_go_on_first_tells_what_it_has_found(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(store, "orders", some(60), some(60, 3000))
+    os.unlink(store.segment_path(store.archived_segments("orders")[0]))
+
+    def fail(*args: object) -> None:
+        raise errors.StoreError("not enough memory")
+
+    monkeypatch.setattr("streamkeep.recovery.fsck.archive.check_means", fail)
+    findings = recovery.check(store.path)
+    assert next(findings).code == "SK301"
+    with pytest.raises(errors.StoreError, match="memory"):
+        next(findings)
+    store.drop_segments("orders")
+
+
 def test_exports_take_a_range_and_replace_nothing(store: Store, tmp_path: Path) -> None:
     archive(store, "orders", some(60), some(60, 3000), some(60, 5000))
     copies = list(store.export_segments(tmp_path / "out", "orders", start=3005, end="5000-0"))
