@@ -108,12 +108,15 @@ class ArchiveWriter:
 
         It was trimmed then, and is an older copy, which was found without its tree.
         """
-        first = (envelope.ms, envelope.seq)
-        for record in self._records.get(envelope.number, ()):
+        if envelope.number not in self._records:
+            return False
+        key = (envelope.ms, envelope.seq)
+        live = [(slot.ms, slot.seq) for slot in live_slots(envelope.listpack, *key)]
+        first = live[0] if live else key  # the key may be a deleted entry's, below the segment
+        for record in self._records[envelope.number]:
             if record.first_id <= first <= record.last_id:
                 with suppress(CorruptionError, StoreError):
                     segment = segment_files.open_archived(self.store, record, lambda: self._remote)
-                    live = [(slot.ms, slot.seq) for slot in live_slots(envelope.listpack, *first)]
                     return segment.those_of(live) == live
         return False
 

@@ -139,6 +139,15 @@ def damage_retired(path: Path) -> None:
         file.write(b"\xff")  # the number of the page
 
 
+def lose_newest_trees(path: Path) -> None:
+    newest = read_metas(Folder(path))[0][-1]
+    with (path / "data.mdb").open("r+b") as file:
+        file.seek(newest.commit_number % 2 * newest.page_size)
+        file.write(bytes(newest.page_size))
+    (path / CHECKPOINT_FILE).unlink()
+    shutil.rmtree(path / "journal")
+
+
 def test_a_deleted_entry_that_waits_for_the_archive_does_not_come_back(tmp_path: Path) -> None:
     """Its leaf is found without its tree, which only `retired` has lost."""
     path = tmp_path / "store"
@@ -170,18 +179,32 @@ def test_entries_of_a_later_commit_than_the_trees_stay_live(tmp_path: Path) -> N
     with streamkeep.open(path) as store:
         store.xadd("s", {"n": 4}, id="4-0")
         store.xadd("s", {"n": 5}, id="5-0")
-    newest = read_metas(Folder(path))[0][-1]
-    with (path / "data.mdb").open("r+b") as file:
-        file.seek(newest.commit_number % 2 * newest.page_size)
-        file.write(bytes(newest.page_size))
-    (path / CHECKPOINT_FILE).unlink()
-    shutil.rmtree(path / "journal")
+    lose_newest_trees(path)
     damage_retired(path)
     salvaged(path, tmp_path / "repaired")
     with streamkeep.open(tmp_path / "repaired") as store:
         assert [one.id for one in store.xrange("s")] == [b"1-0", b"3-0", b"4-0", b"5-0"]
         history = [one.id for one in store.xrange("s", history=True)]
         assert history == [b"1-0", b"2-0", b"3-0", b"4-0", b"5-0"]
+
+
+def test_what_a_segment_has_stays_trimmed_though_the_first_entry_of_its_node_was_deleted(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store"
+    with streamkeep.open(path, node_max_entries=3) as store:
+        store.set_retention("s", archive=True)
+        store.xadd_many("s", [{"n": n} for n in range(6)], [f"{n}-0" for n in range(1, 7)])
+        store.xdel("s", "1-0")
+    with streamkeep.open(path) as store:
+        store.xtrim("s", maxlen=3, approximate=False)
+        store.archive()
+    lose_newest_trees(path)
+    assert not salvaged(path, tmp_path / "repaired").report.lost_anything()
+    with streamkeep.open(tmp_path / "repaired") as store:
+        assert [one.id for one in store.xrange("s")] == [b"4-0", b"5-0", b"6-0"]
+        assert len(store.xrange("s", history=True)) == 5
+        assert len(store.archived_segments("s")) == 1
 
 
 def test_a_renamed_and_deleted_stream_keeps_its_last_key(tmp_path: Path) -> None:
