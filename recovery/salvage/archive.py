@@ -254,7 +254,8 @@ class ArchiveWriter:
             count += int(ids.live)
             parts = [(*key, one.listpack)]
             erased = list(self._erased(number, key, ids.last_slot))
-            if has_slot_of(*parts[0], erased):
+            # With the key of a deleted entry it would overlap what was adopted into the gap below.
+            if key != ids.first_live or has_slot_of(*parts[0], erased):
                 parts = cut_node(*parts[0], first, last, set(erased))
             for ms, seq, data in parts:
                 db_key = keys.node_key(number, ms, seq)

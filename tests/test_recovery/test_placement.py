@@ -255,6 +255,30 @@ def test_an_adopted_segment_that_an_erasure_rewrote_loses_its_damaged_block_only
     assert f"{record.entries - kept:,} archived entries" in line
 
 
+def test_entries_above_a_segment_that_was_adopted_into_a_gap_stay_archived(tmp_path: Path) -> None:
+    """Their node has the key of a deleted entry, which is in the gap."""
+    with streamkeep.open(tmp_path / "other") as other:
+        other.set_retention("k", archive=True)
+        other.xadd("k", {"n": 1}, "1-0")
+        other.xtrim("k", maxlen=0, approximate=False)
+        other.archive()
+        list(other.export_segments(tmp_path / "out"))
+    with streamkeep.open(tmp_path / "s") as store:
+        store.set_retention("k", archive=True)
+        store.xadd_many("k", [{"n": n} for n in range(3)], ["1-0", "2-0", "3-0"])
+        store.xdel("k", "1-0")
+        store.xtrim("k", maxlen=0, approximate=False)
+        store.archive()
+        list(store.adopt_segments(tmp_path / "out", key="k"))
+        segment = store.segment_path(store.archived_segments("k")[1])
+    data = bytearray(segment.read_bytes())
+    data[-60] ^= 1  # its index, which is not needed to find the nodes
+    segment.write_bytes(data)
+    assert salvaged(tmp_path / "s", tmp_path / "new").report.lines() == []
+    with streamkeep.open(tmp_path / "new") as store:
+        assert [one.id for one in store.xrange("k", history=True)] == [b"1-0", b"2-0", b"3-0"]
+
+
 def test_without_its_row_a_deleted_stream_gets_the_key_of_its_newest_segment(
     tmp_path: Path,
 ) -> None:
