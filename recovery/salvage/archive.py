@@ -278,10 +278,9 @@ class ArchiveWriter:
 
     def _has_erased(self, record: manifest.SegmentRecord, segment: Segment) -> bool:
         """Return whether a segment still contains an erased entry."""
-        for one in self._erased(record.stream_number, record.first_id, record.last_id):
-            with suppress(CorruptionError):
-                if segment.those_of([one]):
-                    return True
+        with suppress(CorruptionError):  # of a block, which is checked next
+            erased = self._erased(record.stream_number, record.first_id, record.last_id)
+            return bool(segment.those_of(erased))
         return False
 
     def _erased(self, number: int, first: Id, last: Id) -> Iterator[Id]:
