@@ -295,7 +295,7 @@ class SealedSegments:
         size = 0
         for ms, seq, data in history_nodes(txn, current, start, last):
             ids = end_ids(data, ms, seq)
-            if ids.last_live < start or _range_of(ranges, (ms, seq)) is not None:
+            if ids.last_live < start or _range_of(ranges, ids.first_live) is not None:
                 continue
             if size >= _TARGET_BYTES:
                 return nodes, StreamId(ms, seq).previous(), True

@@ -199,6 +199,22 @@ def test_field_names_of_a_deleted_entry_are_not_sealed_with_its_node(
     assert b"secret" not in remote_of(store, fleet).open(sealed.record, sealed=True).raw_block(0)
 
 
+def test_an_adopted_node_whose_first_entry_was_deleted_is_not_sealed_again(
+    open_store: Open, fleet: Path, tmp_path: Path
+) -> None:
+    with streamkeep.open(tmp_path / "other") as other:
+        other.set_retention("s", archive=True)
+        other.xadd_many("s", [{"n": n} for n in range(3)], ["5-0", "6-0", "7-0"])
+        other.xdel("s", "5-0")
+        other.xtrim("s", maxlen=0, approximate=False)
+        other.archive()
+        list(other.export_segments(tmp_path / "out"))
+    store = open_store(node_max_entries=1)
+    store.xadd_many("s", [{"n": n} for n in range(2)], ["1-0", "20-0"])
+    list(store.adopt_segments(tmp_path / "out", key="s"))
+    assert store.archive(to=fleet, seal=True).published.sealed_entries == 2
+
+
 def test_archived_segments_replace_sealed_ones(store: Store, fleet: Path) -> None:
     ids = fill(store, 400)
     store.archive(to=fleet, seal=True)
