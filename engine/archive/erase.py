@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
+from itertools import chain
 from typing import Final
 from urllib.parse import quote
 
@@ -270,19 +271,18 @@ def _plans(
     txn: Txn, environment: Environment, number: int, ids: Ids, strays: Sequence[SegmentRecord]
 ) -> list[_Plan]:
     """Return the segments to rewrite: those with one of the entries, or with pieces of one."""
-    segments: list[_Plan] = []
-    start = 0
-    for record in manifest.iter_segments(txn, number):
-        # An ID in the gap before a segment may be the source of field names in its first node.
-        end = bisect_right(ids, record.last_id)
-        segments.append((record, ids[start:end]))
-        start = end
-    segments += [(record, ids[: bisect_right(ids, record.last_id)]) for record in strays]
     plans: list[_Plan] = []
     others: list[tuple[SegmentRecord, int]] = []
     dictionaries: set[int] = set()
-    for record, mine in segments:
+    starts: dict[tuple[bytes, int], int] = {}  # in `ids`, by who wrote segments
+    for record in chain(manifest.iter_segments(txn, number), strays):
         segment = environment.segments.open(record)
+        # An ID in the gap before a segment may be the source of field names in its first node,
+        # also if segments that another store has written were adopted into that gap.
+        writer = segment.index.store_uuid, segment.index.stream_number
+        start = 0 if record in strays else starts.get(writer, 0)
+        end = starts[writer] = bisect_right(ids, record.last_id)
+        mine = ids[start:end]
         dictionary = segment.trailer.dictionary_checksum
         if has_pieces(segment, mine):
             plans.append((record, mine))

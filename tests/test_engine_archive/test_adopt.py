@@ -292,6 +292,28 @@ def test_field_names_of_an_entry_that_was_deleted_and_erased_do_not_come_back(
     assert [one.record for one in store.adopt_segments(tmp_path / "out")] == [None]
 
 
+def test_field_names_of_a_deleted_entry_are_erased_above_segments_that_were_adopted_into_the_gap(
+    store: Store, tmp_path: Path
+) -> None:
+    with streamkeep.open(tmp_path / "other") as other:
+        other.set_retention("k", archive=True)
+        for one in ("1-0", "1-5"):
+            other.xadd("k", {"n": 1}, one)
+            other.xtrim("k", maxlen=0, approximate=False)
+            other.archive()
+        list(other.export_segments(tmp_path / "out"))
+    store.set_retention("k", archive=True)
+    store.xadd_many("k", [{"secret": "1"}, {"a": "2"}], ["1-0", "2-0"])
+    store.xdel("k", "1-0")
+    store.xtrim("k", maxlen=0, approximate=False)
+    store.archive()
+    assert len(list(store.adopt_segments(tmp_path / "out", key="k"))) == 2
+    assert store.erase("k", "1-0") == 1
+    *_, record = store.archived_segments("k")
+    segment = segment_files_of(store).open(record)
+    assert not any(b"secret" in node.listpack for node in segment.block(0))
+
+
 @pytest.mark.parametrize("name", ["segment:written", "segment:named", "adopt:copied"])
 def test_an_interrupted_adoption_is_made_again(open_store: Open, tmp_path: Path, name: str) -> None:
     store = open_store()
