@@ -141,7 +141,7 @@ def normal_uri(place: str) -> str:
     if parts.fragment:
         raise ArgumentError(f"{place}: a # in a URI is written as %23")
     if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path:
+        if parts.netloc.lower() not in ("", "localhost") or not parts.path:
             raise ArgumentError(f"{place}: expected a path from the root on: file:///srv/fleet")
         return folder_of(place).as_uri()
     scheme = "s3" if parts.scheme == "s3a" else parts.scheme

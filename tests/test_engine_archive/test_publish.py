@@ -159,6 +159,7 @@ def test_a_name_or_a_label_that_is_no_text_is_an_error(
 def test_uris_have_one_form() -> None:
     assert normal_uri("s3a://bucket/a//b/") == "s3://bucket/a/b"
     assert normal_uri("/srv/fleet/") == normal_uri("file:///srv/fleet")
+    assert normal_uri("file://LOCALHOST/srv/fleet") == normal_uri("/srv/fleet")
 
 
 def test_sealed_segments_hold_live_entries_and_grow_few(store: Store, fleet: Path) -> None:
