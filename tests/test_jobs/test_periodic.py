@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
-from zoneinfo import ZoneInfo
+from unittest.mock import Mock
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
 from streamkeep import ArgumentError, Store
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.jobs import Queue, known_tasks, take
+from streamkeep.jobs import Queue, known_tasks, periodic, take
 from streamkeep.jobs.listing import unknown_tasks
 from streamkeep.jobs.periodic import Missed, next_time
 
@@ -162,6 +163,24 @@ def test_a_rule_is_replaced_and_removed(queue: Queue, clock: ManualClock) -> Non
     clock.ms += 60 * MINUTE
     assert queue.run_until_idle() == 0
     assert queue.store.row_range("jobs:mails", b"s", b"s\xff" * 20) == []
+
+
+def test_a_worker_without_the_time_zone_of_a_rule_leaves_it_to_others(
+    queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    @queue.periodic("* * * * *", tz="Europe/Berlin")
+    def report() -> None: ...
+
+    queue.register_periodic()
+    queue.put(1)
+    clock.ms = queue.schedules()[0].next_ms
+    caplog.set_level(logging.WARNING, "streamkeep.jobs")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(periodic, "ZoneInfo", Mock(side_effect=ZoneInfoNotFoundError))
+        assert [job.payload for job in queue.get_many(2)] == [1]
+    assert "not put here: there is no time zone 'Europe/Berlin'" in caplog.text
+    clock.ms += MINUTE
+    assert queue.run_until_idle() == 1
 
 
 @pytest.mark.parametrize(("missed", "most"), [("skip", 1), ("once", 1), ("all", 1000)])

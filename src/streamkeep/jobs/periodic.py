@@ -188,6 +188,17 @@ def fire(step: Step, row: Due) -> None:
     rule = None if data is None else unpack_rule(data)
     if rule is None or rule.next_ms != row.due_ms or step.settings.draining:  # `resume` arms it
         return
+    try:
+        following = rule.after(step.now_ms)
+    except ArgumentError as error:  # a worker that knows the time zone can put it
+        log.warning(
+            "the periodic task %r of the queue %r is not put here: %s",
+            rule.name,
+            step.names.text,
+            error,
+        )
+        _arm(step, rule._replace(next_ms=step.now_ms + _LATE_MS))
+        return
     most = _MOST_PARKED if rule.missed == "all" else 1
     prefix = parked_prefix(rule.fields.get(layout.TASK, b""))
     last = prefix + b"\xff" * (layout.PLACE_SIZE + 1)
@@ -199,17 +210,16 @@ def fire(step: Step, row: Due) -> None:
             step.names.text,
             rule.name,
         )
-        _arm(step, rule._replace(next_ms=rule.after(step.now_ms)))
+        _arm(step, rule._replace(next_ms=following))
         return
-    following = row.due_ms
     if rule.missed == "all":
+        following = row.due_ms
         for _ in range(_AT_ONCE):
             rule = _put(step, rule, following)
             following = rule.after(following)
             if following > step.now_ms:
                 break
     else:
-        following = rule.after(step.now_ms)
         late = step.now_ms - row.due_ms > _LATE_MS
         time_ms = _newest(rule, row.due_ms, step.now_ms) if late else row.due_ms
         if rule.missed == "once" or step.now_ms - time_ms <= _LATE_MS:
