@@ -50,4 +50,6 @@ def test_a_store_in_place_of_another_is_shown(tmp_path: Path) -> None:
             key.decode()
         ]
         (tmp_path / "s").rename(tmp_path / key.decode())
+        with pytest.raises(streamkeep.NotAStoreError):
+            list(collector.collect())
     collector.close()

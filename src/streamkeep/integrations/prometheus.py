@@ -34,7 +34,8 @@ class StoreCollector(Collector):
         """Name a store.
 
         Args:
-            store: open, or a path, which is opened at the first collection, also after a fork.
+            store: open, or a path, which is opened at the first collection, also after a fork. If
+                the store is moved away later, collections raise NotAStoreError.
         """
         self._store = store if isinstance(store, Store) else None
         self._opened = None if isinstance(store, Store) else OpenedStore(parse_address(store))
@@ -56,6 +57,7 @@ class StoreCollector(Collector):
 
         def look() -> Figures:
             opened.check()  # a store that must be recovered may not stay open
+            opened.creates = False  # it may be moved away, and an empty one would look well
             return figures_of(opened.store)
 
         return opened.use(look)

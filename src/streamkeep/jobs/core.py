@@ -63,6 +63,7 @@ class LazyStore:
         self._given = given if isinstance(given, Store) else path_of(given, "the path of a store")
         self._sync = sync
         self.opened: Store[Any] | None = None
+        self.creates = True  # a missing store
         self._lock = threading.Lock()
         _all.add(self)
 
@@ -88,7 +89,7 @@ class LazyStore:
                     from streamkeep.facade import open as open_store
 
                     more: Any = {"interval": INTERVAL_MS / 1000} if self._sync == "commit" else {}
-                    opened = open_store(given, sync=self._sync, **more)
+                    opened = open_store(given, sync=self._sync, create=self.creates, **more)
                 self._note_opened()
                 self.opened = opened
             return opened
