@@ -306,6 +306,22 @@ def test_a_worker_starts_again_after_a_change(folder: Path, queue: Queue) -> Non
         assert not queue.workers()
 
 
+@pytest.mark.slow
+def test_a_worker_below_nohup_goes_on(
+    folder: Path, queue: Queue, request: pytest.FixtureRequest
+) -> None:
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which children inherit
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, former))
+    with worker(folder, "--reload") as process:
+        put(queue, "note", "a")
+        wait_until((folder / "a").exists)
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+
+
 @pytest.mark.parametrize("mode", slow_but(["--threads", "--processes"], "--processes"))
 def test_the_store_is_shipped(folder: Path, queue: Queue, mode: str) -> None:
     """By one shipper, also where each job has its process; what was done last is at the target."""

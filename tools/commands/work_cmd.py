@@ -239,7 +239,8 @@ def _work_again_and_again() -> None:
             child[0].send_signal(signal.SIGTERM)
 
     on_signals(stop)
-    signal.signal(signal.SIGHUP, lambda number, frame: stop())  # which the child does not get
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signal.signal(signal.SIGHUP, lambda number, frame: stop())  # which the child does not get
     while not stops:
         before = _sources()
         # A session of its own: the terminal sends Ctrl-C to this process only.
