@@ -84,8 +84,9 @@ def test_what_a_cancelled_call_has_taken_goes_back(store: Store, after: bool) ->
 
         task = asyncio.create_task(get())
         await asyncio.to_thread(taking.wait, PATIENCE_S)
-        task.cancel()
-        await asyncio.sleep(0)
+        for _ in range(3):  # as nested timeouts do
+            task.cancel()
+            await asyncio.sleep(0)
         cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task

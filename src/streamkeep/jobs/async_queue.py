@@ -341,7 +341,14 @@ async def _or_back(
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         stop()
-        with suppress(Exception):
-            for job in await task:
-                await asyncio.to_thread(return_job, job)
+
+        async def give_back() -> None:
+            with suppress(Exception):
+                for job in await task:
+                    await asyncio.to_thread(return_job, job)
+
+        going = asyncio.ensure_future(give_back())
+        while not going.done():  # the caller may be cancelled again, as by an outer timeout
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(going)
         raise
