@@ -233,7 +233,10 @@ def _newest(rule: Rule, first_ms: int, now_ms: int) -> int:
 
     now = datetime.fromtimestamp(now_ms / 1000, zone_of(rule.zone))
     found = round(next(CronSim(rule.cron, now, reverse=True)).timestamp() * 1000)
-    return max(found, first_ms) if found <= now_ms else first_ms
+    found = max(found, first_ms) if found <= now_ms else first_ms
+    while (later := rule.after(found)) <= now_ms:  # in a repeated hour, it is a day early
+        found = later
+    return found
 
 
 def _put(step: Step, rule: Rule, time_ms: int) -> Rule:
