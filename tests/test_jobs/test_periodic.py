@@ -113,11 +113,13 @@ def test_each_time_fires_once_however_many_workers_run(store: Store, clock: Manu
     assert workers[0].schedules()[0].last_ms == last_ms
 
 
-def test_a_rule_has_options_of_its_own(queue: Queue, clock: ManualClock) -> None:
+@pytest.mark.parametrize("of_task", [True, False])  # or of its function
+def test_a_rule_has_options_of_its_own(queue: Queue, clock: ManualClock, of_task: bool) -> None:
     @queue.task(expires="1h")
     def report() -> None: ...
 
-    queue.periodic("*/5 * * * *", expires="1m")(report)
+    given = report if of_task else report.call
+    queue.periodic("*/5 * * * *", expires="1m")(given)
     queue.periodic("*/5 * * * *", name="low", priority="low", retries=9)(report)
     with pytest.raises(ArgumentError, match="concurrency is an option of the task 'report' itself"):
         queue.periodic("* * * * *", name="third", concurrency=1)(report)
@@ -129,6 +131,17 @@ def test_a_rule_has_options_of_its_own(queue: Queue, clock: ManualClock) -> None
     assert (first.priority, low.priority, low.fields[b"retries"]) == ("normal", "low", b"9")
     assert int(first.fields[b"expires"]) == clock.ms + MINUTE
     assert int(low.fields[b"expires"]) == clock.ms + 60 * MINUTE
+
+
+def test_a_function_that_is_declared_again_has_the_same_rule(queue: Queue) -> None:
+    def report() -> None: ...
+
+    found = []
+    for retries in (9, 9, 8):  # as when its module is loaded again, and then changed
+        queue.periodic("* * * * *", priority="low", retries=retries, concurrency=2)(report)
+        found.append(queue.core.rules["report"])
+    assert found[0] == found[1]
+    assert found[2].fields == {**found[0].fields, b"retries": b"8"}
 
 
 @pytest.mark.parametrize("drained", [False, True])  # while no worker ran, or with workers

@@ -9,7 +9,7 @@ from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
 from streamkeep.jobs import periodic as rules_of
 from streamkeep.jobs.core import Core
-from streamkeep.jobs.options import OF_A_JOB, TaskOptions, check_task_options
+from streamkeep.jobs.options import OF_A_JOB, PUT_WITH, TaskOptions, check_task_options
 from streamkeep.jobs.periodic import Missed, Rule
 from streamkeep.jobs.putting import prepare
 from streamkeep.jobs.task import Task
@@ -111,7 +111,12 @@ class Declaring:
                 for one in own.keys() - OF_A_JOB:
                     raise ArgumentError(f"{one} is an option of the task {task.name!r} itself")
             elif found is not None and _same_function(found.call, made_of):
-                task = found
+                task = found  # it keeps its options
+                own = {  # if its module was loaded again, the rule stays as it is stored
+                    one: value
+                    for one, value in given.items()
+                    if one in PUT_WITH or found.policy.with_options({one: value}) != found.policy
+                }
             else:
                 task = self.task(**options)(made_of)
             payload, fields = task.call_of(args, kwargs or {})
