@@ -165,6 +165,7 @@ class AdminCommands(Generic[Text]):
                 "give `to`"
             )
         with translated():
+            wait = bool(wait)  # compiled code takes nothing else
             report = archiver.archive(self._environment, options, wait=wait, progress=progress)
             if has_remote:
                 done = publish.publish(self._environment, where, seal=seal, wait=wait)

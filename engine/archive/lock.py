@@ -37,7 +37,7 @@ class ArchiveLock:
         """
         self._environment = environment
         self._threads = environment.archive_work
-        self._wait = bool(wait)
+        self._wait = wait
         self._handle = -1
 
     def __enter__(self) -> None:

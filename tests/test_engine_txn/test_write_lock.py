@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -325,7 +324,7 @@ def test_no_process_is_left_out_by_long_transactions(
 ) -> None:
     """Also where the system call is not known: each process that has waited comes in line again."""
     if not wakes:
-        monkeypatch.setattr(os, "uname", lambda: Mock(machine="another"))
+        monkeypatch.setattr(os, "uname", lambda: os.uname_result(["Linux", "", "", "", "another"]))
     end = os.pipe()
 
     def work() -> None:
