@@ -29,11 +29,10 @@ makes a wrong one of a wrong one. So both are applied, and only that row cannot 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
-from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
+from librt.strings import BytesWriter, read_i64_be, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i16, i32, i64
 from xxhash import xxh3_64_intdigest
 
@@ -81,7 +80,8 @@ _ENVELOPE_END: Final = 9  # end mark of the listpack and checksum of the envelop
 _HIGH_LENGTH: Final = bytes(4)  # no record has 4 GiB
 _unpack_record = RECORD_HEADER.struct.unpack_from
 _pack_record = RECORD_HEADER.struct.pack
-_unpack_u64 = struct.Struct(">Q").unpack_from
+_RECORD_HEADER_SIZE: Final[int] = RECORD_HEADER.size
+_MOST_U64: Final = (1 << 64) - 1
 
 
 class FileHeader(NamedTuple):
@@ -190,13 +190,19 @@ class Operations:
         return self._writer.getvalue()
 
 
-class Record(NamedTuple):
-    """One record of a log file."""
+class Record:  # no tuple, which takes as long to make as a record takes to check
+    """One record of a log file.
 
-    commit_number: int
-    body: bytes
-    end: int  # offset after the record
-    chain: int  # its checksum, the seed of the next record
+    Attributes:
+        end: the offset after the record.
+        chain: its checksum, the seed of the next record.
+    """
+
+    def __init__(self, commit_number: int, body: bytes, end: int, chain: int) -> None:
+        self.commit_number = commit_number
+        self.body = body
+        self.end = end
+        self.chain = chain
 
 
 def record_checksum(body: bytes, chain: int) -> int:
@@ -210,22 +216,23 @@ def encode_record(body: bytes, checksum: int) -> bytes:
 
 def record_size(data: bytes, offset: int) -> int:
     """Return the size in bytes that the record header at `offset` states, valid or not."""
-    return RECORD_HEADER.size + int(_unpack_record(data, offset)[0])
+    return _RECORD_HEADER_SIZE + int(read_i64_be(data, offset))
 
 
-def read_record(data: bytes | memoryview, offset: int, chain: int) -> Record | None:
+def read_record(data: bytes, offset: int, chain: int) -> Record | None:
     """Return the record at `offset`, after one with the checksum `chain`; None if not valid."""
-    start = offset + RECORD_HEADER.size
+    start = offset + _RECORD_HEADER_SIZE
     if start > len(data):
         return None
-    length, checksum = _unpack_record(data, offset)
+    length = int(read_i64_be(data, offset))
     end = start + length
     if length < _BODY_START or end > len(data):
         return None
-    body = bytes(data[start:end])
-    if record_checksum(body, chain) != checksum:
+    body = data[start:end]
+    checksum = record_checksum(body, chain)
+    if checksum != int(read_i64_be(data, offset + 8)) & _MOST_U64:
         return None
-    return Record(_unpack_u64(body)[0], body, end, checksum)
+    return Record(int(read_i64_be(body, 0)) & _MOST_U64, body, end, checksum)
 
 
 def find_record(data: bytes, offset: int, commit_number: int) -> tuple[int, int, int] | None:
