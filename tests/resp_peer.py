@@ -146,7 +146,7 @@ def reply_end(data: bytes, at: int) -> int | None:
         return None
     kind, number = data[at : at + 1], data[at + 1 : line_end]
     after = line_end + 2
-    if kind in b"$" and number != b"-1":
+    if kind in b"$=" and number != b"-1":
         end = after + int(number) + 2
         return end if end <= len(data) else None
     if kind in b"*%~" and number != b"-1":
@@ -180,7 +180,7 @@ def _decode(data: bytes, at: int) -> tuple[Any, int]:
         return int(text), after
     if kind == b"_" or text == b"-1":
         return None, after
-    if kind == b"$":
+    if kind in b"$=":
         end = after + int(text)
         return data[after:end], end + 2
     values = []

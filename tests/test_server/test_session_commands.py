@@ -27,6 +27,7 @@ SESSIONS = {
     "names": ["CLIENT GETNAME", "CLIENT SETNAME a", "CLIENT GETNAME", "CLIENT SETNAME \u00e4",
               "CLIENT", "CLIENT NOSUCH", "CLIENT ID x", "CLIENT SETNAME"],
     "unknown": ["NOSUCH", "NOSUCH a b", "nosuch " + "x" * 200, "NOSUCH " + "abc " * 60,
+                "NOSUCH " + "é" * 64 + " x", "NOSUCH a\0b c", "CONFIG HELP x",
                 "CLIENT MAINT_NOTIFICATIONS ON", "XGROUP NOSUCH", "XINFO", "OBJECT"],
     "multi": ["MULTI", "XADD k 1-0 f v", "XLEN k", "XADD k 1-0 f v", "PING", "EXEC", "XLEN k",
               "DEL k"],
@@ -59,16 +60,17 @@ SESSIONS = {
              "SCAN 0 NO", "RESTORE k 0 x", "RESTORE k -1 x", "RANDOMKEY", "MEMORY USAGE no",
              "DUMP no", "TOUCH no"],
     "strings": """\
-SET a b NX XX|SET a b PX 0|SET a b PX x|SET a b EX 10 PX 10|SET a b|GET a|SET a b NX|SET a c NX GET
-SET a c XX GET|GET a|GET no|TYPE a|EXISTS a no|OBJECT ENCODING a|TTL a|PTTL no|TTL no|XADD a 1-0 f v
-XLEN a|XREAD STREAMS a 0|XGROUP CREATE a g 0|XINFO STREAM a|XREADGROUP GROUP g c STREAMS a >
-XADD s 1-0 f v|GET s|SET s v NX|EXPIRE s 100 NX XX|EXPIRE s 100 GT|EXPIRE s x|EXPIRE s 100 FOO
-EXPIRE s 9223372036854775807|EXPIRE no 10|EXPIRE s 100|TTL s|EXPIRE s 50 GT|EXPIRE s 200 GT|TTL s
-EXPIRE s 300 LT|EXPIRE s 300 XX|EXPIRE s 100 NX|TTL s|PERSIST s|PERSIST s|TTL s|EXPIRETIME s
-EXPIREAT s 4000000000|EXPIRETIME s|PEXPIRETIME s|RENAME s t|EXPIRETIME t|COPY t u|EXPIRETIME u
-EXPIRE t -1|EXISTS t|DEL t u a|SET a b PXAT 4000000000123|PEXPIRETIME a|SET a c KEEPTTL
-PEXPIRETIME a|SET a d|TTL a|RENAME a b|GET b|RENAMENX b c|RENAMENX no c|SET d v|RENAMENX c d
-COPY c e|GET e|EVALSHA abc 0|SCRIPT EXISTS abc|DBSIZE|DEL c d e|SET a b EXAT 1|GET a|DBSIZE\
+SET a b NX XX|SET a b PX x NX XX|SET a b PX 0|SET a b PX x|SET a b EX 10 PX 10|SET a b|GET a
+SET a b NX|SET a c NX GET|SET a c XX GET|GET a|GET no|TYPE a|EXISTS a no|OBJECT ENCODING a|TTL a
+PTTL no|TTL no|XADD a 1-0 f v|XLEN a|XREAD STREAMS a 0|XGROUP CREATE a g 0|XINFO STREAM a
+XREADGROUP GROUP g c STREAMS a >|XADD s 1-0 f v|GET s|SET s v NX|EXPIRE s 100 NX XX|EXPIRE s 100 GT
+EXPIRE s x|EXPIRE s 100 FOO|EXPIRE s 9223372036854775807|EXPIRE no 10|EXPIRE s 100|TTL s
+EXPIRE s 50 GT|EXPIRE s 200 GT|TTL s|EXPIRE s 300 LT|EXPIRE s 300 XX|EXPIRE s 100 NX|TTL s|PERSIST s
+PERSIST s|TTL s|EXPIRETIME s|EXPIREAT s 4000000000|EXPIRETIME s|PEXPIRETIME s|RENAME s t
+EXPIRETIME t|COPY t u|EXPIRETIME u|EXPIRE t -1|EXISTS t|DEL t u a|SET a b PXAT 4000000000123
+PEXPIRETIME a|SET a c KEEPTTL|PEXPIRETIME a|SET a d|TTL a|RENAME a b|GET b|RENAMENX b c
+RENAMENX no c|SET d v|RENAMENX c d|COPY c e|GET e|EVALSHA abc 0|SCRIPT EXISTS abc|DBSIZE|DEL c d e
+SET a b EXAT 1|GET a|DBSIZE\
 """.replace("\n", "|").split("|"),
     "reset": ["MULTI", "RESET", "EXEC", "QUIT"],
     "command": ["COMMAND GETKEYS XADD k * f v", "COMMAND GETKEYS XREAD STREAMS a b 0 0",
@@ -107,6 +109,9 @@ def test_hello_switches_the_protocol(peer: Peer) -> None:
     )
     for wait in ((), ("BLOCK", 1)):
         assert peer.call("XREAD", *wait, "STREAMS", "k", "$") == b"_\r\n"
+    assert peer.call("INFO", "cluster") == b"=34\r\ntxt:# Cluster\r\ncluster_enabled:0\r\n\r\n"
+    assert peer.call("CLIENT", "TRACKINGINFO").startswith(b"%3\r\n$5\r\nflags\r\n~1\r\n$3\r\noff")
+    assert b":2\r\n~1\r\n+readonly\r\n" in peer.call("COMMAND", "INFO", "get")
     assert peer.ask("HELLO", 2)[0] == b"server"
     for wait in ((), ("BLOCK", 1)):
         assert peer.call("XREAD", *wait, "STREAMS", "k", "$") == b"*-1\r\n"
@@ -254,6 +259,14 @@ def test_commands_are_listed_by_a_filter(real: RealRedis, peer: Peer) -> None:
     assert b"client|list" in peer.ask("COMMAND", "LIST")
     assert b"xread" in peer.ask("COMMAND", "LIST", "FILTERBY", "ACLCAT", "stream")
     assert b"movablekeys" in peer.call("COMMAND", "INFO", "eval")
+
+
+@pytest.mark.parametrize("name", ["CLIENT", "CONFIG", "COMMAND", "OBJECT", "MEMORY", "ACL"])
+def test_help_lists_the_subcommands_that_there_are(peer: Peer, name: str) -> None:
+    head, *lines = peer.ask(name, "HELP")
+    assert head == f"{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
+    listed = {f"{name}|{line}".lower().encode() for line in lines if not line.startswith(" ")}
+    assert listed == set(peer.ask("COMMAND", "LIST", "FILTERBY", "PATTERN", f"{name}|*"))
 
 
 def test_a_command_that_names_much_costs_little_for_each(peer: Peer) -> None:

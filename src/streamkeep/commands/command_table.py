@@ -11,8 +11,11 @@ from typing import Any, Final
 
 from streamkeep.commands import entries, groups, keys, read, strings
 from streamkeep.commands.entries import ids_and_policy
+from streamkeep.commands.help_lines import SUMMARIES
+from streamkeep.commands.replies import Status
 from streamkeep.commands.words import SHOWN, integer, option, text_of, wrong_count
 from streamkeep.engine.commands import xack, xdel, xgroup, xinfo
+from streamkeep.engine.commands.xgroup import HELP
 from streamkeep.format.core.errors import CommandError
 
 Run = Callable[[Any, list[bytes], int], object]  # transaction, words, shape of entries
@@ -125,7 +128,7 @@ def _script_keys(words: list[bytes]) -> list[bytes]:
     return words[3 : 3 + count] if 0 < count <= len(words) - 3 else []
 
 
-SPECS: Final = (
+SPECS: Final[tuple[Spec, ...]] = (
     Spec("xadd", -5, WRITES, 1, entries.run_xadd, creates=True),
     Spec("xtrim", -4, FREES, 1, entries.run_xtrim),
     Spec("xdel", -3, FREES, 1, lambda t, w, _: xdel.xdel(t, w[1], w[2:])),
@@ -148,7 +151,7 @@ SPECS: Final = (
     Spec("xgroup|destroy", 4, FREES, 2, lambda t, w, _: int(xgroup.xgroup_destroy(t, w[2], w[3]))),
     Spec("xgroup|createconsumer", 5, WRITES, 2, groups.run_xgroup_createconsumer),
     Spec("xgroup|delconsumer", 5, FREES, 2, groups.run_xgroup_delconsumer),
-    Spec("xgroup|help", 2, READS, run=groups.run_help),
+    Spec("xgroup|help", 2, READS, run=lambda *_: list(map(Status, HELP["XGROUP"]))),
     Spec("xack", -4, FREES, 1, lambda t, w, _: xack.xack(t, w[1], w[2], w[3:])),
     Spec(
         "xackdel", -6, FREES, 1, lambda t, w, _: xack.xackdel(t, w[1], w[2], *ids_and_policy(w, 3))
@@ -161,7 +164,7 @@ SPECS: Final = (
     Spec("xinfo|stream", -3, READS, 2, groups.run_xinfo_stream),
     Spec("xinfo|groups", 3, READS, 2, lambda t, w, _: xinfo.xinfo_groups(t, w[2])),
     Spec("xinfo|consumers", 4, READS, 2, lambda t, w, _: xinfo.xinfo_consumers(t, w[2], w[3])),
-    Spec("xinfo|help", 2, READS, run=groups.run_help),
+    Spec("xinfo|help", 2, READS, run=lambda *_: list(map(Status, HELP["XINFO"]))),
     Spec("del", -2, FREES, 1, lambda t, w, _: strings.delete_keys(t, w[1:]), last=-1),
     Spec("unlink", -2, FREES, 1, lambda t, w, _: strings.delete_keys(t, w[1:]), last=-1),
     Spec("exists", -2, READS, 1, keys.run_exists, last=-1, rights=(0,)),
@@ -181,8 +184,10 @@ SPECS: Final = (
     Spec("object|refcount", 3, READS, 2, keys.run_object_refcount, rights=(0,)),
     Spec("object|idletime", 3, READS, 2, keys.run_object_idletime, rights=(0,)),
     Spec("object|freq", 3, READS, 2, keys.run_object_freq, rights=(0,)),
+    Spec("object|help", 2, READS, run=lambda *_: help_of("object", SPECS)),
     Spec("memory", -2, READS, container=True),
     Spec("memory|usage", -3, READS, 2, keys.run_memory_usage, rights=(0,)),
+    Spec("memory|help", 2, READS, run=lambda *_: help_of("memory", SPECS)),
 )
 
 # Commands that only a server has, since it must take care of deadlines.
@@ -203,6 +208,18 @@ SERVER_SPECS: Final = (
     Spec("eval", -3, WRITES, SCRIPT, strings.run_eval, rights=(READ | WRITE,)),
     Spec("evalsha", -3, WRITES, SCRIPT, strings.run_eval, rights=(READ | WRITE,)),
 )
+
+
+def help_of(container: str, specs: Iterable[Spec]) -> list[Status]:
+    """Return the reply of HELP for a command whose subcommands are among these."""
+    lines = [f"{container.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
+    for spec in specs:
+        name, _, sub = spec.name.partition("|")
+        if name == container and sub not in ("", "help"):
+            lines.append(sub.upper())
+            if spec.name in SUMMARIES:
+                lines.append(f"    {SUMMARIES[spec.name]}")
+    return list(map(Status, [*lines, "HELP", "    Print this help."]))
 
 
 def by_name(specs: Iterable[Spec]) -> dict[bytes, Spec]:
@@ -243,10 +260,10 @@ def look_up(words: list[bytes], table: dict[bytes, Spec]) -> Spec:
 
 
 def unknown(words: list[bytes]) -> CommandError:
-    args = ""
+    args = b""
     for word in words[1:]:
         if len(args) >= SHOWN:
             break
-        args += f"'{text_of(word[: SHOWN - len(args)])}' "
-    more = f", with args beginning with: {args}" if args else ""
+        args += b"'%b' " % word[: SHOWN - len(args)].partition(b"\0")[0]
+    more = f", with args beginning with: {text_of(args)}" if args else ""
     return CommandError(f"unknown command '{text_of(words[0][:SHOWN])}'{more}")

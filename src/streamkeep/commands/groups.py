@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from streamkeep.commands.entries import counted_ids
-from streamkeep.commands.replies import NIL_ARRAY, OK, Status
+from streamkeep.commands.replies import NIL_ARRAY, OK
 from streamkeep.commands.words import integer, option, options, syntax, text_of, wrong_subcommand
 from streamkeep.engine.commands import xack, xclaim, xgroup, xinfo, xpending
 from streamkeep.engine.commands.arguments import range_end, range_start
-from streamkeep.engine.commands.xgroup import HELP
 from streamkeep.engine.tables.existing import existing_group, existing_stream
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
@@ -75,10 +74,6 @@ def run_xgroup_createconsumer(txn: WriteTxn, words: list[bytes], shape: int) -> 
 
 def run_xgroup_delconsumer(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     return xgroup.xgroup_delconsumer(txn, words[2], words[3], words[4])
-
-
-def run_help(txn: Txn, words: list[bytes], shape: int) -> object:
-    return [Status(line) for line in HELP[option(words[0]).decode()]]
 
 
 # --- acknowledge --------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """What commands reply with: values that `server.resp` sends and `streamkeep exec` prints.
 
     bytes        a bulk string             int    an integer
+    str          text for people           set    of Status; in RESP2 an array
     Status       a simple string           None   the null of a bulk string
     list         an array                  dict   a map; in RESP2 a flat array
     NIL_ARRAY    the null of an array      tuple  an entry: (ms, seq, [field, value, ...], more)
     SentEntries  entries already in RESP   Named  [name, entries] of streams: a map in RESP3
     CommandError an error in a list: only of EXEC
 
-Text keys of a dict are names that Redis chose; text anywhere else does not occur.
+Text keys of a dict are names that Redis chose.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def run_set(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     only = b""  # NX, XX, IFEQ or IFNE
     other = b""  # the value that IFEQ and IFNE compare with
     returns = keeps = False
-    deadline: int | None = None
+    until: tuple[bytes, bytes] | None = None  # a time, and the option that it is of
     at = 3
     while at < len(words):
         word = option(words[at])
@@ -191,14 +191,15 @@ def run_set(txn: WriteTxn, words: list[bytes], shape: int) -> object:
             only, other = word, words[at]
         elif word == b"GET":
             returns = True
-        elif word == b"KEEPTTL" and deadline is None:
+        elif word == b"KEEPTTL" and until is None:
             keeps = True
-        elif word in _TIMES and at + 1 < len(words) and deadline is None and not keeps:
+        elif word in _TIMES and at + 1 < len(words) and until is None and not keeps:
             at += 1
-            deadline = _deadline(txn, words[at], word, "set")
+            until = words[at], word
         else:
             raise syntax()
         at += 1
+    deadline = FOREVER if until is None else _deadline(txn, *until, "set")
     is_stream = txn.find_stream(name) is not None
     before = find_string(txn, name)
     if is_stream and (returns or only != b"NX"):
@@ -215,7 +216,7 @@ def run_set(txn: WriteTxn, words: list[bytes], shape: int) -> object:
         return reply if returns else None
     if keeps and before is not None:
         deadline = before[1]
-    put_string(txn, name, value, FOREVER if deadline is None else deadline)
+    put_string(txn, name, value, deadline)
     return reply
 
 

@@ -49,11 +49,13 @@ class NoPermissionError(CommandError):
 
 def categories_of(spec: Spec) -> set[str]:
     found = {"all"}
-    if spec.name in _ADMIN or spec.name.partition("|")[0] in _ADMIN:
+    if spec.name.endswith("|help"):
+        found.add("connection")
+    elif spec.name in _ADMIN or spec.name.partition("|")[0] in _ADMIN:
         found |= {"admin", "dangerous"}
         if spec.name.startswith("client|"):
             found.add("connection")
-    elif spec.name == "watch" or spec.name.endswith("|help") or not (spec.first or spec.run):
+    elif spec.name == "watch" or not (spec.first or spec.run):
         found.add("connection")
     else:
         found.add("read" if spec.kind == READS else "write")

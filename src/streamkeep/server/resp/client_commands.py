@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _MOST_NAME: Final = 4096  # bytes that are kept for each client
-_NO_TRACKING: Final = {"flags": [b"off"], "redirect": -1, "prefixes": []}
+_NO_TRACKING: Final = {"flags": {b"off"}, "redirect": -1, "prefixes": []}
 
 
 def _ping(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -153,7 +153,7 @@ def _client_list(client: Connection, words: list[bytes], turn: Turn) -> object:
             chosen = [one for one in chosen if one.id in ids]
         else:
             raise syntax()
-    return "".join(map(client_line, chosen)).encode()
+    return "".join(map(client_line, chosen))
 
 
 def _is_of_type(word: bytes) -> Callable[[Connection], bool]:
@@ -347,7 +347,7 @@ COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("client|setname", 3, _client_setname),
     ("client|getname", 2, lambda client, words, turn: client.name or None),
     ("client|setinfo", 4, _client_setinfo),
-    ("client|info", 2, lambda client, words, turn: client_line(client).encode()),
+    ("client|info", 2, lambda client, words, turn: client_line(client)),
     ("client|list", -2, _client_list),
     ("client|kill", -3, _client_kill),
     ("client|reply", 3, _client_reply),

@@ -62,6 +62,10 @@ def _put(out: BytesWriter, reply: object, resp3: bool) -> None:
         _put_entry(out, reply, resp3)
     elif isinstance(reply, list):
         _put_list(out, reply, resp3)
+    elif isinstance(reply, set):
+        out.write(b"~%d\r\n" % len(reply) if resp3 else b"*%d\r\n" % len(reply))
+        for one in sorted(reply):
+            _put(out, one, resp3)
     elif isinstance(reply, dict):
         out.write(b"%%%d\r\n" % len(reply) if resp3 else b"*%d\r\n" % (2 * len(reply)))
         for name, value in reply.items():
@@ -88,7 +92,8 @@ def _put(out: BytesWriter, reply: object, resp3: bool) -> None:
         text = (b"%r" % reply) if reply != int(reply) else b"%d" % int(reply)
         out.write(b"," + text + b"\r\n" if resp3 else bulk(text))
     elif isinstance(reply, str):
-        _put_bulk(out, reply.encode("utf-8", "surrogateescape"))
+        data = reply.encode("utf-8", "surrogateescape")
+        out.write(b"=%d\r\ntxt:%b\r\n" % (len(data) + 4, data) if resp3 else bulk(data))
     else:
         raise TypeError(f"a reply is {type(reply).__name__}")
 

@@ -106,7 +106,7 @@ def _shutdown(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 def _info(client: Connection, words: list[bytes], turn: Turn) -> object:
     sections = [text_of(word).lower() for word in words[1:]]
-    return info.text(client.server, sections, turn).encode()
+    return info.text(client.server, sections, turn)
 
 
 def _config_resetstat(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -151,6 +151,10 @@ def _wrong_list(words: list[bytes], at: int) -> CommandError:
 # --- COMMAND ------------------------------------------------------------------------------------
 
 
+def _help(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return command_table.help_of(option(words[0]).decode().lower(), ALL_SPECS)
+
+
 def _command_names(client: Connection, words: list[bytes], turn: Turn) -> list[bytes]:
     return [spec.name.encode() for spec in ALL_SPECS if "|" not in spec.name]
 
@@ -173,7 +177,7 @@ def _command_list(client: Connection, words: list[bytes], turn: Turn) -> list[by
 def _command_info(client: Connection, words: list[bytes], turn: Turn) -> object:
     named = words[2:] or _command_names(client, words, turn)
     found = [TABLE.get(word.upper()) for word in named]
-    return [None if spec is None else _described(spec) for spec in found]
+    return [None if spec is None else _described(spec, client.resp3) for spec in found]
 
 
 def _command_docs(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -204,13 +208,13 @@ def _command_getkeys(client: Connection, words: list[bytes], turn: Turn) -> obje
 
 
 @cache  # a client may name each command a million times
-def _described(spec: command_table.Spec) -> Sent:
+def _described(spec: command_table.Spec, resp3: bool) -> Sent:
     categories = categories_of(spec) - {"all"}
-    flags = [Status(_FLAGS[one]) for one in categories & _FLAGS.keys()]
+    flags = {Status(_FLAGS[one]) for one in categories & _FLAGS.keys()}
     if spec.parse is not None:
-        flags.append(Status("blocking"))
+        flags.add(Status("blocking"))
     if spec.first < 0:
-        flags.append(Status("movablekeys"))
+        flags.add(Status("movablekeys"))
     first = max(spec.first, 0)
     subs = [one for one in ALL_SPECS if one.name.startswith(f"{spec.name}|")]
     facts: list[object] = [
@@ -220,16 +224,17 @@ def _described(spec: command_table.Spec) -> Sent:
         first,
         spec.last if first else 0,
         int(first > 0),
-        [Status(f"@{one}") for one in sorted(categories)],
-        [],
-        [],
-        [_described(sub) for sub in subs],
+        {Status(f"@{one}") for one in categories},
+        set(),
+        set(),
+        [_described(sub, resp3) for sub in subs] or set(),
     ]
-    return Sent(encode(facts, resp3=False))  # it has nothing that RESP3 writes otherwise
+    return Sent(encode(facts, resp3))
 
 
 # --- the table ----------------------------------------------------------------------------------
 
+_CONTAINERS: Final = ("client", "config", "script", "function", "acl")
 _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     *client_commands.COMMANDS,
     *transactions.COMMANDS,
@@ -259,9 +264,8 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("command|info", -2, _command_info),
     ("command|docs", -2, _command_docs),
     ("command|getkeys", -3, _command_getkeys),
+    *((f"{name}|help", 2, _help) for name in (*_CONTAINERS, "command")),
 )
-_CONTAINERS: Final = ("client", "config", "script", "function", "acl")
-
 
 ALL_SPECS: Final = (
     *command_table.SPECS,
