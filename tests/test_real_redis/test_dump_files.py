@@ -17,7 +17,6 @@ import streamkeep
 from cli_runner import objects, run
 from conftest import assert_sound
 from model.profile import configured
-from patience import wait_until
 from real_redis.commands import ALWAYS_A_CONSUMER
 from real_redis.server import RealRedis, running_redis
 from real_redis.shown import TIMES, caller, stream
@@ -210,35 +209,6 @@ def without_losses(told: Any) -> Any:
     return told
 
 
-def test_the_append_only_file_of_a_server_is_replayed(real_redis: RealRedis) -> None:
-    with running_redis() as other:
-        other.call(b"CONFIG", b"SET", b"aof-use-rdb-preamble", b"no")
-        other.call(b"CONFIG", b"SET", b"appendonly", b"yes")
-        call: Any = other.call
-        wait_until(
-            lambda: (
-                b"aof_rewrite_in_progress:1" not in call(b"INFO", b"persistence")
-                and list(server_folder(other).glob("appendonlydir/*.manifest"))
-            )
-        )
-        for number in range(1, 200):
-            call(b"XADD", b"s", b"MAXLEN", b"~", 90, f"{number}-0", b"n", number)
-        call(b"XGROUP", b"CREATE", b"s", b"g", b"0")
-        call(b"XREADGROUP", b"GROUP", b"g", b"c", b"COUNT", 20, b"STREAMS", b"s", b">")
-        assert call(b"XACK", b"s", b"g", b"101-0") == 1
-        assert len(call(b"XAUTOCLAIM", b"s", b"g", b"d", 0, b"110-0", b"COUNT", 3)[1]) == 3
-        call(b"XDEL", b"s", b"150-0")
-        call(b"SET", b"x", b"y")
-        folder = server_folder(other) / "appendonlydir"
-        (file,) = folder.glob("*.incr.aof")
-        run("load", "s", file)
-        with streamkeep.open("s", readonly=True) as store:
-            # A server's file does not say how far a group has read.
-            ours, theirs = both(other, store, b"s", b"entries-read", *LOST)
-            assert without_losses(ours) == without_losses(theirs)
-        assert_sound(Path("s"))
-
-
 @given(data=st.data())
 @configured(100)
 def test_what_a_server_refuses_we_do_not_take(real_redis: RealRedis, data: st.DataObject) -> None:
@@ -253,18 +223,7 @@ def test_what_a_server_refuses_we_do_not_take(real_redis: RealRedis, data: st.Da
             call(b"XADD", b"small", f"{number}-0", b"a", number, b"b", b"text")
         real_redis.call(b"XDEL", b"small", b"3-0")
         real_redis.call(b"XGROUP", b"CREATE", b"small", b"g", b"0")
-        words: list[Any] = [
-            b"XREADGROUP",
-            b"GROUP",
-            b"g",
-            b"c",
-            b"COUNT",
-            3,
-            b"STREAMS",
-            b"small",
-            b">",
-        ]
-        call(*words)
+        call("XREADGROUP", "GROUP", "g", "c", "COUNT", 3, "STREAMS", "small", ">")
     payload = real_redis.call(b"DUMP", b"small")
     body = bytearray(payload[:-10])
     for _ in range(data.draw(st.integers(1, 3))):

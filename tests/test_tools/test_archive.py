@@ -264,12 +264,6 @@ def test_archive_remove_removes_what_it_has_named(
 # --- trimmed entries on the command line: retention, archive run, trim --range, history -----------
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-
 def fill(count: int) -> None:
     for number in range(1, count + 1):
         run("add", "s", "k", "n", str(number), "--id", f"{number}-0")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,9 +18,8 @@ from streamkeep.tools.cli import main
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder() -> None:
     """A store `s` with three entries in `k`, and a group."""
-    monkeypatch.chdir(tmp_path)
     with streamkeep.open("s") as store:
         store.xadd_many("k", [{"n": n} for n in range(3)], [f"{n}-1" for n in range(3)])
         store.xgroup_create("k", "g", 0)

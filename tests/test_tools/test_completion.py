@@ -16,7 +16,6 @@ from cli_runner import lines, run, spawn
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store `s` with streams of plain and of hostile names."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     with streamkeep.open("s") as store:

@@ -23,11 +23,6 @@ from streamkeep.format.redis.resp import split_line
 from streamkeep.tools.commands.exec_cmd import text_of
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def told(*words: str, **options: Any) -> list[str]:
     """Run a command on the store `s`; return the lines that it prints."""
     return lines("exec", "s", *words, **options)

@@ -25,11 +25,6 @@ pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 LINES = "".join(f'{{"n":{number}}}\n' for number in range(1, 11))
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def interrupt_behind(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
     """Send Ctrl-C when a method has committed, before its caller can count."""
     original = getattr(owner, name)
@@ -115,9 +110,8 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """The store `s` of an empty working directory."""
-    monkeypatch.chdir(tmp_path)
+def store() -> Iterator[Store]:
+    """The store `s`."""
     with streamkeep.open("s") as store:
         yield store
 

@@ -20,11 +20,6 @@ from streamkeep.recovery import backup
 from streamkeep.tools.commands import doctor_cmd as doctor
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def states(place: Path) -> dict[str, str]:
     """Return the state of each check."""
     return {check.name: check.state for check in doctor.examine(place)}

@@ -16,9 +16,8 @@ from streamkeep.transfer import stores
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder() -> None:
     """A folder with files that cannot be loaded, and nothing else."""
-    monkeypatch.chdir(tmp_path)
     with streamkeep.open("good") as store:
         store.xadd("k", {"a": "b"}, "5-0")
     for kind in ("rdb", "jsonl"):

@@ -15,9 +15,8 @@ IDS = [f"{DAY - 1}-0", f"{DAY}-0", f"{DAY}-5", f"{DAY + 1}-0", f"{DAY + 86_400_0
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder() -> None:
     """A store `s` with entries around the begin of a day, and a group that has read none."""
-    monkeypatch.chdir(tmp_path)
     with streamkeep.open("s", sync="none") as store:
         store.xadd_many("k", [{"n": n} for n in range(len(IDS))], IDS)
         store.xgroup_create("k", "g", "0")

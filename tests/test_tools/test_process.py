@@ -26,12 +26,6 @@ from tiers import daily_or_all, first_of_each, slow_but
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty working directory, also of the child processes."""
-    monkeypatch.chdir(tmp_path)
-
-
 def fill(count: int) -> None:
     with streamkeep.open("s", sync="none") as store:
         store.xadd_many("k", [{"n": n} for n in range(count)], [f"{n}-1" for n in range(count)])

@@ -210,8 +210,7 @@ def test_bad_input_changes_nothing(path: Path) -> None:
     assert "its queues are default" in found.stderr
 
 
-def test_the_examples_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_examples_work(tmp_path: Path) -> None:
     for command in below(below(main)["queue"]).values():
         path = tmp_path / "jobs.store"
         with queue_of(path) as queue:

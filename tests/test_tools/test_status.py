@@ -22,9 +22,8 @@ from streamkeep.server.http import overview
 
 
 @pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _folder() -> None:
     """A store `s` with a stream of five entries and a group that has read two of them."""
-    monkeypatch.chdir(tmp_path)
     with streamkeep.open("s") as store:
         store.xadd_many("k", [{"n": n} for n in range(5)])
         store.xgroup_create("k", "g", 0)

@@ -42,9 +42,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def store(made: Path, tmp_path: Path) -> Path:
     """A store whose path and whose every name is hostile."""
-    monkeypatch.chdir(tmp_path)
     path = tmp_path / (HOSTILE.replace("\udcff", "") + ".store")  # LMDB takes UTF-8 only
     shutil.copytree(made, path)
     for name in ("rows.jsonl", "rows.csv", "x.rdb", "x.resp", "x.bin"):
