@@ -162,9 +162,11 @@ def test_what_was_sent_to_a_slow_client_is_all_that_is_held(
     run(scenario)
 
 
-def test_a_client_that_takes_nothing_is_dropped(store: Store) -> None:
+def test_a_client_that_takes_nothing_is_dropped(
+    store: Store, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.xadd("k", {"n": 1})
-    app = create_app(store, Access(TOKEN), stall_s=0.01)
+    monkeypatch.setattr("streamkeep.server.http.events.STALL_S", 0.01)
 
     async def scenario() -> None:
         async with EventClient(app, "/streams/k?after=0") as reader:
@@ -174,8 +176,8 @@ def test_a_client_that_takes_nothing_is_dropped(store: Store) -> None:
     run(scenario)
 
 
-def test_a_silent_stream_has_heartbeats(store: Store) -> None:
-    app = create_app(store, Access(TOKEN), heartbeat_s=0.01)
+def test_a_silent_stream_has_heartbeats(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamkeep.server.http.events.HEARTBEAT_S", 0.01)
 
     async def scenario() -> None:
         async with EventClient(app, "/streams/none") as reader:

@@ -11,7 +11,6 @@ import pytest
 
 from http_client import HEADERS, TOKEN, Client
 from streamkeep import Store
-from streamkeep.server.access import Access
 from streamkeep.server.http import guard
 from streamkeep.server.http.app import create_app
 
@@ -135,9 +134,8 @@ def test_a_user_is_listed_only_its_keys(store: Store, client_of: Make) -> None:
     assert client.get("/store/survey")["streams"] == 1
 
 
-def test_a_body_is_bounded_with_and_without_its_length(store: Store) -> None:
-    app = create_app(store, Access(), write=True, max_body=1000)
-    client = Client(app, {})
+def test_a_body_is_bounded_with_and_without_its_length(store: Store, client_of: Make) -> None:
+    client = client_of(write=True, max_body=1000)
     client.post("/streams/k", status=413, content=b"x" * 1001)
 
     async def parts() -> AsyncIterator[bytes]:
@@ -149,15 +147,16 @@ def test_a_body_is_bounded_with_and_without_its_length(store: Store) -> None:
     assert store.xlen("k") == 1
 
 
-def test_a_body_that_does_not_come_is_given_up(store: Store) -> None:
-    app = create_app(store, Access(), write=True, body_s=0.01)
-    client = Client(app, {})
+def test_a_body_that_does_not_come_is_given_up(
+    client_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamkeep.server.http.guard.BODY_S", 0.01)
 
     async def never() -> AsyncIterator[bytes]:
         yield b"x"
         await asyncio.Event().wait()
 
-    client.post("/streams/k", status=408, content=never())
+    client_of(write=True).post("/streams/k", status=408, content=never())
 
 
 def test_cors_is_off_unless_an_origin_is_named(client_of: Make) -> None:

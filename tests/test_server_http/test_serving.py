@@ -62,22 +62,29 @@ async def _until_closed(reader: asyncio.StreamReader) -> bytes:
 
 
 def serve(
-    store: Store[bytes], scenario: Callable[[Served], Awaitable[None]], **options: Any
+    store: Store[bytes],
+    scenario: Callable[[Served], Awaitable[None]],
+    tls: ssl.SSLContext | None = None,
+    **limits: float,
 ) -> None:
-    """Run a scenario beside a server."""
+    """Run a scenario beside a server; `limits` are attributes of its protocol."""
 
     async def both() -> None:
         sockets = bind("127.0.0.1", 0)
         port = sockets[0].getsockname()[1]
-        app = create_app(store, Access(TOKEN), write=True, body_s=0.1)
-        server = HttpServer(app, sockets, **options)
+        app = create_app(store, Access(TOKEN), write=True)
+        server = HttpServer(app, sockets, tls=tls)
         await server.start()
         try:
             await scenario(Served(server, port))
         finally:
             await server.stop()
 
-    run(both)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streamkeep.server.http.guard.BODY_S", 0.1)
+        for name, value in limits.items():
+            patch.setattr(Protocol, name, value)
+        run(both)
 
 
 def get(path: str, more: str = "Connection: close\r\n") -> bytes:
@@ -179,7 +186,7 @@ def test_others_are_served_while_many_connections_idle(store: Store[bytes]) -> N
         for _, writer in (*idle, *more):
             writer.close()
 
-    serve(store, scenario, max_connections=55)
+    serve(store, scenario, most=55)
 
 
 def test_connections_beyond_the_limit_are_closed(store: Store[bytes]) -> None:
@@ -196,7 +203,7 @@ def test_connections_beyond_the_limit_are_closed(store: Store[bytes]) -> None:
             await asyncio.sleep(0.001)
         assert b'{"status":"ok"}' in await served.ask(get("/health"))
 
-    serve(store, scenario, max_connections=5)
+    serve(store, scenario, most=5)
 
 
 def test_a_client_that_reads_nothing_is_sent_little(store: Store[bytes]) -> None:
@@ -364,4 +371,4 @@ def test_what_waits_for_all_clients_is_bounded(store: Store[bytes]) -> None:
         for one in silent:
             one.close()
 
-    serve(store, scenario, max_unsent=20_000_000)
+    serve(store, scenario, most_unsent=20_000_000)

@@ -25,7 +25,6 @@ class SecureListener:
     Args:
         room: whether there is room for another connection beside so many handshakes; the
             connection is closed if not.
-        handshake_s: how long a handshake may take.
     """
 
     def __init__(
@@ -34,14 +33,11 @@ class SecureListener:
         tls: ssl.SSLContext,
         make: Callable[[], asyncio.Protocol],
         room: Callable[[int], bool],
-        *,
-        handshake_s: float = HANDSHAKE_S,
     ) -> None:
         self._listener = listener
         self._tls = tls
         self._make = make
         self._room = room
-        self._handshake_s = handshake_s
         self._handshakes: set[asyncio.Task[None]] = set()
         listener.setblocking(False)
         listener.listen(BACKLOG)
@@ -77,5 +73,5 @@ class SecureListener:
     async def _shake(self, peer: socket.socket) -> None:
         with suppress(OSError):  # of the peer, or too late
             await self._loop.connect_accepted_socket(
-                self._make, peer, ssl=self._tls, ssl_handshake_timeout=self._handshake_s
+                self._make, peer, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_S
             )

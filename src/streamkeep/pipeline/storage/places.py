@@ -317,11 +317,11 @@ def remove_folder(location: str) -> None:
         system.delete_dir(path)
 
 
-def sweep(staging: str, *, now_s: float | None = None) -> int:
+def sweep(staging: str) -> int:
     """Remove the folders of jobs that died more than a week ago; return their number."""
     system, path = file_system(staging)
     selector = pafs.FileSelector(path, allow_not_found=True)
-    limit = (time.time() if now_s is None else now_s) - _STALE_S
+    limit = time.time() - _STALE_S
     removed = 0
     for info in system.get_file_info(selector):
         began, dash, _ = info.base_name.partition("-")

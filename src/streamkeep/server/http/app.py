@@ -27,13 +27,11 @@ from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.server.access import Access
 from streamkeep.server.http import groups, health, queues, streams  # noqa: F401  # routes
-from streamkeep.server.http.events import HEARTBEAT_S, STALL_S
 from streamkeep.server.http.guard import Guard
 from streamkeep.server.http.routes import State, document, nothing, serve
 from streamkeep.server.http.wire import Problem, json_reply
 
 MAX_BODY: Final = 1 << 20
-BODY_S: Final = 30.0
 PAGE: Final = "/page/"
 
 
@@ -61,9 +59,6 @@ def create_app(
     hosts: Sequence[str] | None = (),
     origins: Sequence[str] = (),
     max_body: int = MAX_BODY,
-    body_s: float = BODY_S,
-    heartbeat_s: float = HEARTBEAT_S,
-    stall_s: float = STALL_S,
 ) -> App:
     """Return an ASGI application that serves a store, which the caller opens and closes.
 
@@ -75,12 +70,9 @@ def create_app(
             addresses; None to accept any, where another server has checked it.
         origins: origins of other sites whose pages may call (CORS); none by default.
         max_body: bytes that the body of a request may have.
-        body_s: seconds that may pass between two parts of a body.
-        heartbeat_s: seconds after which an event stream without entries sends a comment.
-        stall_s: seconds after which a client that reads nothing loses its connection.
     """
     access = access or Access()
-    state = State(store, write=write, heartbeat_s=heartbeat_s, stall_s=stall_s)
+    state = State(store, write=write)
     state.checker = health.Checker(state.store)
     router = Router(
         [Route("/", _to_page), Mount("/page", _STATIC), Route("/openapi.json", _description)],
@@ -97,13 +89,7 @@ def create_app(
             raise nothing() from None
 
     guarded: ASGIApp = Guard(
-        routes,
-        access,
-        hosts=hosts,
-        origins=origins,
-        open_below=PAGE,
-        max_body=max_body,
-        body_s=body_s,
+        routes, access, hosts=hosts, origins=origins, open_below=PAGE, max_body=max_body
     )
     if origins:
         guarded = CORSMiddleware(

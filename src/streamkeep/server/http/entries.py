@@ -109,16 +109,11 @@ def read_page(
 
 
 def search(
-    store: Store[bytes],
-    wanted: Wanted,
-    text: bytes,
-    field: bytes | None,
-    count: int,
-    seconds: float = SEARCH_S,
+    store: Store[bytes], wanted: Wanted, text: bytes, field: bytes | None, count: int
 ) -> Page:
     """Return entries of a range that have `text` in a field name or value.
 
-    One call reads for about `seconds`, and says where the next one continues, so that a search
+    One call reads for about `SEARCH_S`, and says where the next one continues, so that a search
     through ten million entries neither holds a snapshot nor keeps other requests waiting. Letters
     of ASCII match in both cases.
 
@@ -132,7 +127,7 @@ def search(
             return any(name == field and text in value.lower() for name, value in entry.pairs)
         return any(text in name.lower() or text in value.lower() for name, value in entry.pairs)
 
-    return read_page(store, wanted, count, holds=holds, seconds=seconds)
+    return read_page(store, wanted, count, holds=holds, seconds=SEARCH_S)
 
 
 def entry_json(entry: Entry[bytes], *, as_pairs: bool = False) -> dict[str, Any]:

@@ -10,7 +10,7 @@
                    after a pause.
     head           At most `MAX_HEAD` bytes. It says in one way only where the body ends: a server
                    in front may believe the other, and take a part of the body for a request.
-    body           At most `max_body` bytes; each part of it must come within `body_s`.
+    body           At most `max_body` bytes; each part of it must come within `BODY_S`.
     path           Routes see the percent-encoded path, so that `%2F` in a name is not a `/`.
 
 Every reply has headers that keep browsers from guessing types, framing and leaking it.
@@ -39,6 +39,7 @@ _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _OPEN_PATHS: Final = ("/health", "/openapi.json")  # and the page itself, which holds no data
 _NOBODY: Final = User(b"", [])
 MAX_HEAD: Final = 64 << 10
+BODY_S: Final = 30.0
 _HOST: Final = re.compile(r"\[([^][]*)\](?::\d*)?|([^][:]*)(?::\d*)?")
 
 POLICY: Final = (
@@ -70,7 +71,6 @@ class Guard:
         origins: Collection[str],
         open_below: str,
         max_body: int,
-        body_s: float,
     ) -> None:
         self._app = app
         self._access = access
@@ -78,7 +78,6 @@ class Guard:
         self._origins = origins
         self._open_below = open_below
         self._max_body = max_body
-        self._body_s = body_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -104,7 +103,7 @@ class Guard:
             length = Headers(scope=scope).get("content-length", "0")
             if length.isascii() and length.isdigit() and int(length[:20]) > self._max_body:
                 raise too_large(self._max_body)
-            await self._app(inner, bounded(receive, self._max_body, self._body_s), sender)
+            await self._app(inner, bounded(receive, self._max_body, BODY_S), sender)
         except ClientDisconnect:
             return  # before the body was there: nothing has run, and nobody waits
         except (Problem, StreamkeepError) as error:

@@ -60,21 +60,12 @@ class State:
         stopping: event streams end, within a second.
     """
 
-    def __init__(
-        self,
-        store: Store[bytes] | AsyncStore[bytes],
-        *,
-        write: bool,
-        heartbeat_s: float,
-        stall_s: float,
-    ) -> None:
+    def __init__(self, store: Store[bytes] | AsyncStore[bytes], *, write: bool) -> None:
         self.async_store = store if isinstance(store, AsyncStore) else AsyncStore(store)
         self.store: Store[bytes] = self.async_store._store
         if self.store._decode:
             raise ArgumentError("open the store without decode_responses: names may be any bytes")
         self.write = write
-        self.heartbeat_s = heartbeat_s
-        self.stall_s = stall_s
         self.heavy = asyncio.Semaphore(_HEAVY_AT_ONCE)
         self.reading = asyncio.Semaphore(_PAGES_AT_ONCE)
         self.checker: Any = None  # a `health.Checker`, from `create_app` on

@@ -29,11 +29,8 @@ from streamkeep.server.http.app import App
 from streamkeep.server.http.events import STALL_S
 from streamkeep.server.http.guard import MAX_HEAD
 
-HEAD_S: Final = 10.0  # how long the head of a request may take
 KEEP_ALIVE_S: Final = 15
-MAX_CONNECTIONS: Final = 4096
 _MORE: Final = 64  # connections that are answered with 503; further ones are closed
-MAX_UNSENT: Final = 256 << 20  # bytes that wait for clients which do not read
 STOP_S: Final = 5
 _MOMENT_S: Final = 0.05
 _NONE: Final = bytes(4)  # a number of the kernel
@@ -46,9 +43,9 @@ class Protocol(H11Protocol):
     the longest time is dropped. There is a class for each server, which counts these bytes.
     """
 
-    head_s = HEAD_S
-    most = MAX_CONNECTIONS
-    most_unsent = MAX_UNSENT
+    head_s = 10.0  # how long the head of a request may take
+    most = 4096
+    most_unsent = 256 << 20
     paused: dict[Protocol, None]  # whose clients do not read, in the order of time
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -115,23 +112,14 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(
-        self,
-        app: App,
-        sockets: list[socket.socket],
-        *,
-        tls: ssl.SSLContext | None = None,
-        head_s: float = HEAD_S,
-        max_connections: int = MAX_CONNECTIONS,
-        max_unsent: int = MAX_UNSENT,
+        self, app: App, sockets: list[socket.socket], *, tls: ssl.SSLContext | None = None
     ) -> None:
         self._sockets = sockets
         self.app = app
         self._task: asyncio.Task[None] | None = None
-        self._most = max_connections + _MORE
-        limits = {"head_s": head_s, "most": max_connections, "most_unsent": max_unsent}
         config = uvicorn.Config(
             app,
-            http=type("Bounded", (Protocol,), {**limits, "paused": {}}),
+            http=type("Bounded", (Protocol,), {"paused": {}}),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -139,7 +127,7 @@ class HttpServer(uvicorn.Server):
             server_header=False,
             proxy_headers=False,
             h11_max_incomplete_event_size=MAX_HEAD,
-            limit_concurrency=max_connections,
+            limit_concurrency=Protocol.most,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=STOP_S,
         )
@@ -165,7 +153,7 @@ class HttpServer(uvicorn.Server):
         self._secure = [SecureListener(one, self._tls, make, self._has_room) for one in sockets]
 
     def _has_room(self, handshakes: int) -> bool:
-        return len(self.server_state.connections) + handshakes < self._most
+        return len(self.server_state.connections) + handshakes < Protocol.most + _MORE
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for one in self._secure:

@@ -22,7 +22,7 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.core.keys import KEYS
-from streamkeep.server.http import overview, wire
+from streamkeep.server.http import events, overview, wire
 from streamkeep.server.http.entries import (
     MOST,
     PAGE_BYTES,
@@ -177,7 +177,7 @@ async def read(call: Call) -> Found | ASGIApp:
         await state.async_store.xinfo_stream(call.key)  # raises if there is no such stream
     if lasts:
         lines = _lines(state, wanted, page, most, as_pairs)
-        return EventReply(lines, "application/x-ndjson", state.stall_s)
+        return EventReply(lines, "application/x-ndjson", events.STALL_S)
     return {"key": json_bytes(call.key), **_shown(page, as_pairs)}
 
 
@@ -332,23 +332,23 @@ async def _events(call: Call) -> ASGIApp:
     last = call.request.headers.get("last-event-id")
     if last:
         text = last.encode("latin-1", "replace")
-    events = EventStream(
+    stream = EventStream(
         state.async_store,
         call.key,
         await starting_id(state.async_store, call.key, text),
-        heartbeat_s=state.heartbeat_s,
+        heartbeat_s=events.HEARTBEAT_S,
         stop=lambda: state.stopping,
         as_pairs=_as_pairs(call),
         gate=state.reading,
     )
-    return EventReply(_counted(state, events), "text/event-stream", state.stall_s)
+    return EventReply(_counted(state, stream), "text/event-stream", events.STALL_S)
 
 
-async def _counted(state: State, events: EventStream) -> AsyncIterator[bytes]:
+async def _counted(state: State, stream: EventStream) -> AsyncIterator[bytes]:
     """Yield the chunks of an event stream, and count it while it is open."""
     state.event_streams += 1
     try:
-        async with aclosing(events.chunks()) as chunks:  # type: ignore[type-var]
+        async with aclosing(stream.chunks()) as chunks:  # type: ignore[type-var]
             async for chunk in chunks:
                 yield chunk
     finally:
