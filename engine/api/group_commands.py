@@ -32,9 +32,7 @@ from streamkeep.engine.commands.arguments import (
     check_not_negative,
     check_policy,
     no_arguments,
-    range_start,
     to_bytes,
-    to_id,
     to_optional_integer,
 )
 from streamkeep.engine.commands.reply_budget import check_budget
@@ -43,8 +41,7 @@ from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import Text
-from streamkeep.format.core.errors import ArgumentError, InvalidIdError
-from streamkeep.format.core.id_codec import until_nul
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
 
 NackMode = Literal["SILENT", "FAIL", "FATAL"]
@@ -81,7 +78,7 @@ class GroupCommands(ReadCommands[Text]):
             GroupExistsError: the stream has a group of this name.
             NoSuchKeyError: the stream does not exist.
         """
-        start = _group_start(after_text("id", id, self._now_ms))
+        start = xgroup.start_id(after_text("id", id, self._now_ms), interval=False)
         read = to_optional_integer("entries_read", entries_read)
         args = *group_names(name, groupname), start, bool(mkstream), read
         return self._run(write(xgroup.xgroup_create, args))
@@ -94,7 +91,7 @@ class GroupCommands(ReadCommands[Text]):
         self, name: Key, groupname: Key, id: RangeId, entries_read: int | None = None
     ) -> bool:
         """Set the last ID that a group has read; pending entries stay (XGROUP SETID)."""
-        last = _setid_start(after_text("id", id, self._now_ms))
+        last = xgroup.start_id(after_text("id", id, self._now_ms), interval=True)
         read = to_optional_integer("entries_read", entries_read)
         return self._run(write(xgroup.xgroup_setid, (*group_names(name, groupname), last, read)))
 
@@ -369,21 +366,3 @@ class GroupCommands(ReadCommands[Text]):
 
 def _help(txn: Txn, command: str) -> list[str]:
     return list(HELP[command])
-
-
-def _group_start(text: bytes) -> xgroup.StartId:
-    """Parse the ID of XGROUP CREATE."""
-    try:
-        return xgroup.LAST if until_nul(text) == b"$" else to_id(text)
-    except InvalidIdError as error:
-        return error  # to be raised after the checks for the key and the group
-
-
-def _setid_start(text: bytes) -> xgroup.StartId:
-    """Parse the ID of XGROUP SETID, which may be `-` or `+`, but not `(id`."""
-    if until_nul(text) == b"$":
-        return xgroup.LAST
-    try:
-        return to_id(text) if text[:1] == b"(" else range_start(text)
-    except InvalidIdError as error:
-        return error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from streamkeep.engine.commands.arguments import range_start
 from streamkeep.engine.notify.wait_table import removed
 from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.group import Group, create_group, destroy_group, find_group
@@ -14,7 +15,13 @@ from streamkeep.engine.tables.pel_walks import owned_by
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import CommandError, GroupExistsError, NoSuchKeyError
+from streamkeep.format.core.errors import (
+    CommandError,
+    GroupExistsError,
+    InvalidIdError,
+    NoSuchKeyError,
+)
+from streamkeep.format.core.id_codec import parse_id, until_nul
 from streamkeep.format.rows.group_records import UNKNOWN
 
 LAST: Final = None  # `$`: the stream's last generated ID
@@ -24,6 +31,20 @@ _KEY_REQUIRED: Final = (
     "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
     "MKSTREAM option to create an empty stream automatically."
 )
+
+
+def start_id(text: bytes, *, interval: bool) -> StartId:
+    """Return where a group begins, or what is wrong: it is raised after errors of key and group.
+
+    Args:
+        interval: whether `-` and `+` are IDs, as for XGROUP SETID.
+    """
+    if until_nul(text) == b"$":
+        return LAST
+    try:
+        return range_start(text) if interval and text[:1] != b"(" else parse_id(text, 0)
+    except InvalidIdError as error:
+        return error
 
 
 def check_entries_read(entries_read: int | None) -> None:

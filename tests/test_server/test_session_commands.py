@@ -72,6 +72,9 @@ PEXPIRETIME a|SET a c KEEPTTL|PEXPIRETIME a|SET a d|TTL a|RENAME a b|GET b|RENAM
 RENAMENX no c|SET d v|RENAMENX c d|COPY c e|GET e|EVALSHA abc 0|SCRIPT EXISTS abc|DBSIZE|DEL c d e
 SET a b EXAT 1|GET a|DBSIZE\
 """.replace("\n", "|").split("|"),
+    "words that end at a NUL": [
+        "XADD k 1-0 f v", "XGROUP CREATE k g $\0x", "XGROUP SETID k g -\0", "XTRIM k MAXLEN ~\0 5",
+        "XADD k MAXLEN =\0x 5 2-0 f v", "XREAD STREAMS k $\0", "XPENDING k g -\0 +\0 1", "DEL k"],
     "reset": ["MULTI", "RESET", "EXEC", "QUIT"],
     "command": ["COMMAND GETKEYS XADD k * f v", "COMMAND GETKEYS XREAD STREAMS a b 0 0",
                 "COMMAND GETKEYS NOSUCH a", "COMMAND GETKEYS XADD a", "COMMAND INFO nosuch",

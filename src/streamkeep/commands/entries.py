@@ -11,7 +11,7 @@ from streamkeep.engine.commands.idempotency import check_idempotent
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
-from streamkeep.format.core.id_codec import parse_id
+from streamkeep.format.core.id_codec import parse_id, until_nul
 from streamkeep.format.rows.producers import content_iid
 
 POLICIES = {b"KEEPREF": 0, b"DELREF": 1, b"ACKED": 2}
@@ -37,8 +37,9 @@ class Trim:
                 raise syntax("MAXLEN and MINID options at the same time are not compatible")
             taken = 2
             self.approximate = False
-            if more >= 2 and words[at + 1] in (b"~", b"="):
-                self.approximate = words[at + 1] == b"~"
+            sign = until_nul(words[at + 1])
+            if more >= 2 and sign in (b"~", b"="):
+                self.approximate = sign == b"~"
                 taken = 3
             value = words[at + taken - 1]
             if name == b"MAXLEN":

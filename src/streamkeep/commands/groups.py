@@ -24,35 +24,20 @@ _MODES = {b"SILENT": xack.SILENT, b"FAIL": xack.FAIL, b"FATAL": xack.FATAL}
 
 def run_xgroup_create(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     mkstream, entries_read = _group_options(words, True)
-    last_id = _start_id(words, len(words) <= 8, interval=False)
-    xgroup.xgroup_create(txn, words[2], words[3], last_id, mkstream, entries_read)
+    start: xgroup.StartId = wrong_subcommand(words)  # for an option that comes twice
+    if len(words) <= 8:
+        start = xgroup.start_id(words[4], interval=False)
+    xgroup.xgroup_create(txn, words[2], words[3], start, mkstream, entries_read)
     return OK
 
 
 def run_xgroup_setid(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     _, entries_read = _group_options(words, False)
-    last_id = _start_id(words, len(words) in (5, 7), interval=True)
-    xgroup.xgroup_setid(txn, words[2], words[3], last_id, entries_read)
+    start: xgroup.StartId = wrong_subcommand(words)
+    if len(words) in (5, 7):
+        start = xgroup.start_id(words[4], interval=True)
+    xgroup.xgroup_setid(txn, words[2], words[3], start, entries_read)
     return OK
-
-
-def _start_id(words: list[bytes], fits: bool, *, interval: bool) -> xgroup.StartId:
-    """Return where a group begins, or the error that is raised when the stream is found.
-
-    Args:
-        fits: whether the command has no option twice.
-        interval: whether `-` and `+` are IDs.
-    """
-    if not fits:
-        return wrong_subcommand(words)
-    if words[4] == b"$":
-        return xgroup.LAST
-    try:
-        if interval and words[4][:1] != b"(":
-            return range_start(words[4])
-        return parse_id(words[4], 0)
-    except InvalidIdError as error:
-        return error
 
 
 def _group_options(words: list[bytes], creates: bool) -> tuple[bool, int | None]:
