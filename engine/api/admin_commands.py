@@ -27,12 +27,12 @@ from streamkeep.engine.store.durability import Durability
 from streamkeep.engine.system.files import path_of, place_of
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.manifest import list_segments, remote_setting
-from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.whole_store import erase
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.entry import StreamId, Text
-from streamkeep.format.core.errors import ArgumentError, CorruptionError, NoSuchKeyError
+from streamkeep.format.core.errors import ArgumentError, CorruptionError
 from streamkeep.format.core.values import as_given
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import RemoteSetting
@@ -86,16 +86,14 @@ class AdminCommands(Generic[Text]):
             StoreError: nothing ships the store.
         """
         self._check_open()
-        return self._shipped(timeout, ask=False)
+        wait_s = milliseconds(timeout, "timeout") / 1000
+        return self._environment.wait_shipped(wait_s, self._environment.newest_commit(), ask=False)
 
     def ship_now(self, timeout: Duration = 30) -> bool:
         """As `wait_shipped`, but have the process that ships the store do so at once."""
         self._check_writable()
-        return self._shipped(timeout, ask=True)
-
-    def _shipped(self, timeout: Duration, *, ask: bool) -> bool:
         wait_s = milliseconds(timeout, "timeout") / 1000
-        return self._environment.wait_shipped(wait_s, self._environment.newest_commit(), ask=ask)
+        return self._environment.wait_shipped(wait_s, self._environment.newest_commit(), ask=True)
 
     # --- trimmed entries --------------------------------------------------------------------------
 
@@ -157,9 +155,8 @@ class AdminCommands(Generic[Text]):
         ):
             raise ArgumentError(f"labels must be texts by name, not {as_given(labels)}")
         where = publish.Destination(to, name, labels)
-        details = seal or name is not None or labels
         has_remote = to is not None or publish.has_remote(self._environment)
-        if details and not has_remote:
+        if (seal or name is not None or labels) and not has_remote:
             raise ArgumentError(
                 "seal, name and labels are for an archive that is kept under a URI; next: also "
                 "give `to`"
@@ -294,16 +291,8 @@ class AdminCommands(Generic[Text]):
         number = origin._archived_number(named, stream_number)
         assert number is not None
         with translated():
-            return restore.restore(
-                origin._environment,
-                number,
-                self._environment,
-                target,
-                low,
-                high,
-                wait=self._wait,
-                progress=progress,
-            )
+            where = origin._environment, number, self._environment, target, low, high
+            return restore.restore(*where, wait=self._wait, progress=progress)
 
     def adopt_segments(
         self,
@@ -404,7 +393,6 @@ class AdminCommands(Generic[Text]):
 
     def _drop(self, doomed: list[SegmentRecord]) -> list[SegmentRecord]:
         """Remove these segments; return those that were still in the archive, unchanged."""
-        self._check_writable()
         with translated():
             if doomed:
                 # If publishing fails below, the manifest there tells the next one what was removed.
@@ -496,15 +484,7 @@ class AdminCommands(Generic[Text]):
                 f"stream_number must be one that `archived_streams` returns, not {as_given(given)}"
             )
         name = to_bytes(key, "key")
-
-        def find(txn: Txn) -> int:
-            stream = txn.find_stream(name)
-            return 0 if stream is None else stream.number
-
-        number = self._environment.read(find)
-        if number == 0:
-            raise NoSuchKeyError("no such key")
-        return number
+        return self._environment.read(lambda txn: existing_stream(txn, name).number)
 
 
 def checked_record(record: object) -> SegmentRecord:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import pytest
 
@@ -172,7 +173,8 @@ class Case:
             if (path / "data.mdb").exists():
                 assert_sound(path)
                 staging = path / "staging"
-                sweep(str(staging), now_s=time.time() + 8 * 86_400)
+                with patch("time.time", return_value=time.time() + 8 * 86_400):
+                    sweep(str(staging))
                 assert not list(staging.glob("*"))
 
     def check(self) -> None:

@@ -458,16 +458,13 @@ def erase(
             raise unknown
 
 
-STDIN: Final = b"-"
-
-
 def given_ids(ids: Sequence[bytes], key: bytes) -> list[bytes]:
     """Return the IDs that were given as arguments, or for - those on standard input.
 
     Each line there begins with an ID, or is a JSON object with one. All of them are read and
     checked before the command changes anything, so that it does everything or nothing.
     """
-    if STDIN not in ids:
+    if b"-" not in ids:
         return list(ids)
     if len(ids) > 1:
         raise click.UsageError("the ID - means standard input; give no other ID with it")

@@ -218,8 +218,6 @@ class StreamkeepStreamReader(
         group = self.options.group
         if group is None:
             return
-        from streamkeep.engine.api.store import Store
-
         if self._group_store is None:
             self._group_store = Store(self.options.path, sync="none", create=False, lease=False)
         store, positions = offsets.decode_offset(end)
