@@ -181,6 +181,9 @@ def test_what_is_wrong_has_a_next_line_and_status_8(monkeypatch: pytest.MonkeyPa
 
 def test_a_damaged_store_is_wrong_and_a_missing_folder_has_its_own_status() -> None:
     Path("s").mkdir()
-    Path("s/data.mdb").write_bytes(b"x" * 5000)
-    assert objects("doctor", "s", status=8)[-1]["wrong"] == ["store"]
+    data = Path("s/data.mdb")
+    for make in (lambda: data.write_bytes(b"x" * 5000), data.mkdir, lambda: os.mkfifo(data)):
+        make()
+        assert objects("doctor", "s", status=8)[-1]["wrong"] == ["store"]
+        data.rmdir() if data.is_dir() else data.unlink()
     run("doctor", "nosuch/folder", status=6)

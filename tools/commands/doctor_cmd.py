@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from itertools import chain
@@ -177,15 +178,14 @@ def check_page_size(stored: int = 0, page: int = PAGE) -> Check:
 
 def page_size_of(place: Path) -> int:
     """Return the size of the pages of the store at `place`; 0 if there is none that can be read."""
-    try:
+    with suppress(OSError):  # also of reading, where it is no file
         handle = os.open(place / DATA_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return 0
-    try:
-        metas = read_meta_pages(handle)
-    finally:
-        os.close(handle)
-    return metas[-1].page_size if metas else 0
+        try:
+            metas = read_meta_pages(handle)
+            return metas[-1].page_size if metas else 0
+        finally:
+            os.close(handle)
+    return 0
 
 
 def check_limits() -> Check:

@@ -231,7 +231,7 @@ def _deadline(txn: Txn, word: bytes, name: bytes, command: str) -> int:
     if command == "set" and number <= 0:
         raise problem
     deadline = number * unit + (0 if name.endswith(b"AT") else txn.now_ms())
-    if not -MOST_MS <= number * unit <= MOST_MS or deadline > MOST_MS:
+    if not -MOST_MS - 1 <= number * unit <= MOST_MS or deadline > MOST_MS:
         raise problem
     return deadline
 
