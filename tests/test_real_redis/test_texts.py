@@ -12,16 +12,8 @@ from real_redis.server import RealRedis, running_redis
 from streamkeep.engine.api.store import Store
 
 NAMES = [
-    b"plain",
-    b"",
-    b"a\0b",
-    b"\0",
-    b"a\xffb",
-    "größe".encode(),
-    b"two\r\nlines\n",
-    b"quotes'\"\\",
-    b"tab\t\x1b[31m",
-    b"x" * 300,
+    *(b"plain", b"", b"a\0b", b"\0", b"a\xffb", "größe".encode(), b"two\r\nlines\n"),
+    *(b"quotes'\"\\", b"tab\t\x1b[31m", b"x" * 300),
 ]
 
 

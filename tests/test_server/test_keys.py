@@ -226,27 +226,20 @@ def test_a_stream_ends_at_its_deadline(running: Running, peer: Peer) -> None:
     assert running.server.store.row_range("redis.deadlines") == []
 
 
-def test_an_expired_stream_is_gone_for_the_next_command(running: Running, peer: Peer) -> None:
-    peer.call("XADD", "k", "5-0", "f", "v")
-    now_ms = running.server.environment.context.clock.now_ms()
-    peer.send("PEXPIREAT", "k", now_ms + 20)
-    assert peer.read() == b":1\r\n"
-    clock = running.server.environment.context.clock
-    wait_until(lambda: clock.now_ms() > now_ms + 25)
-    assert peer.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
-    assert peer.call("TTL", "k") == b":-1\r\n"
-
-
-def test_a_restored_stream_is_gone_for_the_next_command_after_its_end(
-    running: Running, peer: Peer
+@pytest.mark.parametrize("restored", [False, True])
+def test_an_expired_stream_is_gone_for_the_next_command(
+    running: Running, peer: Peer, restored: bool
 ) -> None:
     """An entry that is added to the old one would be deleted with it."""
-    peer.call("XADD", "old", "5-0", "f", "v")
-    payload = peer.ask("DUMP", "old")
+    peer.call("XADD", "k", "5-0", "f", "v")
+    payload = peer.ask("DUMP", "k")
     clock = running.server.environment.context.clock
-    now_ms = clock.now_ms()
-    assert peer.call("RESTORE", "k", now_ms + 20, payload, "ABSTTL") == b"+OK\r\n"
-    wait_until(lambda: clock.now_ms() > now_ms + 25)
+    end_ms = clock.now_ms() + 20
+    if restored:
+        assert peer.call("RESTORE", "k", end_ms, payload, "ABSTTL", "REPLACE") == b"+OK\r\n"
+    else:
+        assert peer.call("PEXPIREAT", "k", end_ms) == b":1\r\n"
+    wait_until(lambda: clock.now_ms() > end_ms + 5)
     assert peer.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
     assert peer.call("TTL", "k") == b":-1\r\n"
 

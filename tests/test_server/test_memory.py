@@ -253,17 +253,21 @@ def test_a_long_range_is_refused_and_a_long_delivery_is_cut(
 # --- time ---------------------------------------------------------------------------------------
 
 
-def test_many_slow_commands_do_not_delay_short_ones(
-    running: Running, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran = []
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A command SLOW; what it adds to at each call."""
+    found: list[int] = []
 
     def be_slow(txn: Any, words: list[bytes], shape: int) -> Any:
-        ran.append(1)
+        found.append(1)
         time.sleep(0.02)
         return OK
 
     monkeypatch.setitem(BY_NAME, b"SLOW", Spec("slow", 1, READS, run=be_slow))
+    return found
+
+
+def test_many_slow_commands_do_not_delay_short_ones(ran: list[int], connect: Connect) -> None:
     other = connect()
     assert connect().call("SLOW") == b"+OK\r\n"
     slow = [connect() for _ in range(30)]
@@ -277,14 +281,8 @@ def test_many_slow_commands_do_not_delay_short_ones(
     assert [one.read() for one in slow] == [b"+OK\r\n"] * 30  # while others go on
 
 
-def test_a_slow_command_runs_while_short_ones_keep_coming(
-    running: Running, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def be_slow(txn: Any, words: list[bytes], shape: int) -> Any:
-        time.sleep(0.02)
-        return OK
-
-    monkeypatch.setitem(BY_NAME, b"SLOW", Spec("slow", 1, READS, run=be_slow))
+@pytest.mark.usefixtures("ran")
+def test_a_slow_command_runs_while_short_ones_keep_coming(connect: Connect) -> None:
     over = threading.Event()
 
     def keep_on(one: Peer) -> None:

@@ -273,11 +273,6 @@ def test_replies(peer: Peer, words: list[Any], reply: bytes) -> None:
     assert peer.call(*words) == reply
 
 
-def test_psync_is_no_part_of_a_transaction(peer: Peer) -> None:
-    peer.call("MULTI")
-    assert b"not allowed inside a transaction" in peer.call("PSYNC", "?", -1)
-
-
 def test_client_that_is_a_replica_does_not_choose_what_is_followed(peer: Peer) -> None:
     peer.send("PSYNC", "?", -1)
     peer.send("REPLICAOF", "h", 1)

@@ -308,7 +308,9 @@ REFUSED = b"-ERR Command not allowed inside a transaction\r\n"
 ABORTED = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
 
 
-@pytest.mark.parametrize("words", [("SHUTDOWN",), ("CLIENT", "REPLY", "OFF"), ("FLUSHALL",)])
+@pytest.mark.parametrize(
+    "words", [("SHUTDOWN",), ("CLIENT", "REPLY", "OFF"), ("PSYNC", "?", -1), ("FLUSHALL",)]
+)
 def test_what_a_transaction_cannot_have_ends_it(peer: Peer, words: tuple[str, ...]) -> None:
     assert peer.call("MULTI") == b"+OK\r\n"
     refused = peer.call(*words)

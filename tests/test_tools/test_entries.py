@@ -56,14 +56,10 @@ def test_add_with_nomkstream_makes_no_stream(pairs: tuple[str, ...]) -> None:
     assert not Path("none").exists()
 
 
-def test_add_takes_numbers_below_zero_as_values() -> None:
+def test_add_takes_numbers_below_zero_and_anything_behind_two_dashes_as_values() -> None:
     run("add", "s", "k", "temp", "-5.3", "x", "-.5", "--id", "1-0", "y", "-", "z", "-1")
-    assert lines("range", "s", "k") == ["1-0  temp=-5.3 x=-.5 y=- z=-1"]
-
-
-def test_add_takes_anything_behind_two_dashes() -> None:
-    run("add", "--id", "1-0", "s", "k", "--", "--id", "-x")
-    assert lines("range", "s", "k") == ["1-0  --id=-x"]
+    run("add", "--id", "2-0", "s", "k", "--", "--id", "-x")
+    assert lines("range", "s", "k") == ["1-0  temp=-5.3 x=-.5 y=- z=-1", "2-0  --id=-x"]
 
 
 @pytest.mark.parametrize(
