@@ -39,7 +39,7 @@ from streamkeep.pipeline.jobs import to_lake as to_lake_job
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
-from streamkeep.pipeline.jobs.tail import _DeltaSink
+from streamkeep.pipeline.jobs.tail import append_batch
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.options import parse_read, parse_write
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter
@@ -223,7 +223,7 @@ def tail(spark: LocalSpark, wanted: Plan) -> int:
     def to_delta(number: int, parts: list[SlicePartition]) -> None:
         batches = [batch for part in parts for batch in query.reader.read(part)]
         frame: Any = InProcess(pa.Table.from_batches(batches, _SCHEMA))
-        _DeltaSink(wanted.target, "query")(frame, number)
+        append_batch(wanted.target, "query", frame, number)
 
     def to_store(number: int, parts: list[SlicePartition]) -> None:
         options = {"path": wanted.target, "checkpointLocation": str(checkpoint)}

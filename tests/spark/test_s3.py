@@ -35,7 +35,7 @@ from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
-from streamkeep.pipeline.jobs.tail import _DeltaSink
+from streamkeep.pipeline.jobs.tail import append_batch
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake import delta as newest
 from streamkeep.pipeline.lake.files import LakeConflictError, day_of
@@ -181,14 +181,14 @@ def test_a_batch_of_a_tail_that_is_not_listed_or_not_answered_is_there_once(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     frame = LOCAL.createDataFrame(pa.table({"n": [1, 2]}))
-    sink = _DeltaSink("s3://bucket/delta", "query")
-    sink(frame, 0)
+    where = "s3://bucket/delta", "query"
+    append_batch(*where, frame, 0)
     monkeypatch.setattr(newest, "_LISTINGS", 3)
     s3.behave(mode)
     with suppress(StorageError):  # it has committed
-        sink(frame, 1)
+        append_batch(*where, frame, 1)
     s3.behave(GOOD)
-    sink(frame, 1)
+    append_batch(*where, frame, 1)
     table = DeltaTable("s3://bucket/delta", storage_options=log_settings(LAKE))
     assert table.to_pyarrow_table().num_rows == 4
 

@@ -14,11 +14,15 @@ from deltalake.exceptions import DeltaError
 
 from spark.in_process import LOCAL
 from streamkeep.engine.api.store import Store
-from streamkeep.pipeline.jobs.tail import TailError, _DeltaSink, tail
+from streamkeep.pipeline.jobs.tail import TailError, append_batch, tail
 from streamkeep.pipeline.lake.files import LakeConflictError
 from streamkeep.pipeline.storage.places import StorageError
 
 FRAME = LOCAL.createDataFrame(pa.table({"n": [1, 2]}))  # a batch of two rows
+
+
+def append(folder: Path, number: int) -> None:
+    append_batch(str(folder / "delta"), "query", FRAME, number)
 
 
 def files_of(folder: Path) -> set[Path]:
@@ -30,20 +34,19 @@ def rows_of(folder: Path) -> int:
 
 
 def test_a_batch_that_comes_again_is_not_written_again(tmp_path: Path) -> None:
-    sink = _DeltaSink(str(tmp_path / "delta"), "query")
     for number in (0, 0, 1, 1):
-        sink(FRAME, number)
+        append(tmp_path, number)
     assert rows_of(tmp_path) == 4
     assert len(files_of(tmp_path)) == len(DeltaTable(tmp_path / "delta").file_uris())
     with pytest.raises(TailError, match="up to batch 1: it was set back"):
-        sink(FRAME, 0)
+        append(tmp_path, 0)
     files = files_of(tmp_path)
     with pytest.MonkeyPatch.context() as patch:  # a storage that confirms what it loses
         patch.setattr(DeltaTable, "create_write_transaction", lambda *args, **options: None)
         with pytest.raises(StorageError, match="has confirmed a commit, and does not have it"):
-            sink(FRAME, 2)
+            append(tmp_path, 2)
     assert files_of(tmp_path) > files  # the commit may be shown later
-    sink(FRAME, 2)
+    append(tmp_path, 2)
     assert rows_of(tmp_path) == 6
 
 
@@ -51,8 +54,7 @@ def test_a_batch_that_comes_again_is_not_written_again(tmp_path: Path) -> None:
 def test_a_commit_that_a_storage_shows_later_has_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    sink = _DeltaSink(str(tmp_path / "delta"), "query")
-    sink(FRAME, 0)
+    append(tmp_path, 0)
     late: list[Callable[[], None]] = []
     plain = DeltaTable.create_write_transaction
 
@@ -65,9 +67,9 @@ def test_a_commit_that_a_storage_shows_later_has_its_files(
         with pytest.raises(
             StorageError, match=r"batch 1 was committed \(timed out\); its files stay"
         ):
-            sink(FRAME, 1)
+            append(tmp_path, 1)
     late[0]()
-    sink(FRAME, 1)
+    append(tmp_path, 1)
     assert rows_of(tmp_path) == 4
 
 
@@ -75,8 +77,7 @@ def test_a_disk_that_takes_no_commit_has_not_refused_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Delta Lake raises another error than for a refused commit, so the files stay."""
-    sink = _DeltaSink(str(tmp_path / "delta"), "query")
-    sink(FRAME, 0)
+    append(tmp_path, 0)
     files = files_of(tmp_path)
     plain = DeltaTable.create_write_transaction
 
@@ -91,36 +92,34 @@ def test_a_disk_that_takes_no_commit_has_not_refused_it(
     with monkeypatch.context() as patch:
         patch.setattr(DeltaTable, "create_write_transaction", on_a_full_disk)
         with pytest.raises(StorageError, match=r"1 was committed \(.*: File too large .*\); its"):
-            sink(FRAME, 1)
+            append(tmp_path, 1)
     assert files_of(tmp_path) > files
-    sink(FRAME, 1)
+    append(tmp_path, 1)
     assert rows_of(tmp_path) == 4
 
 
 def test_a_commit_that_is_refused_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sink = _DeltaSink(str(tmp_path / "delta"), "query")
-    sink(FRAME, 0)
+    append(tmp_path, 0)
     files = files_of(tmp_path)
     plain = DeltaTable.create_write_transaction
 
     def other_first(*args: Any, **options: Any) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(DeltaTable, "create_write_transaction", plain)
-            _DeltaSink(str(tmp_path / "delta"), "query")(FRAME, 1)
-        files.update((tmp_path / "delta" / one.rpartition("/")[2]) for one in _named(tmp_path))
+            append(tmp_path, 1)
+        files.update(
+            (tmp_path / "delta" / one.rpartition("/")[2])
+            for one in DeltaTable(tmp_path / "delta").file_uris()
+        )
         plain(*args, **options)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", other_first)
     with pytest.raises(LakeConflictError):
-        sink(FRAME, 1)
+        append(tmp_path, 1)
     assert files_of(tmp_path) == files
     assert rows_of(tmp_path) == 4
-
-
-def _named(tmp_path: Path) -> list[str]:
-    return DeltaTable(tmp_path / "delta").file_uris()
 
 
 def test_targets_are_checked(orders: Store[bytes]) -> None:

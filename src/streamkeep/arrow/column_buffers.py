@@ -82,7 +82,8 @@ class TextColumn:
                 put_text(values, data, place)
                 size = len(values)
                 if size > MAX_BUFFER:
-                    raise _too_long(size)
+                    problem = f"an entry makes it {int(size)} bytes long, more than 2 GiB"
+                    raise CorruptionError("column", problem)
             else:
                 self.missing.put(entry)
             write_i32_le(offsets, i32(size))
@@ -146,7 +147,3 @@ def with_room(places: vec[i64], needed: i64) -> vec[i64]:
         longer[at] = places[at]
         at += 1
     return longer
-
-
-def _too_long(size: i64) -> CorruptionError:
-    return CorruptionError("column", f"an entry makes it {int(size)} bytes long, more than 2 GiB")

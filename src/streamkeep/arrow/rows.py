@@ -278,10 +278,10 @@ def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
             None if one is None else repr(one).encode() for one in column.to_pylist()
         ]
     if types.is_timestamp(kind) or types.is_date(kind):
-        texts_of = _times if types.is_timestamp(kind) else _dates
 
         def checked(column: Any) -> Values:
-            texts = texts_of(column)
+            is_time = types.is_timestamp(kind)
+            texts = _times(column) if is_time else column.cast(pa.string())
             at = beyond_calendar(texts)
             if at is not None:
                 raise ArgumentError(
@@ -312,10 +312,6 @@ def _times(column: Any) -> Any:
     texts = pc.replace_substring(plain.cast(pa.string()), " ", "T")
     texts = pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+(Z?)$", r"\1\2")
     return pc.replace_substring_regex(texts, r"\.0+(Z?)$", r"\1")
-
-
-def _dates(column: Any) -> Any:
-    return column.cast(pa.string())
 
 
 def beyond_calendar(texts: Any) -> int | None:

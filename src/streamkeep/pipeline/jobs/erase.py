@@ -28,7 +28,6 @@ import pyarrow.fs as pafs
 
 import streamkeep
 from streamkeep.arrow.keys import key_text
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.segments import list_streams
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.system import failpoints
@@ -125,7 +124,10 @@ def erase(
         if store is not None and chosen:
             with streamkeep.open(store, create=False, readonly=True) as opened:
                 report.details["found_in_store_again"] = 0
-                for one in sorted({name, *_present_keys(opened, origins)}):
+                ours = {one.number for one in origins if one.store == opened.uuid}
+                with opened.snapshot() as snapshot:  # RENAME may have changed the keys
+                    there = {at for at, number in iter_keys(snapshot.txn) if number in ours}
+                for one in sorted({name, *there}):
                     left = sum(len(opened.xrange(one, at, at, history=True)) for at in chosen)
                     report.details["found_in_store_again"] += left
                     if left:
@@ -178,13 +180,6 @@ def _origins(table: Lake, key: bytes, store: str | None, store_id: str | None) -
             f"{', '.join(stores)}; next: name one with store_id (--store-id)"
         )
     return [one for one in found if store_id in (None, one.store)]
-
-
-def _present_keys(store: Store[bytes], origins: Sequence[Origin]) -> set[bytes]:
-    """Return the keys that a store has some streams under, which RENAME may have changed."""
-    numbers = {one.number for one in origins if one.store == store.uuid}
-    with store.snapshot() as snapshot:
-        return {key for key, number in iter_keys(snapshot.txn) if number in numbers}
 
 
 # --- the lake -------------------------------------------------------------------------------------

@@ -178,59 +178,52 @@ def _start(
 
     def to_delta(batch: DataFrame, number: int) -> None:
         query = find_batch(offsets, number).query  # which stays as long as the checkpoint
-        _DeltaSink(location, f"streamkeep/tail/{query}")(batch, number)
+        append_batch(location, f"streamkeep/tail/{query}", batch, number)
 
     return writer.foreachBatch(to_delta).start()
 
 
-class _DeltaSink:
-    """Appends each batch to a Delta table exactly once."""
+def append_batch(location: str, application: str, batch: DataFrame, number: int) -> None:
+    """Append a batch to a Delta table exactly once, on executors; it may come again.
 
-    def __init__(self, location: str, application: str) -> None:
-        self._location = location
-        self._application = application
+    The files of a batch are removed only if its commit was refused. After any other failure of the
+    commit, the storage may have it, or show it later.
+    """
+    from deltalake.transaction import AddAction, RemoveAction
+    from pyspark.sql.pandas.types import to_arrow_schema
 
-    def __call__(self, batch: DataFrame, number: int) -> None:
-        """Write one batch, on executors. Spark may call this again for the same batch.
+    from streamkeep.pipeline.lake.delta import commit, create_table, newest_table
+    from streamkeep.pipeline.lake.files import LakeConflictError
 
-        The files of a batch are removed only if its commit was refused. After any other failure of
-        the commit, the storage may have it, or show it later.
-        """
-        from deltalake.transaction import AddAction, RemoveAction
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        from streamkeep.pipeline.lake.delta import commit, create_table, newest_table
-        from streamkeep.pipeline.lake.files import LakeConflictError
-
-        table = newest_table(self._location)
-        newest = None if table is None else table.transaction_version(self._application)
-        if newest is not None and number <= newest:
-            if number < newest:
-                raise TailError(
-                    f"batch {number} comes again, but this checkpoint has written up to batch "
-                    f"{newest}: it was set back; next: use its newest state, or a new --checkpoint"
-                )
-            return
-        schema = to_arrow_schema(batch.schema, timezone="UTC")
-        if table is None:
-            table = create_table(self._location, schema)
-        writer = PartWriter(self._location, schema.serialize().to_pybytes())
-        written = batch.mapInArrow(QuickAckCall(writer), "result string").collect()
-        files = [json.loads(row.result) for row in written]
-        if not files:
-            return
-        now_ms = time.time_ns() // 1_000_000
-        added: list[AddAction | RemoveAction] = [
-            AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows}))
-            for name, size, rows in files
-        ]
-        failpoints.hit("tail:batch")
-        try:
-            what = {"what": f"batch {number}", "again": "start the query again"}
-            commit(table, self._location, added, {self._application: number}, **what)
-        except LakeConflictError:
-            system, root = places.file_system(self._location)
-            for name, *_ in files:
-                system.delete_file(f"{root}/{name}")
-            raise
-        failpoints.hit("tail:committed")
+    table = newest_table(location)
+    newest = None if table is None else table.transaction_version(application)
+    if newest is not None and number <= newest:
+        if number < newest:
+            raise TailError(
+                f"batch {number} comes again, but this checkpoint has written up to batch "
+                f"{newest}: it was set back; next: use its newest state, or a new --checkpoint"
+            )
+        return
+    schema = to_arrow_schema(batch.schema, timezone="UTC")
+    if table is None:
+        table = create_table(location, schema)
+    writer = PartWriter(location, schema.serialize().to_pybytes())
+    written = batch.mapInArrow(QuickAckCall(writer), "result string").collect()
+    files = [json.loads(row.result) for row in written]
+    if not files:
+        return
+    now_ms = time.time_ns() // 1_000_000
+    added: list[AddAction | RemoveAction] = [
+        AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows}))
+        for name, size, rows in files
+    ]
+    failpoints.hit("tail:batch")
+    try:
+        what = {"what": f"batch {number}", "again": "start the query again"}
+        commit(table, location, added, {application: number}, **what)
+    except LakeConflictError:
+        system, root = places.file_system(location)
+        for name, *_ in files:
+            system.delete_file(f"{root}/{name}")
+        raise
+    failpoints.hit("tail:committed")
