@@ -18,13 +18,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.distribution.quick_ack import QuickAckCall
 from streamkeep.pipeline.distribution.units import Report, timed
-from streamkeep.pipeline.jobs.executor.tail import PartWriter
+from streamkeep.pipeline.jobs.executor.tail import write_part
 from streamkeep.pipeline.options import subscription
 from streamkeep.pipeline.sink.identity import find_batch
 from streamkeep.pipeline.storage import places
@@ -207,8 +208,8 @@ def append_batch(location: str, application: str, batch: DataFrame, number: int)
     schema = to_arrow_schema(batch.schema, timezone="UTC")
     if table is None:
         table = create_table(location, schema)
-    writer = PartWriter(location, schema.serialize().to_pybytes())
-    written = batch.mapInArrow(QuickAckCall(writer), "result string").collect()
+    write = QuickAckCall(partial(write_part, location, schema))
+    written = batch.mapInArrow(write, "result string").collect()
     files = [json.loads(row.result) for row in written]
     if not files:
         return

@@ -263,7 +263,7 @@ def _in_order(source: pq.ParquetFile) -> bool:
     last: StreamId | None = None
     for batch in source.iter_batches(_BATCH_ROWS, columns=["ms", "seq"]):
         if len(batch):
-            if not ascending(batch) or (last is not None and id_at(batch, 0) <= last):
+            if not ascending(batch, last):
                 return False
             last = id_at(batch, len(batch) - 1)
     return True
@@ -299,8 +299,10 @@ def described(
     )
 
 
-def ascending(batch: pa.RecordBatch) -> bool:
-    """Return whether the IDs of a batch rise strictly."""
+def ascending(batch: pa.RecordBatch, after: StreamId | None) -> bool:
+    """Return whether the IDs of a batch, which has rows, rise strictly and are above `after`."""
+    if after is not None and id_at(batch, 0) <= after:
+        return False
     ms, seq = (batch.column(name).view(pa.uint64()) for name in ("ms", "seq"))
     falls = pc.greater(ms[:-1], ms[1:])
     same = pc.and_(pc.equal(ms[:-1], ms[1:]), pc.greater_equal(seq[:-1], seq[1:]))

@@ -242,7 +242,7 @@ def _rows_problems(
         if not len(batch):
             continue
         ends = [id_at(batch, 0), id_at(batch, len(batch) - 1)]
-        if (last is not None and ends[0] <= last) or not ascending(batch):
+        if not ascending(batch, last):
             yield f"IDs do not rise (rows {entries} to {entries + len(batch)})"
         first, last = first or ends[0], ends[1]
         erased_entries += count_ids(batch, erased)

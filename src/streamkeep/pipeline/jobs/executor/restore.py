@@ -54,7 +54,7 @@ def _rising(task: Task) -> Iterator[pa.RecordBatch]:
         for batch in read_file(system, root, file, _COLUMNS, _BATCH_ROWS):
             if not len(batch):
                 continue
-            if not ascending(batch) or (last is not None and id_at(batch, 0) <= last):
+            if not ascending(batch, last):
                 raise LakeError(
                     f"{task.lake}: IDs in {file.path} do not rise; next: `streamkeep spark audit` "
                     "lists all problems of the lake"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,44 +17,35 @@ from streamkeep.pipeline.storage.places import check_written, file_system, make_
 _RESULT: Final = pa.schema([pa.field("result", pa.string())])
 
 
-@dataclass(frozen=True)
-class PartWriter:
-    """Writes each partition of a DataFrame into a file of a Delta table, which no log names yet.
+def write_part(
+    table: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write a partition of a DataFrame into a file of a Delta table, which no log names yet.
 
-    Attributes:
-        table: path or URI of the table.
-        schema: of the rows, serialized.
+    Yields a line of JSON with path, size and number of rows, if there are rows.
     """
-
-    table: str
-    schema: bytes
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows; yield a line of JSON with path, size and number of rows, if any."""
-        schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
-        system, root = file_system(self.table)
-        name = f"part-{uuid.uuid4().hex}.zstd.parquet"
-        writer: Any = None
-        rows = 0
-        with reaching(self.table):
-            for batch in batches:
-                if not len(batch):
-                    continue
-                if writer is None:
-                    make_folder(system, root)
-                    out = system.open_output_stream(f"{root}/{name}", compression=None)
-                    writer = pq.ParquetWriter(out, schema, compression="zstd")
-                writer.write_table(pa.Table.from_batches([batch]).cast(schema))
-                rows += len(batch)
+    system, root = file_system(table)
+    name = f"part-{uuid.uuid4().hex}.zstd.parquet"
+    writer: Any = None
+    rows = 0
+    with reaching(table):
+        for batch in batches:
+            if not len(batch):
+                continue
             if writer is None:
-                return
-            writer.close()
-            size = out.tell()
-            out.close()
-            if isinstance(system, pafs.LocalFileSystem):
-                places.sync_file(
-                    f"{root}/{name}"
-                )  # a power loss must not empty a file that a commit names
-        check_written(self.table, system, f"{root}/{name}", size)
-        line = json.dumps([name, size, rows])
-        yield pa.RecordBatch.from_arrays([pa.array([line])], schema=_RESULT)
+                make_folder(system, root)
+                out = system.open_output_stream(f"{root}/{name}", compression=None)
+                writer = pq.ParquetWriter(out, schema, compression="zstd")
+            writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+            rows += len(batch)
+        if writer is None:
+            return
+        writer.close()
+        size = out.tell()
+        out.close()
+        if isinstance(system, pafs.LocalFileSystem):
+            # a power loss must not empty a file that a commit names
+            places.sync_file(f"{root}/{name}")
+    check_written(table, system, f"{root}/{name}", size)
+    line = json.dumps([name, size, rows])
+    yield pa.RecordBatch.from_arrays([pa.array([line])], schema=_RESULT)
