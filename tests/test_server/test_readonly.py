@@ -68,6 +68,7 @@ def test_clients_of_a_standby_read_and_never_write(tmp_path: Path) -> None:
                 assert found["master_link_status"] == "up"
                 assert int(found["slave_repl_offset"]) == following.state.commit_number
                 assert peer.ask("ROLE")[::3] == [b"slave", b"connected"]
+                assert peer.ask("HELLO")[11] == b"replica"
 
                 # A client that waits gets what the standby applies.
                 peer.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")

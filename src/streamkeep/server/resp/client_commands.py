@@ -110,7 +110,7 @@ def _hello(client: Connection, words: list[bytes], turn: Turn) -> object:
         "proto": version,
         "id": client.id,
         "mode": b"standalone",
-        "role": b"master",
+        "role": b"replica" if followed_by(client.server, turn) else b"master",
         "modules": [],
     }
 
