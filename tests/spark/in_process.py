@@ -7,6 +7,11 @@ from typing import Any, Final
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from streamkeep.arrow.batches import DEFAULT_SCHEMA
+from streamkeep.engine.api.store import Store
+from streamkeep.pipeline.data_source import StreamkeepSource
+from streamkeep.pipeline.source.reader import StreamkeepReader
+
 
 class InProcess:
     """A session, and the frames that it makes."""
@@ -34,3 +39,22 @@ class InProcess:
 
 
 LOCAL: Final[Any] = InProcess()
+
+
+def reader_of(store: Store[bytes], **options: str) -> StreamkeepReader:
+    """Return what reads all streams of a store."""
+    given = {"path": str(store.path), "subscribePattern": ".*", "minPartitions": "4", **options}
+    made = StreamkeepSource(given).reader(from_arrow_schema(DEFAULT_SCHEMA))
+    assert isinstance(made, StreamkeepReader)
+    return made
+
+
+def read_all(reader: Any, parts: Any = None) -> list[Any]:
+    """Return the rows of all partitions of a reader, or of some."""
+    chosen = reader.partitions() if parts is None else parts
+    return [row for part in chosen for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def no_store(*arguments: Any) -> Any:
+    """Take the place of what opens a store, where there is none to open."""
+    raise AssertionError("an executor opened the store")

@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 import streamkeep
 from spark.fleets import IDS, LAST, copy, expected, make, problems, published, rows_of
-from spark.in_process import LOCAL
+from spark.in_process import LOCAL, read_all
 from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.format.segment.remote import HEAD
 from streamkeep.pipeline.data_source import StreamkeepSource
@@ -268,13 +268,7 @@ def test_a_fleet_is_a_dataframe(tmp_path: Path) -> None:
     options = {"fleet": str(fleet), "startingOffsets": IDS[100], "endingOffsets": IDS[399]}
     names = [StructField(name, StringType()) for name in ("store", "id", "n")]
     reader = StreamkeepSource(options).reader(StructType(names))
-    rows = [
-        row
-        for part in reader.partitions()
-        for batch in reader.read(part)
-        for row in batch.to_pylist()
-    ]
-    shown = sorted((row["store"], row["id"], row["n"]) for row in rows)
+    shown = sorted((row["store"], row["id"], row["n"]) for row in read_all(reader))
     assert shown == sorted((uuid, IDS[n], str(n)) for uuid in (a, c) for n in range(100, 400))
     few = StreamkeepSource({**options, "maxRecordsPerPartition": "1"}).reader(StructType(names))
     assert len(few.partitions()) > len(reader.partitions())

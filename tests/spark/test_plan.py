@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from model.profile import configured
+from spark.in_process import read_all
 from streamkeep.arrow.casts import converter
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.entry import StreamId
@@ -303,13 +304,7 @@ def test_fields_become_columns(open_store: Callable[..., Store[bytes]]) -> None:
         "field.id:bigint,at:struct<x:bigint,y:string>,late:bigint>"
     )
     wanted = StructType([one for one in source.schema() if one.name in ("sku", "at", "field.id")])
-    reader = source.reader(wanted)
-    rows = [
-        row
-        for part in reader.partitions()
-        for batch in reader.read(part)
-        for row in batch.to_pylist()
-    ]
+    rows = read_all(source.reader(wanted))
     assert rows[99] == {"sku": "s99", "field.id": 7, "at": {"x": 99, "y": "z"}}
     assert rows[100]["at"] is None
     few = StreamkeepSource({**options, "sampleEntries": "2", "fieldsAs": "map"})

@@ -19,18 +19,15 @@ if find_spec("moto") is None:  # all of it would take a second to import, and ru
 import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from cli_runner import run
 from patience import PATIENCE_S
 from spark.drivers import run_driver
-from spark.in_process import LOCAL
+from spark.in_process import LOCAL, no_store, read_all, reader_of
 from spark.s3_server import CARELESS, GOOD, LOCKED, STALE, UNHEARD, S3Server
-from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.format.core.errors import NotAStoreError
-from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
@@ -41,7 +38,6 @@ from streamkeep.pipeline.lake import delta as newest
 from streamkeep.pipeline.lake.files import LakeConflictError, day_of
 from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.source import stores
-from streamkeep.pipeline.source.reader import StreamkeepReader
 from streamkeep.pipeline.storage.places import StorageError, file_system, log_settings
 
 pytestmark = pytest.mark.usefixtures("s3")
@@ -224,48 +220,30 @@ def test_a_server_that_lets_two_jobs_win_is_refused(s3: S3Server, orders: Store[
     assert objects(LAKE) == []
 
 
-def reader(store: Store[bytes], **options: str) -> StreamkeepReader:
-    given = {"subscribe": "orders", "minPartitions": "4", "path": str(store.path), **options}
-    made = StreamkeepSource(given).reader(from_arrow_schema(DEFAULT_SCHEMA))
-    assert isinstance(made, StreamkeepReader)
-    return made
-
-
-def rows(made: StreamkeepReader) -> list[Any]:
-    parts = made.partitions()
-    found = [row for part in parts for batch in made.read(part) for row in batch.to_pylist()]
-    return sorted(found, key=lambda row: (row["ms"], row["seq"]))
-
-
 @pytest.mark.slow
 def test_a_live_tail_is_exported_to_a_bucket(
     orders: Store[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = rows(reader(orders))
-    exported = reader(orders, tailExport="s3://bucket/export")
+    expected = read_all(reader_of(orders))
+    exported = reader_of(orders, tailExport="s3://bucket/export")
     parts = exported.partitions()
     assert len(objects("s3://bucket/export")) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(stores, "reading", _no_store)
-        monkeypatch.setattr(exported, "partitions", lambda: parts)
-        assert rows(exported) == expected
+        patch.setattr(stores, "reading", no_store)
+        assert read_all(exported, parts) == expected
     done = to_lake(LOCAL, str(orders.path), LAKE, tail_export="s3://bucket/of-job")
     assert done.entries == 3000
     assert objects("s3://bucket/of-job") == []
 
 
-def _no_store(*arguments: Any) -> Any:
-    raise AssertionError("an executor opened the store")
-
-
 @pytest.mark.slow
 def test_an_archive_in_a_bucket_is_read(orders: Store[bytes]) -> None:
-    expected = rows(reader(orders, source="archive"))
+    expected = read_all(reader_of(orders, source="archive"))
     system, _ = file_system("s3://bucket")
     pafs.copy_files(str(orders.path / "archive"), "bucket/copy", destination_filesystem=system)
-    assert rows(reader(orders, path="s3://bucket/copy")) == expected
+    assert read_all(reader_of(orders, path="s3://bucket/copy")) == expected
     with pytest.raises(NotAStoreError, match="neither a store nor a folder with segments"):
-        reader(orders, path="s3://bucket/elsewhere")
+        reader_of(orders, path="s3://bucket/elsewhere")
 
 
 @pytest.mark.slow
@@ -287,7 +265,7 @@ def test_what_is_missing_is_told_in_one_line(
         assert "secret@" not in done.stderr
         assert len(done.stderr.splitlines()) == 1
     with pytest.raises(StorageError, match="there is no bucket 'nowhere'"):
-        reader(orders, tailExport="s3://nowhere/export").partitions()
+        reader_of(orders, tailExport="s3://nowhere/export").partitions()
     with pytest.raises(StorageError, match="there is no bucket 'nowhere'"):
         to_lake(LOCAL, path, LAKE, tail_export="s3://nowhere/export")
     s3.behave(LOCKED)

@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from model.profile import configured
 from segments import write_file
+from spark.in_process import read_all
 from streamkeep.arrow.batches import DEFAULT_SCHEMA, RowShape, record_batches
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.tables.manifest import delete_segment, iter_segments, put_segment
@@ -282,11 +283,8 @@ def test_a_folder_has_all_incarnations_and_stores_apart(
     root = str(tmp_path / "all")
     source = StreamkeepSource({"path": root, "subscribe": "s"})
     assert source.schema().names[:4] == ["store", "stream", "incarnation", "id"]
-    reader = source.reader(SHAPE)
-    found = Counter[tuple[str, int]]()
-    for part in reader.partitions():
-        for batch in reader.read(part):
-            found.update((row["store"], row["incarnation"]) for row in batch.to_pylist())
+    rows = read_all(source.reader(SHAPE))
+    found = Counter((row["store"], row["incarnation"]) for row in rows)
     assert sorted(found.values()) == [50, 51, 60, 61]
     assert {store for store, _ in found} == {store.uuid for store in stores}
 

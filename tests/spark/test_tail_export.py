@@ -10,17 +10,15 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark.in_process import LOCAL
+from spark.in_process import LOCAL, no_store, read_all, reader_of
 from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.format.core.errors import UnreachableError
-from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source import stores
-from streamkeep.pipeline.source.reader import StreamkeepReader
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
 from streamkeep.pipeline.storage.places import NotOnExecutorError
 
@@ -42,33 +40,18 @@ def orders(open_store: Callable[..., Store[bytes]]) -> Store[bytes]:
     return store
 
 
-def rows(batches: Any) -> list[Any]:
-    return [row for batch in batches for row in batch.to_pylist()]
-
-
-def reader(store: Store[bytes], **options: str) -> StreamkeepReader:
-    given = {"path": str(store.path), "subscribePattern": ".*", "minPartitions": "4", **options}
-    made = StreamkeepSource(given).reader(SCHEMA)
-    assert isinstance(made, StreamkeepReader)
-    return made
-
-
-def no_store(*arguments: Any) -> Any:
-    raise AssertionError("an executor opened the store")
-
-
 @pytest.mark.parametrize(("source", "scheme"), [("auto", "file://"), ("live", ""), ("archive", "")])
 def test_executors_read_the_same_without_the_store(
     orders: Store[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, scheme: str
 ) -> None:
     ranges = {"startingOffsets": "700-0", "endingOffsets": "3500-0", "source": source}
-    plain = reader(orders, **ranges)
-    expected = [row for part in plain.partitions() for row in rows(plain.read(part))]
+    plain = reader_of(orders, **ranges)
+    expected = read_all(plain)
     export = f"{scheme}{tmp_path / 'export'}"
-    exported = reader(orders, **ranges, tailExport=export)
+    exported = reader_of(orders, **ranges, tailExport=export)
     parts = exported.partitions()
     monkeypatch.setattr(stores, "reading", no_store)
-    found = [row for part in parts for row in rows(exported.read(part))]
+    found = read_all(exported, parts)
     assert expected
     assert sorted(found, key=_place) == sorted(expected, key=_place)
     assert found == sorted(found, key=_place)
@@ -83,20 +66,20 @@ def _place(row: Any) -> Any:
 def test_what_is_exported_does_not_change_when_the_archiver_works(
     orders: Store[bytes], tmp_path: Path
 ) -> None:
-    exported = reader(orders, tailExport=str(tmp_path / "export"))
+    exported = reader_of(orders, tailExport=str(tmp_path / "export"))
     parts = exported.partitions()
     orders.xtrim("orders", maxlen=0, approximate=False)
     orders.archive()
-    assert len([row for part in parts for row in rows(exported.read(part))]) == 4000 - 2 + 300
+    assert len(read_all(exported, parts)) == 4000 - 2 + 300
 
 
 def test_a_segment_out_of_reach_is_named(orders: Store[bytes], tmp_path: Path) -> None:
-    exported = reader(orders, tailExport=str(tmp_path / "export"))
+    exported = reader_of(orders, tailExport=str(tmp_path / "export"))
     parts = exported.partitions()
     archive = Path(orders.path) / "archive"
     archive.rename(tmp_path / "elsewhere")
     with pytest.raises(NotOnExecutorError, match=r"does not have the folder .*archive that the"):
-        [rows(exported.read(part)) for part in parts]
+        read_all(exported, parts)
     (tmp_path / "elsewhere").rename(archive)
 
 
@@ -130,11 +113,11 @@ def test_executors_read_a_published_archive_where_it_is(
     assert list(archive.rglob("*.seg"))
     store.xtrim(key, maxlen=1000, approximate=False)
     export = f"{scheme}{tmp_path / 'export'}"
-    exported = reader(store, source=source, tailExport=export)
+    exported = reader_of(store, source=source, tailExport=export)
     parts = exported.partitions()
     monkeypatch.setattr(stores, "reading", no_store)
     archive.rename(tmp_path / "hidden")  # as on another host
-    found = [row["id"] for part in parts for row in rows(exported.read(part))]
+    found = [row["id"] for row in read_all(exported, parts)]
     (tmp_path / "hidden").rename(archive)
     archived = sum(one.entries for one in store.archived_segments(key))
     assert found == ids[: 4000 if source == "auto" else archived]
@@ -152,7 +135,7 @@ def test_a_micro_batch_is_exported_until_it_is_done(orders: Store[bytes], tmp_pa
     while (end := stream.latestOffset(start, stream.getDefaultReadLimit())) != start:
         parts = stream.partitions(start, end)
         folders.append(len(list(export.glob("*"))))
-        seen += [row["ms"] for part in parts for row in rows(stream.read(part))]
+        seen += [row["ms"] for row in read_all(stream, parts)]
         stream.commit(end)
         start = end
     assert seen == [n for n in range(1, 4001) if n not in (2500, 3999)]
