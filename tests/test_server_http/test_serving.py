@@ -99,12 +99,7 @@ def test_a_head_that_comes_slowly_is_given_up(store: Store[bytes]) -> None:
             writer.write(start)
             assert await asyncio.wait_for(_until_closed(reader), PATIENCE_S) == b""
             writer.close()
-
-    serve(store, scenario, head_s=0.05)
-
-
-def test_a_second_head_on_a_connection_is_limited_too(store: Store[bytes]) -> None:
-    async def scenario(served: Served) -> None:
+        # So is a second head on a connection.
         reader, writer = await served.peer()
         writer.write(get("/health", "") + b"GET /health HT")
         assert (await reader.readuntil(b"}\n")).startswith(b"HTTP/1.1 200")
@@ -206,24 +201,7 @@ def test_connections_beyond_the_limit_are_closed(store: Store[bytes]) -> None:
     serve(store, scenario, most=5)
 
 
-def test_a_client_that_reads_nothing_is_sent_little(store: Store[bytes]) -> None:
-    store.xadd_many("k", [{"v": b"x" * 100_000}] * 200)
-
-    async def scenario(served: Served) -> None:
-        silent = socket.create_connection(("127.0.0.1", served.port))
-        silent.sendall(get("/streams/k?after=0", "Accept: text/event-stream\r\n"))
-        assert b'{"status":"ok"}' in await served.ask(get("/health"))
-        (connection,) = served.server.server_state.connections
-        while not connection.flow.write_paused:  # type: ignore[union-attr]
-            await asyncio.sleep(0.001)
-        held = connection.transport.get_write_buffer_size()
-        assert held < 3_000_000
-        silent.close()
-
-    serve(store, scenario)
-
-
-def test_the_end_closes_a_connection_whose_client_reads_nothing(
+def test_a_client_that_reads_nothing_is_sent_little_and_closed_at_the_end(
     store: Store[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.xadd_many("k", [{"v": b"x" * 100_000}] * 200)
@@ -232,9 +210,12 @@ def test_the_end_closes_a_connection_whose_client_reads_nothing(
     async def scenario(served: Served) -> None:
         silent = socket.create_connection(("127.0.0.1", served.port))
         silent.sendall(get("/streams/k?after=0", "Accept: text/event-stream\r\n"))
+        assert b'{"status":"ok"}' in await served.ask(get("/health"))
         found: Any = served.server.server_state.connections
         while not any(one.flow.write_paused for one in found):
             await asyncio.sleep(0.001)
+        (connection,) = found
+        assert connection.transport.get_write_buffer_size() < 3_000_000
         await served.server.stop()
         await asyncio.sleep(0)  # in which a connection that was aborted ends
         assert not found
