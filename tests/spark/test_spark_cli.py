@@ -7,6 +7,7 @@ import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,18 +25,6 @@ if TYPE_CHECKING:
 def running(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have commands run their tasks in this process."""
     monkeypatch.setattr(spark_cmd, "running", lambda _: nullcontext(LOCAL))
-
-
-@pytest.fixture
-def running_really(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make commands begin as usual, with a substitute for the session."""
-    from streamkeep.pipeline.spark_session import start
-
-    class Session:
-        def stop(self) -> None:
-            pass
-
-    monkeypatch.setattr(start, "session", lambda *_, **__: Session())
 
 
 @pytest.fixture
@@ -86,13 +75,15 @@ def test_a_restore_that_was_complete_says_so() -> None:
 
 
 @pytest.mark.usefixtures("filled")
-@pytest.mark.parametrize("package", ["pyspark", "deltalake"])
+@pytest.mark.parametrize(("package", "name"), [("pyspark", "PySpark"), ("deltalake",) * 2])
 def test_what_is_not_installed_is_told_in_one_line(
-    package: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    package: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = {"pyspark": "PySpark"}.get(package, package)
+    from streamkeep.pipeline.spark_session import start
+
     if package != "pyspark":
-        request.getfixturevalue("running_really")
+        session = SimpleNamespace(stop=lambda: None)
+        monkeypatch.setattr(start, "session", lambda *_, **__: session)
     for module in list(sys.modules):
         if module.startswith(("streamkeep.pipeline.lake", "streamkeep.pipeline.jobs.to_lake")):
             monkeypatch.delitem(sys.modules, module)
