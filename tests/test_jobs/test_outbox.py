@@ -247,6 +247,20 @@ def test_a_name_may_have_quotes(store: Store, database: Connection) -> None:
     assert forwarded(store) == [b"x"]
 
 
+@pytest.mark.parametrize("name", ["main.outbox", '"other"."order"'])
+def test_a_name_may_have_the_database_of_its_table(
+    store: Store, database: Connection, name: str
+) -> None:
+    database.real.execute("ATTACH ':memory:' AS other")
+    database.real.execute(TABLE.replace("outbox", '"other"."order"'))
+    with database.real as txn:
+        txn.execute(f"INSERT INTO {name} (payload) VALUES ('x')")
+    assert Outbox(database, name, store, stream="mails", name="o").run(once=True) == 1
+    assert forwarded(store) == [b"x"]
+    with pytest.raises(ArgumentError, match="no table 'other"):
+        Outbox(database, "other.outbox", store, stream="mails")
+
+
 @pytest.mark.parametrize("others", [0, 2])
 def test_other_databases_lock_the_rows_that_they_select(
     store: Store, monkeypatch: pytest.MonkeyPatch, others: int

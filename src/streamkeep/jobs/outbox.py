@@ -124,15 +124,18 @@ class Outbox:
                 "the connection has a transaction open at any time (autocommit=False); next: give "
                 "the outbox one that was opened without `autocommit`"
             )
+        schema, _, name = _QUOTES.sub(r"\2", self._table).rpartition(".")
+        schema = schema or "main"
         cursor = self._connection.execute(
-            "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?",
-            (_QUOTES.sub(r"\2", self._table),),
+            f"SELECT sql FROM \"{schema}\".sqlite_master WHERE type = 'table' AND name = ?", (name,)
         )
         row = cursor.fetchone()
         if row is None:
             raise ArgumentError(f"the database has no table {self._table!r}")
-        cursor = self._connection.execute(f"PRAGMA table_info({self._table})")
-        kinds = {one[1]: str(one[2]).upper() for one in cursor.fetchall()}
+        cursor = self._connection.execute(
+            "SELECT name, type FROM pragma_table_info(?, ?)", (name, schema)
+        )
+        kinds = {name: str(kind).upper() for name, kind in cursor.fetchall()}
         if self._id not in kinds:
             raise ArgumentError(f"{self._table!r} has no column {self._id!r}; next: `id_column`")
         if kinds.get(self._id) == "INTEGER" and "AUTOINCREMENT" not in str(row[0]).upper():
