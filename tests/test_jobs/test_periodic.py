@@ -11,7 +11,7 @@ import pytest
 
 from streamkeep import ArgumentError, Store
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.jobs import Queue, known_tasks, periodic, take
+from streamkeep.jobs import Queue, current_job, known_tasks, periodic, take
 from streamkeep.jobs.listing import unknown_tasks
 from streamkeep.jobs.periodic import Missed, next_time
 
@@ -188,20 +188,26 @@ def test_a_rule_is_replaced_and_removed(queue: Queue, clock: ManualClock) -> Non
     assert queue.store.row_range("jobs:mails", b"s", b"s\xff" * 20) == []
 
 
+@pytest.mark.parametrize(("missed", "jobs"), [("skip", 1), ("once", 1), ("all", 2)])
 def test_a_worker_without_the_time_zone_of_a_rule_leaves_it_to_others(
-    queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture, missed: Missed, jobs: int
 ) -> None:
-    @queue.periodic("* * * * *", tz="Europe/Berlin")
-    def report() -> None: ...
+    @queue.periodic("* * * * *", tz="Europe/Berlin", missed=missed)
+    def report() -> None:
+        scheduled.append(int(current_job().fields[b"scheduled"]))
 
+    scheduled: list[int] = []
     queue.register_periodic()
     queue.put(1)
-    clock.ms = queue.schedules()[0].next_ms
+    clock.ms = planned_ms = queue.schedules()[0].next_ms
     caplog.set_level(logging.WARNING, "streamkeep.jobs")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(periodic, "ZoneInfo", Mock(side_effect=ZoneInfoNotFoundError))
         assert [job.payload for job in queue.get_many(2)] == [1]
     assert "not put here: there is no time zone 'Europe/Berlin'" in caplog.text
+    clock.ms += MINUTE
+    assert queue.run_until_idle() == jobs
+    assert scheduled == [planned_ms, planned_ms + MINUTE][:jobs]
     clock.ms += MINUTE
     assert queue.run_until_idle() == 1
 

@@ -186,7 +186,8 @@ def fire(step: Step, row: Due) -> None:
     step.delete_row(row.key)
     data = step.txn.row_get(step.space, layout.PERIODIC + row.reference)
     rule = None if data is None else unpack_rule(data)
-    if rule is None or rule.next_ms != row.due_ms or step.settings.draining:  # `resume` arms it
+    # The row may be of a former rule, or of a firing that was put off and that `resume` has made.
+    if rule is None or rule.next_ms > row.due_ms or step.settings.draining:  # `resume` arms it
         return
     try:
         following = rule.after(step.now_ms)
@@ -197,7 +198,7 @@ def fire(step: Step, row: Due) -> None:
             step.names.text,
             error,
         )
-        _arm(step, rule._replace(next_ms=step.now_ms + _LATE_MS))
+        step.schedule(step.now_ms + _LATE_MS, layout.FIRING, row.reference)
         return
     most = _MOST_PARKED if rule.missed == "all" else 1
     prefix = parked_prefix(rule.fields.get(layout.TASK, b""))
@@ -213,7 +214,7 @@ def fire(step: Step, row: Due) -> None:
         _arm(step, rule._replace(next_ms=following))
         return
     if rule.missed == "all":
-        following = row.due_ms
+        following = rule.next_ms
         for _ in range(_AT_ONCE):
             rule = _put(step, rule, following)
             following = rule.after(following)
@@ -221,8 +222,8 @@ def fire(step: Step, row: Due) -> None:
                 break
     else:
         late = step.now_ms - row.due_ms > _LATE_MS
-        time_ms = _newest(rule, row.due_ms, step.now_ms) if late else row.due_ms
-        if rule.missed == "once" or step.now_ms - time_ms <= _LATE_MS:
+        time_ms = _newest(rule, rule.next_ms, step.now_ms) if late else rule.next_ms
+        if rule.missed == "once" or not late or step.now_ms - time_ms <= _LATE_MS:
             rule = _put(step, rule, time_ms)
     _arm(step, rule._replace(next_ms=following))
 
