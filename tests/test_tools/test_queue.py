@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli_runner import below, lines, objects, run
-from streamkeep.jobs import Queue
+from streamkeep.jobs import Queue, take
 from streamkeep.tools.cli import main
 from test_tools.test_help import examples
 
@@ -197,6 +197,9 @@ def test_control(path: Path) -> None:
 def test_a_purge_asks_for_no_job_that_it_leaves(path: Path) -> None:
     with queue_of(path) as queue:
         queue.put(1).queue.get(0).retry(after="1h")
+        queue.put(2).queue.get(0).retry(after=0)
+        assert take([queue], queue.consumer, 1, known={queue.name: []}, timeout=0) == []
+        assert queue.stats().parked == 1
     assert lines("queue", "purge", path) == ["0 jobs removed"]
 
 

@@ -16,6 +16,7 @@ from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, time_text
 from streamkeep.jobs import Queue, queue_names
 from streamkeep.jobs.dead_letters import Letter
+from streamkeep.jobs.dead_letters import parked as parked_jobs
 from streamkeep.jobs.layout import ListState, Names
 from streamkeep.jobs.listing import Listed, call_text, job_in, of_letter, stats_of, unknown_tasks
 from streamkeep.jobs.options import Options
@@ -492,8 +493,9 @@ def purge(store_path: StorePath, name: QueueName | None = None, yes: Yes = False
       streamkeep queue purge jobs.store --queue mail --yes
     """
     with _opened(store_path, name) as found:
-        stats = found.stats()
-        if count := stats.waiting + stats.delayed - stats.retrying:
+        stats, core = found.stats(), found.core
+        parked = len(core.read(lambda one: parked_jobs(one, core.names))) if stats.parked else 0
+        if count := stats.waiting - stats.parked + parked + stats.delayed - stats.retrying:
             confirm_loss([count_text(count, "job")], "Remove them for good?", yes=yes)
         removed = found.purge()
         output.result(f"{count_text(removed, 'job')} removed", removed=removed)

@@ -301,11 +301,15 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
 
 
 def parked(reader: Snapshot[Any] | Transaction[Any], names: layout.Names) -> list[str]:
+    """Return the parked jobs that have not started."""
     found: list[str] = []
     for key, _ in rows_below(reader, names.space, layout.PARKED):
         place = layout.unpack_place(key[-layout.PLACE_SIZE :])
-        entries = reader.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
-        found += [state.job_id_of(place, one.fields) for one in entries]
+        name, entry_id = names.streams[place.priority], place.entry_id
+        rows = reader.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
+        if rows and not rows[0]["times_delivered"]:
+            entries = reader.xrange(name, entry_id, entry_id, 1)
+            found += [state.job_id_of(place, one.fields) for one in entries]
     return found
 
 
