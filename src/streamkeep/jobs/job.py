@@ -79,6 +79,7 @@ class Job:
         self._transaction: JobTransaction | None = None
         self._marks: list[tuple[Marks, int]] = []  # at most one: this process works on it
         self._batch: list[Job] = []  # the jobs of its call, until one of them is begun
+        self.extended: Callable[[], None] = lambda: None  # what `extend` calls
 
     def __repr__(self) -> str:
         job_id = self._id if self._put is None else self._put.job_id
@@ -334,8 +335,8 @@ class Job:
         policy = self.queue.core.policy_of(taken.fields)
         if max_runtime is not None:
             policy = policy._replace(max_runtime_ms=milliseconds(max_runtime, "max_runtime"))
-
         self.taken = self._step(lambda step: ending.extend(step, taken, policy))
+        self.extended()  # at once: a handler that now holds the GIL lets no other thread tell of it
 
     def begin(self) -> None:
         """Note that this process works on the job now, so that its death counts for it.

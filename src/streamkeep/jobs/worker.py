@@ -215,7 +215,6 @@ class Worker:
         for run in self._runs_now():
             left = run.left_s()
             if left > 0:
-                self._report.lasts(run)
                 least = min(least, left)
             elif self._abandon(run):
                 self._report.too_long(run)
@@ -388,6 +387,7 @@ class Worker:
 
     def _begin(self, job: Job, thread: threading.Thread | None) -> worker_runs.Run:
         run = worker_runs.Run(job, thread)
+        job.extended = partial(self._report.extended, run)
         job.begin()
         with self._lock:
             self._runs.add(run)

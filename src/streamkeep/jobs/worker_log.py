@@ -54,8 +54,8 @@ class Report:
     def started(self, run: Run) -> None:
         """A handler begins."""
 
-    def lasts(self, run: Run) -> None:
-        """A handler runs; `Job.extend` may have moved its end."""
+    def extended(self, run: Run) -> None:
+        """`Job.extend` has moved the end of a run."""
 
     def waits(self, run: Run, error: Exception) -> None:
         """A handler has ended, and the store cannot take the end of its job yet."""

@@ -33,7 +33,6 @@ from streamkeep.jobs.worker_runs import Alarm, Run, resident_bytes
 
 if TYPE_CHECKING:
     from streamkeep.jobs.running import Outcome
-    from streamkeep.jobs.taking import Taken
 
 EXIT_FAILED: Final = 1
 _EARLY_S: Final = 1.0  # a child that ends so soon has not worked
@@ -84,19 +83,15 @@ class ChildReport(Report):
 
     def __init__(self, events: int) -> None:
         self._events = events
-        self._taken: Taken | None = None
 
     def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
         pass
 
     def started(self, run: Run) -> None:
-        self._taken = run.job.taken  # `Job.extend` makes another
         left = run.left_s()
         self._tell(job=run.job.id, left=None if left == float("inf") else left)
 
-    def lasts(self, run: Run) -> None:
-        if run.job.taken is not self._taken:
-            self.started(run)
+    extended = started
 
     def waits(self, run: Run, error: Exception) -> None:
         super().waits(run, error)
