@@ -251,6 +251,25 @@ def test_an_error_of_the_store_ends_no_worker_and_is_told_once(
         assert told.count(f"no job can be taken, trying again: {text}") == 1
 
 
+@pytest.mark.parametrize("mode", ["threads", "asyncio"])
+def test_a_worker_waits_for_a_store_that_cannot_take_its_rules(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    failures = [StoreFullError("the disk is full")] * 3
+    real = queue.register_periodic
+
+    def register() -> None:
+        if failures:
+            raise failures.pop()
+        real()
+
+    queue.periodic("0 3 * * *", name="nightly")(print)
+    monkeypatch.setattr(queue, "register_periodic", register)
+    monkeypatch.setattr(worker_module, "_FAILED_PAUSE_S", 0)
+    with working(Worker(queue, mode=mode)):
+        wait_until(lambda: bool(queue.schedules()))
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

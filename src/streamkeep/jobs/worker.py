@@ -22,8 +22,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -120,8 +120,11 @@ class Worker:
         Raises:
             QueueError: the worker ended because of an error that is in none of its jobs.
         """
-        for queue in self.queues:
-            queue.register_periodic()
+        while not self._stopping:
+            with self._patience():
+                for queue in self.queues:
+                    queue.register_periodic()
+                break
         self._report.begun(self.queues, self.concurrency, self.mode)
         if self.mode == "threads":
             for _ in range(self.concurrency):
@@ -314,7 +317,8 @@ class Worker:
 
     def _take(self, count: int) -> list[Job]:
         """Take jobs; [] when the worker stops."""
-        try:
+        jobs: list[Job] = []
+        with self._patience():
             jobs = take(
                 self.queues,
                 self.queues[0].consumer,
@@ -323,14 +327,19 @@ class Worker:
                 stop=lambda: self._stopping,
                 begins=False,
             )
+            self._told.over()
+        return jobs
+
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """Log why the store cannot do what the block wants, such as a full disk, and wait."""
+        try:
+            yield
         except (*FOR_GOOD, ArgumentError):  # such as for queues of several stores
             raise  # a worker that is started again opens the store again
         except StreamkeepError as error:
             self._told.tell(error)
             time.sleep(_FAILED_PAUSE_S)
-            return []
-        self._told.over()
-        return jobs
 
     def _run_jobs(self) -> None:
         """Take and run one job at a time, in this thread.
