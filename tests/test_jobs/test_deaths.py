@@ -233,6 +233,24 @@ def test_a_run_that_takes_too_long_is_a_failed_attempt(queue: Queue, clock: Manu
     assert [letter["error"] for letter in letters(queue)] == ["builtins.TimeoutError"]
 
 
+def test_a_hang_is_no_death_though_many_rows_of_the_schedule_come_first(
+    queue: Queue, clock: ManualClock, lives: Lives
+) -> None:
+    once, twice = (queue.put("hangs", max_runtime="1s", retries=n, backoff=0) for n in (0, 1))
+    queue.put_many(range(450), delay="1s", priority="low")
+    for job in (once, twice):
+        assert queue.get_many(1)[0].id == job.id
+    clock.ms += 3001
+    lives.die()
+    assert queue.get_many(1)[0].payload == 0
+    (letter,) = queue.dead_letters()
+    assert (letter.job, letter.error, letter.deaths) == (once.id, "builtins.TimeoutError", 0)
+    while (taken := queue.get(0)).id != twice.id:
+        pass
+    assert (taken.attempt, taken.taken and taken.taken.deaths) == (2, 0)
+    assert len(twice.history()) == 1
+
+
 def test_a_killed_worker_wakes_one_that_waits(tmp_path: Path) -> None:
     found: list[Any] = []
     with Queue(tmp_path / "store", sync="none") as queue, forking(job_workers.__name__) as server:

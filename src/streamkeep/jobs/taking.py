@@ -21,7 +21,7 @@ from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, gates_of, priority_of
-from streamkeep.jobs.ending import begin_run, fail_attempt, refuse
+from streamkeep.jobs.ending import RUN_GRACE_MS, begin_run, fail_attempt, refuse
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.periodic import fire
 from streamkeep.jobs.state import SOON_MS, Step
@@ -182,9 +182,16 @@ def _end_run(step: Step, row: layout.Due, value: bytes) -> None:
     policy = Policy.unpack(json.loads(value))
     begun_ms, past = step.now_ms - rows[0]["time_since_delivered"], step.past(place)
     fields, worker = found[0].fields, rows[0]["consumer"]
-    taken = Taken(place, fields, worker, deliveries, past.deaths, past.lost, b"", begun_ms)
+    _time_out(
+        step,
+        Taken(place, fields, worker, deliveries, past.deaths, past.lost, b"", begun_ms),
+        policy,
+    )
+
+
+def _time_out(step: Step, job: Taken, policy: Policy) -> None:
     text = f"it ran longer than {policy.max_runtime_ms} ms, and its worker did not end it"
-    fail_attempt(step, taken, policy, "builtins.TimeoutError", text, "", after_ms=None)
+    fail_attempt(step, job, policy, "builtins.TimeoutError", text, "", after_ms=None)
 
 
 # --- new entries, and those of dead workers -----------------------------------------------------
@@ -257,8 +264,17 @@ def _accept(
         past = step.past(place)
         if had_ms is not None:
             past = past._replace(lost=past.lost + 1)
+            begun_ms = step.now_ms - had_ms
+            if _was_too_long(step, place, deliveries - 1, begun_ms, policy):
+                step.keep_past(place, past)
+                worker = (dead or "").encode()
+                former = Taken(
+                    place, fields, worker, deliveries, past.deaths, past.lost, b"", begun_ms
+                )
+                _time_out(step, former, policy)
+                return
             if dead is not None:
-                run = layout.Attempt(step.now_ms - had_ms, step.now_ms, dead, "the worker died")
+                run = layout.Attempt(begun_ms, step.now_ms, dead, "the worker died")
                 past = past._replace(deaths=past.deaths + 1).after(run)
             step.keep_past(place, past)
         deaths, lost = past.deaths, past.lost
@@ -275,6 +291,20 @@ def _accept(
         return
     key = begin_run(step, place, deliveries, policy)
     taken.append(Taken(place, fields, wanted.consumer, deliveries, deaths, lost, key, step.now_ms))
+
+
+def _was_too_long(
+    step: Step, place: layout.Place, deliveries: int, begun_ms: int, policy: Policy
+) -> bool:
+    """Return whether a run has a row of the schedule that is due; remove it.
+
+    It is there if many rows come first: who ended a process that hangs waits for none of them.
+    """
+    due_ms = begun_ms + policy.max_runtime_ms + RUN_GRACE_MS
+    if not policy.max_runtime_ms or due_ms > step.now_ms:
+        return False
+    reference = place.pack() + layout.pack_time(deliveries)
+    return step.delete_row(layout.due_key(due_ms, layout.RUNTIME, reference))
 
 
 # --- jobs of unknown tasks ----------------------------------------------------------------------
