@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Coroutine
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from patience import PATIENCE_S
+from patience import PATIENCE_S, thread_of
 from streamkeep import Store, aio, jobs
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.system import failpoints
@@ -118,6 +120,45 @@ def test_a_job_ends_though_its_task_is_cancelled(store: Store) -> None:
                 await asyncio.sleep(0.001)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("what", ["get", "get after", "done"])
+def test_a_call_ends_though_its_loop_ends(store: Store, what: str) -> None:
+    """Otherwise its job would stay with this process, which lives."""
+    queue = jobs.Queue(store, "mails")
+    queue.put_many([1, 2])
+    former = None if what == "get" else queue.get(0)
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store.transaction():
+            held.set()
+            assert free.wait(PATIENCE_S)
+
+    async def let_go_at_the_end() -> None:
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        finally:
+            free.set()
+
+    async def run() -> None:
+        own = aio.Queue(queue)
+        mine = None if former is None else AsyncJob(own, former)
+        await own.store.xlen("mails")
+        thread_of(hold)
+        assert await asyncio.to_thread(held.wait, PATIENCE_S)
+        calls: list[Coroutine[Any, Any, object]]
+        if mine and what == "done":  # behind another call, which the thread that writes has
+            calls = [own.store.xadd("other", {"n": 1}), mine.done()]
+        else:
+            calls = [own.get(after=mine).__aenter__()]
+        tasks = [asyncio.create_task(one) for one in (*calls, let_go_at_the_end())]
+        await asyncio.sleep(0.05)
+        assert not any(one.done() for one in tasks)
+
+    asyncio.run(run())
+    stats = queue.stats()
+    assert (stats.running, stats.done) == (0, int(what != "get"))
 
 
 def test_tasks_limits_and_control(store: Store) -> None:

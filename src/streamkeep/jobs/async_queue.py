@@ -250,7 +250,7 @@ class AsyncQueue(Declaring):
             await self._apply(store, plan_end(self.core, its, results), frees=True)
             note_ended(self.core, its)
 
-        await asyncio.shield(end())  # what is cancelled now did its work
+        await asyncio.shield(_Certain(end()))  # what is cancelled now did its work
 
     # --- jobs by their ID, and control ------------------------------------------------------------
 
@@ -332,11 +332,19 @@ async def atake(
     return await _or_back(taken(), stop)
 
 
+class _Certain(asyncio.Task[Result]):
+    """A task that ends by itself only: `asyncio.run` cancels all tasks, and waits for this one."""
+
+    def cancel(self, msg: object = None) -> bool:
+        """Do nothing."""
+        return False
+
+
 async def _or_back(
     taking: Coroutine[Any, Any, list[Job]], stop: Callable[[], None] = lambda: None
 ) -> list[Job]:
     """Await jobs; those that are taken when the caller is cancelled go back to their queue."""
-    task = asyncio.ensure_future(taking)
+    task = _Certain(taking)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -347,7 +355,7 @@ async def _or_back(
                 for job in await task:
                     await asyncio.to_thread(return_job, job)
 
-        going = asyncio.ensure_future(give_back())
+        going = _Certain(give_back())
         while not going.done():  # the caller may be cancelled again, as by an outer timeout
             with suppress(asyncio.CancelledError):
                 await asyncio.shield(going)
