@@ -14,6 +14,7 @@ import pytest
 from celery import Celery
 from kombu import Connection, Consumer, Exchange, Queue
 
+import streamkeep
 from patience import PATIENCE_S, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import ArgumentError, StoreError, StoreFullError
@@ -107,6 +108,9 @@ def test_a_connection_to_a_store_that_is_gone_ends_and_the_next_has_the_one_in_i
     with pytest.raises(connection.recoverable_connection_errors, match="deleted or moved"):
         inbox.wait(2)
     connection.collect()  # as Celery does
+    with pytest.raises(connection.recoverable_connection_errors, match="no such store"):
+        publish(connection, 2)
+    streamkeep.open(path).close()
     publish(connection, 2)
     assert Inbox(connection).wait(1) == [2]
     connection.release()
@@ -125,6 +129,7 @@ def test_an_acknowledgement_leaves_a_store_that_is_gone_to_the_connection(url: s
     with pytest.raises(connection.recoverable_connection_errors, match="deleted or moved"):
         inbox.wait(2)
     connection.collect()
+    streamkeep.open(path).close()
     again = Inbox(connection, mail)
     publish(connection, 2, queue=Queue("", events, routing_key="mail.x"))
     assert again.wait(1) == [2]

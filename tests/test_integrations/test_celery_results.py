@@ -14,7 +14,12 @@ from celery.result import AsyncResult, GroupResult
 
 import streamkeep
 from patience import PATIENCE_S, thread_of, wait_until
-from streamkeep.format.core.errors import RecoveryNeededError, StoreError, StoreFullError
+from streamkeep.format.core.errors import (
+    NotAStoreError,
+    RecoveryNeededError,
+    StoreError,
+    StoreFullError,
+)
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery import backend, stores
 from streamkeep.integrations.values import Values
@@ -122,6 +127,9 @@ def test_a_result_goes_to_the_store_in_place_of_one_that_was_moved(app: Celery, 
     app.backend.store_result("a", 1, "SUCCESS")
     path = parse_address(url).path
     path.rename(path.with_name("elsewhere"))
+    with pytest.raises(NotAStoreError):
+        app.backend.store_result("b", 2, "SUCCESS")
+    streamkeep.open(path).close()
     app.backend.store_result("b", 2, "SUCCESS")
     stores.close_all()
     assert app.backend.get_result("b") == 2

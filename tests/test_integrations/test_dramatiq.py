@@ -20,8 +20,14 @@ from dramatiq import Message, QueueJoinTimeout, Worker
 from dramatiq.errors import ConnectionClosed, QueueNotFound
 from dramatiq.results import ResultMissing, Results, ResultTimeout
 
+import streamkeep
 from patience import PATIENCE_S, wait_until
-from streamkeep.format.core.errors import ArgumentError, RecoveryNeededError, StoreClosedError
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    NotAStoreError,
+    RecoveryNeededError,
+    StoreClosedError,
+)
 from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
 from streamkeep.integrations.dramatiq import broker as module
 from streamkeep.jobs.putting import put_all
@@ -116,6 +122,9 @@ def test_a_consumer_ends_when_its_store_is_gone_and_the_next_has_the_one_in_its_
     with pytest.raises(ConnectionClosed, match="deleted or moved"):
         next(consumer)
     consumer.close()
+    with pytest.raises(NotAStoreError):
+        actor.send(2)
+    streamkeep.open(tmp_path / "s").close()
     actor.send(2)
     assert next(broker.consume("default", timeout=PATIENCE_MS)).args == (2,)
 
@@ -129,6 +138,9 @@ def test_results_go_to_the_store_in_place_of_one_that_was_moved(
     results.store_result(first, 1, 10_000)
     broker.close()
     (tmp_path / "s").rename(tmp_path / "elsewhere")
+    with pytest.raises(NotAStoreError):
+        results.store_result(second, 2, 10_000)
+    streamkeep.open(tmp_path / "s").close()
     results.store_result(second, 2, 10_000)
     assert results.get_result(second) == 2
     with pytest.raises(ResultMissing):

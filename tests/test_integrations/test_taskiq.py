@@ -25,6 +25,7 @@ from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
+    NotAStoreError,
     RecoveryNeededError,
     StoreFullError,
 )
@@ -348,6 +349,10 @@ def test_results_and_schedules_are_those_of_the_store_in_place_of_one_that_was_m
         await source.add_schedule(nightly)
         assert await caller.is_result_ready("a")
         (tmp_path / "s").rename(tmp_path / "elsewhere")
+        for call in (caller.is_result_ready("b"), source.get_schedules()):
+            with pytest.raises(NotAStoreError):
+                await call
+        streamkeep.open(tmp_path / "s").close()
         assert not await caller.is_result_ready("b")
         await worker.set_result("b", result(2))
         await source.add_schedule(hourly)

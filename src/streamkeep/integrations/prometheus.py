@@ -57,7 +57,6 @@ class StoreCollector(Collector):
 
         def look() -> Figures:
             opened.check()  # a store that must be recovered may not stay open
-            opened.creates = False  # it may be moved away, and an empty one would look well
             return figures_of(opened.store)
 
         return opened.use(look)

@@ -25,7 +25,7 @@ from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import SharedTransaction, apply_bytes
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
-from streamkeep.format.core.errors import ArgumentError, StoreError, StreamkeepError
+from streamkeep.format.core.errors import ArgumentError, NotAStoreError, StoreError, StreamkeepError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
 from streamkeep.jobs.dead_letters import has_strays, schedule_strays
@@ -63,7 +63,7 @@ class LazyStore:
         self._given = given if isinstance(given, Store) else path_of(given, "the path of a store")
         self._sync = sync
         self.opened: Store[Any] | None = None
-        self.creates = True  # a missing store
+        self._creates = True  # a missing store
         self._lock = threading.Lock()
         _all.add(self)
 
@@ -89,7 +89,7 @@ class LazyStore:
                     from streamkeep.facade import open as open_store
 
                     more: Any = {"interval": INTERVAL_MS / 1000} if self._sync == "commit" else {}
-                    opened = open_store(given, sync=self._sync, create=self.creates, **more)
+                    opened = open_store(given, sync=self._sync, create=self._creates, **more)
                 self._note_opened()
                 self.opened = opened
             return opened
@@ -109,6 +109,12 @@ class LazyStore:
                 return
             self.opened = None
         if opened is not None and not isinstance(self._given, Store):
+            journal = opened._environment.context.journal
+            assert journal is not None  # it was opened for writing
+            try:
+                journal.control.check_not_moved()
+            except NotAStoreError:
+                self._creates = False  # an empty one in its place would look well
             opened.close()
 
     @contextmanager
