@@ -18,6 +18,7 @@ from typing import Any
 
 from fork_server import serve
 from streamkeep.jobs import Queue, Retry, Task, current_job, known_tasks, take
+from streamkeep.jobs.running import execute
 
 MOST_WAITING = 200  # jobs, for which a producer waits
 
@@ -121,7 +122,7 @@ def run(wanted: dict[str, Any]) -> None:
     while True:
         known = known_tasks([queue])
         for job in take([queue], queue.consumer, random.randint(1, 3), known=known):
-            queue.core.execute(job)
+            execute(job)
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ def test_tasks_limits_and_control(store: Store) -> None:
         queue = aio.Queue(plain)
         job = await queue.delay(double.options(key="k"), 4)
         (taken,) = await queue.get_many(9)
-        assert (await plain.core.aexecute(taken.job)).state == "done"
+        assert (await plain.core.run_job(taken.job)).state == "done"
         assert await job.result(0) == 8
         await queue.set_limits(max_length=1)
         first = await queue.put(1)

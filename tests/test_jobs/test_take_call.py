@@ -19,6 +19,7 @@ from streamkeep.format.core.errors import ArgumentError, CommandError, Corruptio
 from streamkeep.format.core.keys import ROWS
 from streamkeep.jobs import Job, JobLostError, Queue, QueueFullError, current_job, known_tasks, take
 from streamkeep.jobs.layout import SETTINGS
+from streamkeep.jobs.running import execute
 from streamkeep.jobs.take_call import Take
 
 
@@ -91,7 +92,7 @@ def test_what_a_job_does_wrong_at_its_end_is_a_failed_attempt(queue: Queue) -> N
     wrong.delay()
     waiting = queue.put("next")
     (job,) = queue.get_many(1)
-    outcome = queue.core.execute(job, partial(after(queue), job))
+    outcome = execute(job, partial(after(queue), job))
     assert outcome.state == "failed"
     assert isinstance(outcome.error, CommandError)
     assert (job.ended, waiting.state(), queue.store.exists("effects")) == (True, "waiting", 0)

@@ -34,7 +34,7 @@ from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.handler_errors import FOR_GOOD, GIVEN_UP, RETRYING, log_failure
 from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.options import Policy
-from streamkeep.jobs.running import Outcome, aexecute, execute
+from streamkeep.jobs.running import Outcome, execute, run_job
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.waiting import known_tasks, take
 
@@ -327,20 +327,14 @@ class Core(LazyStore):
                     break
                 ended = partial(_log_if_failed, jobs[0]) if watch is None else watch(jobs[0])
                 task = self.task_of(jobs[0])
-                if task is not None and task.is_async:
-                    outcome = asyncio.run(self.aexecute(jobs[0]))
-                else:
-                    outcome = self.execute(jobs[0])
-                ended(outcome)
+                in_loop = task is not None and task.is_async
+                ended(asyncio.run(self.run_job(jobs[0])) if in_loop else execute(jobs[0]))
                 ran += 1
         finally:
             self._runs.now = False
         return ran
 
-    # An adapter whose tasks run in another way overrides these two.
-
-    execute = staticmethod(execute)
-    aexecute = staticmethod(aexecute)
+    run_job = staticmethod(run_job)  # an adapter whose tasks run in another way overrides it
 
     def task_of(self, job: Job) -> Task[Any, Any] | None:
         """Return the task of a job; None if this program has none of its name."""

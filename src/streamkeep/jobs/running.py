@@ -6,9 +6,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.jobs.errors import JobLostError, PayloadError, UnknownTaskError
@@ -40,26 +41,31 @@ class Outcome(NamedTuple):
 
 Done = Callable[[Any], object]
 Again = Callable[[Exception], float]
+Pause = Callable[[float], Awaitable[object]]
 
 
-def execute(job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
+async def run_job(
+    job: Job, done: Done | None = None, again: Again | None = None, pause: Pause = asyncio.sleep
+) -> Outcome:
     """Run the handler of a job and end the job; what the handler raises does not leave this call.
 
     An interrupt (Ctrl-C, or SystemExit of a handler of signals) gives the job back to the queue,
-    and is raised.
+    and is raised; so does an asyncio task that is cancelled.
 
     Args:
         done: ends the job with its result, in place of `Job.done`.
         again: called with an error of the store because of which the job cannot be ended yet;
             returns after how many seconds this is tried again. Without it, the error is raised, and
             the job stays with this process.
+        pause: waits for so long.
     """
     begun = time.monotonic()
     token = current.set(job)
     end: Callable[[float], Outcome]
     try:
         task, args, kwargs = _prepare(job)
-        end = partial(_succeeded, job, task.call(*args, **kwargs), done)
+        result = task.call(*args, **kwargs)
+        end = partial(_succeeded, job, await result if task.is_async else result, done)
     except BaseException as error:
         if is_interrupt(error):
             return_job(job)
@@ -67,51 +73,45 @@ def execute(job: Job, done: Done | None = None, again: Again | None = None) -> O
         end = partial(_failed, job, error)
     finally:
         current.reset(token)
-    return end_when_possible(partial(end, time.monotonic() - begun), again)
+    return await end_when_possible(partial(end, time.monotonic() - begun), again, pause)
 
 
-async def aexecute(job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
-    """Do as `execute`, for a handler that is a coroutine function.
+async def block(seconds: float) -> None:
+    """Wait as `time.sleep` does, for `at_once`."""
+    time.sleep(seconds)
 
-    An asyncio task that is cancelled gives its job back to the queue.
-    """
-    begun = time.monotonic()
-    token = current.set(job)
-    end: Callable[[float], Outcome]
+
+def at_once(running: Coroutine[Any, Any, Result]) -> Result:
+    """Return what a coroutine returns that never waits for an event loop: of a plain handler."""
     try:
-        task, args, kwargs = _prepare(job)
-        end = partial(_succeeded, job, await task.call(*args, **kwargs), done)
-    except BaseException as error:
-        if is_interrupt(error) or is_cancelled(error):
-            return_job(job)
-            raise
-        end = partial(_failed, job, error)
-    finally:
-        current.reset(token)
-    return await aend_when_possible(partial(end, time.monotonic() - begun), again)
+        running.send(None)
+    except StopIteration as end:
+        return cast(Result, end.value)
+    raise RuntimeError("a plain handler cannot wait for an event loop")
+
+
+def execute(job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
+    """Run a job whose handler is no coroutine function; see `run_job`."""
+    return at_once(job.queue.core.run_job(job, done, again, block))
 
 
 def is_interrupt(error: BaseException) -> bool:
     """Return whether something outside of the handler has raised this.
 
     Python runs handlers of signals in the main thread. In any other, a handler has called
-    `sys.exit` itself: it would do so in each worker that it is given back to.
+    `sys.exit` itself: it would do so in each worker that it is given back to. A handler that waits
+    for something which was cancelled raises the same exception as one that is itself cancelled.
     """
+    if isinstance(error, asyncio.CancelledError):
+        with suppress(RuntimeError):  # there is no event loop
+            task = asyncio.current_task()
+            return task is not None and task.cancelling() > 0
     if not isinstance(error, (KeyboardInterrupt, SystemExit)):
         return False
     return threading.current_thread() is threading.main_thread()
 
 
-def is_cancelled(error: BaseException) -> bool:
-    """Return whether the asyncio task that runs is being cancelled.
-
-    A handler that waits for something else which was cancelled raises the same exception.
-    """
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
-
-
-def end_when_possible(end: Callable[[], Result], again: Again | None) -> Result:
+async def end_when_possible(end: Callable[[], Result], again: Again | None, pause: Pause) -> Result:
     """End a job; wait until the store can, as `again` says."""
     while True:
         try:
@@ -120,19 +120,7 @@ def end_when_possible(end: Callable[[], Result], again: Again | None) -> Result:
             if again is None or isinstance(error, FOR_GOOD):
                 raise
             pause_s = again(error)
-        time.sleep(pause_s)
-
-
-async def aend_when_possible(end: Callable[[], Result], again: Again | None) -> Result:
-    """Do as `end_when_possible`, in an event loop, which goes on in the meantime."""
-    while True:
-        try:
-            return end()
-        except STORE_FAILS as error:
-            if again is None or isinstance(error, FOR_GOOD):
-                raise
-            pause_s = again(error)
-        await asyncio.sleep(pause_s)
+        await pause(pause_s)
 
 
 def _prepare(job: Job) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:

@@ -32,7 +32,7 @@ from streamkeep.format.core.errors import ArgumentError, StoreClosedError, Strea
 from streamkeep.jobs import worker_runs
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.handler_errors import FOR_GOOD, kind_of, text_of
-from streamkeep.jobs.running import return_job
+from streamkeep.jobs.running import at_once, block, return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.waiting import known_tasks, take
 from streamkeep.jobs.worker_log import Report, Told, log
@@ -362,7 +362,7 @@ class Worker:
                         runner = runner or asyncio.Runner()
                         outcome = runner.run(self._cancellable(run, done))
                     else:
-                        outcome = worker_runs.execute(job, done, partial(self._again, run))
+                        outcome = self._run_plain(run, done)
                 except asyncio.CancelledError:
                     return  # it was abandoned
                 except BaseException:
@@ -392,7 +392,11 @@ class Worker:
     async def _cancellable(self, run: worker_runs.Run, done: Done) -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         run.cancel = lambda: _cancel(loop, task)
-        return await worker_runs.aexecute(run.job, done, partial(self._again, run))
+        return await worker_runs.run_job(run.job, done, partial(self._again, run), asyncio.sleep)
+
+    def _run_plain(self, run: worker_runs.Run, done: Done | None) -> Outcome:
+        again = partial(self._again, run)
+        return at_once(worker_runs.run_job(run.job, done, again, block))
 
     def _begin(self, job: Job, thread: threading.Thread | None) -> worker_runs.Run:
         run = worker_runs.Run(job, thread)
@@ -453,11 +457,10 @@ class Worker:
         task = job.queue.core.task_of(job)
         try:
             if task is not None and task.is_async:
-                outcome = await worker_runs.aexecute(job, None, partial(self._again, run))
+                again = partial(self._again, run)
+                outcome = await worker_runs.run_job(job, None, again, asyncio.sleep)
             else:
-                outcome = await _in_thread(
-                    partial(worker_runs.execute, job, None, partial(self._again, run))
-                )
+                outcome = await _in_thread(partial(self._run_plain, run, None))
             if self._end(run):
                 self._report.ran(run, outcome)
                 self._check_memory()

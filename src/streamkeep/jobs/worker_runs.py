@@ -21,7 +21,7 @@ from streamkeep.jobs.tracing import note_outcome, span_of
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
-    from streamkeep.jobs.running import Again, Done, Outcome
+    from streamkeep.jobs.running import Again, Done, Outcome, Pause
 
 TOO_LONG: Final = "builtins.TimeoutError"
 
@@ -93,23 +93,14 @@ class Run:
         return f"it ran longer than max_runtime, {limit / 1000:g} s"
 
 
-def execute(job: Job, done: Done | None, again: Again) -> Outcome:
-    """Run a handler in a span, and end the job.
+async def run_job(job: Job, done: Done | None, again: Again, pause: Pause) -> Outcome:
+    """Run a handler in a span, and end the job; see `running.run_job`.
 
     Args:
         done: ends the job with its result, in place of `end_soon`.
-        again: see `running.execute`.
     """
     with span_of(job) as span:
-        outcome = job.queue.core.execute(job, done or partial(end_soon, job), again)
-        note_outcome(span, outcome.state, outcome.error)
-        return outcome
-
-
-async def aexecute(job: Job, done: Done | None, again: Again) -> Outcome:
-    """Do as `execute`, for a handler that is a coroutine function."""
-    with span_of(job) as span:
-        outcome = await job.queue.core.aexecute(job, done or partial(end_soon, job), again)
+        outcome = await job.queue.core.run_job(job, done or partial(end_soon, job), again, pause)
         note_outcome(span, outcome.state, outcome.error)
         return outcome
 

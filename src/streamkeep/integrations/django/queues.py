@@ -10,6 +10,7 @@ acknowledgement are there together, or not at all.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -157,66 +158,54 @@ class TaskCore(Core):
 
     # --- run ------------------------------------------------------------------------------------
 
-    def execute(
-        self, job: Job, done: running.Done | None = None, again: running.Again | None = None
+    async def run_job(
+        self,
+        job: Job,
+        done: running.Done | None = None,
+        again: running.Again | None = None,
+        pause: running.Pause = asyncio.sleep,
     ) -> running.Outcome:
         """Run a task and end its job; what the task raises does not leave this call.
 
         Args:
             done: not used: a job ends in the transaction that writes its record.
-            again: see `running.execute`.
+            again, pause: see `running.run_job`.
         """
-        close_old_connections()
+        plain = pause is running.block
+        if plain:
+            close_old_connections()
         token = current.set(job)
         try:
-            run = running.end_when_possible(partial(self._begin, job), again)
+            run = await running.end_when_possible(partial(self._begin, job), again, pause)
             if isinstance(run, running.Outcome):
                 return run
             try:
-                run.send(interface.task_started)
+                if plain:
+                    run.send(interface.task_started)
+                else:
+                    sender = type(run.task.get_backend())
+                    await interface.task_started.asend(sender=sender, task_result=run.result)
                 args, kwargs = run.arguments
-                end = self._succeed(run, run.task.call(*args, **kwargs))
+                task = run.task
+                value = task.call(*args, **kwargs) if plain else await task.acall(*args, **kwargs)
+                end = self._succeed(run, value)
             except BaseException as error:
-                if isinstance(error, KeyboardInterrupt) and running.is_interrupt(error):
+                if running.is_interrupt(error) and not isinstance(error, SystemExit):
                     raise  # as Django has it: an exit is a failure
                 end = partial(self._fail, run, error)
-            return running.end_when_possible(end, again)
+            return await running.end_when_possible(end, again, pause)
         except BaseException:
             running.return_job(job)
             raise
         finally:
             current.reset(token)
-            if self.new_threads:
+            if plain and self.new_threads:
                 connections.close_all()
-            else:
+            elif plain:
                 close_old_connections()
-
-    async def aexecute(
-        self, job: Job, done: running.Done | None = None, again: running.Again | None = None
-    ) -> running.Outcome:
-        """Do as `execute`, for a task that is a coroutine function."""
-        token = current.set(job)
-        try:
-            run = await running.aend_when_possible(partial(self._begin, job), again)
-            if isinstance(run, running.Outcome):
-                return run
-            try:
-                sender = type(run.task.get_backend())
-                await interface.task_started.asend(sender=sender, task_result=run.result)
-                args, kwargs = run.arguments
-                end = self._succeed(run, await run.task.acall(*args, **kwargs))
-            except BaseException as error:
-                if running.is_cancelled(error) or isinstance(error, KeyboardInterrupt):
-                    raise
-                end = partial(self._fail, run, error)
-            return await running.aend_when_possible(end, again)
-        except BaseException:
-            running.return_job(job)
-            raise
-        finally:
-            current.reset(token)
-            with suppress(RuntimeError):  # called by a program that itself runs in a coroutine
-                await sync_to_async(close_old_connections)()
+            else:
+                with suppress(RuntimeError):  # called by a program that itself runs in a coroutine
+                    await sync_to_async(close_old_connections)()
 
     def _begin(self, job: Job) -> Run | running.Outcome:
         """Begin an attempt; return an outcome if it cannot begin."""
