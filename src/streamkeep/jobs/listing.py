@@ -98,16 +98,19 @@ def jobs_in(snapshot: Snapshot[Any], names: Names, state: ListState, count: int)
 
 
 def _entry(
-    snapshot: Snapshot[Any],
-    names: Names,
-    state: JobState,
-    place: Place,
-    deliveries: int,
-    **more: Any,
+    snapshot: Snapshot[Any], names: Names, state: JobState, place: Place, **more: Any
 ) -> Listed:
-    found = snapshot.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
+    """Return a job of an entry; if it was taken, with how often, and with its worker."""
+    name, entry_id = names.streams[place.priority], place.entry_id
+    found = snapshot.xrange(name, entry_id, entry_id, 1)
     past = parse_past(snapshot.row_get(names.space, layout.PAST + place.pack()))
-    more |= {"attempts": deliveries - past.lost, "history": parse_history(past.history)}
+    attempts = -past.lost
+    for one in snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1):
+        attempts += one["times_delivered"]
+        if one["consumer"]:
+            more["begun_ms"] = snapshot.txn.now_ms() - one["time_since_delivered"]
+            more["worker"] = one["consumer"].decode("utf-8", "replace")
+    more |= {"attempts": attempts, "history": parse_history(past.history)}
     return _listed(state, place, found[0].fields if found else {}, **more)
 
 
@@ -151,31 +154,7 @@ def _running(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[List
                 continue
             who = consumer["name"]
             for one in snapshot.xpending_range(name, layout.GROUP, "-", "+", count, who):
-                yield _running_job(snapshot, names, place_of(priority, one["message_id"]))
-
-
-def _running_job(snapshot: Snapshot[Any], names: Names, place: Place) -> Listed:
-    name, entry_id = names.streams[place.priority], place.entry_id
-    (one,) = snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
-    return _entry(
-        snapshot,
-        names,
-        "running",
-        place,
-        one["times_delivered"],
-        begun_ms=snapshot.txn.now_ms() - one["time_since_delivered"],
-        worker=one["consumer"].decode("utf-8", "replace"),
-    )
-
-
-def _held(
-    snapshot: Snapshot[Any], names: Names, state: JobState, place: Place, **more: Any
-) -> Listed:
-    """Return a job that was taken before, and that no worker runs now."""
-    name, entry_id = names.streams[place.priority], place.entry_id
-    rows = snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
-    taken = int(rows[0]["times_delivered"]) if rows else 0
-    return _entry(snapshot, names, state, place, taken, **more)
+                yield _entry(snapshot, names, "running", place_of(priority, one["message_id"]))
 
 
 def _delayed(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
@@ -187,12 +166,12 @@ def _delayed(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[List
                 yield _numbered(snapshot, names, "delayed", number, due.due_ms)
             elif due.kind == layout.RETRY:
                 place = layout.unpack_place(due.reference)
-                yield _held(snapshot, names, "delayed", place, due_ms=due.due_ms, retries=True)
+                yield _entry(snapshot, names, "delayed", place, due_ms=due.due_ms, retries=True)
 
 
 def _parked(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
     for key, _ in islice(rows_below(snapshot, names.space, layout.PARKED), count):
-        yield _held(snapshot, names, "waiting", layout.unpack_place(key[-layout.PLACE_SIZE :]))
+        yield _entry(snapshot, names, "waiting", layout.unpack_place(key[-layout.PLACE_SIZE :]))
 
 
 def _ended(wanted: JobState, snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
@@ -246,10 +225,7 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
     found = finding.find(snapshot, names, job_id)
     state: JobState = finding.STATES.get(found.state, found.state)
     if found.place is not None:
-        if state == "running":
-            return _running_job(snapshot, names, found.place)
-        retries = found.state == "retrying"
-        return _entry(snapshot, names, state, found.place, found.deliveries, retries=retries)
+        return _entry(snapshot, names, state, found.place, retries=found.state == "retrying")
     if found.fields:
         queued = _number(found.fields, layout.QUEUED)
         return Listed(job_id, state, found.fields, None, queued, due_ms=found.due_ms)
