@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import iscoroutinefunction
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -20,6 +22,7 @@ import lock_order
 import streamkeep
 from addresses import free_ports
 from model import profile
+from patience import PATIENCE_S
 from stores import MODES, open_at
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -88,6 +91,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sync_mode" in metafunc.fixturenames and marker is not None:
         daily = MODES if marker.kwargs.get("daily") else MODES[:1]
         metafunc.parametrize("sync_mode", slow_but(MODES, *daily), indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function, in an event loop of its own."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**wanted), PATIENCE_S))
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)  # which pytest-xdist brings

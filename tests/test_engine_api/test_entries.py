@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import gc
 import json
@@ -176,22 +175,19 @@ def test_a_store_contains_its_keys(store: Store) -> None:
     assert len(store.pipeline().xlen("a")) == 1
 
 
-def test_a_store_of_tasks_is_iterated_but_never_asked_without_await(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with await streamkeep.aio.open(tmp_path / "s") as store:
-            await store.xadd("a", {"n": 1})
-            await store.xadd("b", {"n": 1})
-            assert [key async for key in store] == [b"a", b"b"]
-            (entry,) = [entry async for entry in store.scan("a")]
-            assert entry == Entry(entry.id, {b"n": b"1"})
-            assert await entry.delete()
-            with pytest.raises(TypeError):
-                assert "a" in store  # type: ignore[operator]
-            await store.xgroup_create("b", "g", 0)
-            async for one in store.consume("b", "g", "c", block=None):
-                assert one.delivery_count == 1
-
-    asyncio.run(run())
+async def test_a_store_of_tasks_is_iterated_but_never_asked_without_await(tmp_path: Path) -> None:
+    async with await streamkeep.aio.open(tmp_path / "s") as store:
+        await store.xadd("a", {"n": 1})
+        await store.xadd("b", {"n": 1})
+        assert [key async for key in store] == [b"a", b"b"]
+        (entry,) = [entry async for entry in store.scan("a")]
+        assert entry == Entry(entry.id, {b"n": b"1"})
+        assert await entry.delete()
+        with pytest.raises(TypeError):
+            assert "a" in store  # type: ignore[operator]
+        await store.xgroup_create("b", "g", 0)
+        async for one in store.consume("b", "g", "c", block=None):
+            assert one.delivery_count == 1
 
 
 # --- entries in which a field is repeated: every way to read them gives all pairs -----------------
@@ -285,16 +281,12 @@ def test_a_pipeline_and_a_transaction_that_decode_give_all_pairs(text_store: Sto
         assert txn.xrange("s")[1].pairs == PAIRS
 
 
-def test_coroutines_give_all_pairs(text_store: Store[Any]) -> None:
+async def test_coroutines_give_all_pairs(text_store: Store[Any]) -> None:
     path = text_store.path
-
-    async def read() -> None:
-        async with await aio.open(path, decode_responses=True) as store:
-            assert (await store.xrange("s"))[0].pairs == PAIRS
-            async for entry in store.follow("s", "0", block=None):
-                assert entry.pairs == (PLAIN if entry.id == "3-0" else PAIRS)
-
-    asyncio.run(read())
+    async with await aio.open(path, decode_responses=True) as store:
+        assert (await store.xrange("s"))[0].pairs == PAIRS
+        async for entry in store.follow("s", "0", block=None):
+            assert entry.pairs == (PLAIN if entry.id == "3-0" else PAIRS)
 
 
 def test_an_entry_equals_that_of_redis_py(text_store: Store[Any]) -> None:

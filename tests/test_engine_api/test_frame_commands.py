@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import logging
 import math
@@ -470,12 +469,9 @@ def test_rows_that_cannot_be_entries_are_named(
     assert not store.exists("other")
 
 
-def test_frames_of_tasks(open_store: Open, tmp_path: Any) -> None:
-    async def run() -> None:
-        async with await streamkeep.aio.open(tmp_path / "a", decode_responses=True) as store:
-            assert await store.from_arrow("s", pa.table({"n": [1, 2, 3]})) == 3
-            assert numbers(await store.to_arrow("s", types={"n": int})) == [1, 2, 3]
-            reader = await store.to_arrow_batches("s", columns=["n"])
-            assert reader.read_all().num_rows == 3
-
-    asyncio.run(run())
+async def test_frames_of_tasks(open_store: Open, tmp_path: Any) -> None:
+    async with await streamkeep.aio.open(tmp_path / "a", decode_responses=True) as store:
+        assert await store.from_arrow("s", pa.table({"n": [1, 2, 3]})) == 3
+        assert numbers(await store.to_arrow("s", types={"n": int})) == [1, 2, 3]
+        reader = await store.to_arrow_batches("s", columns=["n"])
+        assert reader.read_all().num_rows == 3

@@ -172,24 +172,21 @@ def test_a_command_that_met_damage_half_way_undoes_the_transaction(opened: Open)
     assert store.keys() == []
 
 
-def test_an_asyncio_transaction_can_be_aborted(tmp_path: Path) -> None:
+async def test_an_asyncio_transaction_can_be_aborted(tmp_path: Path) -> None:
     def work(txn: Any) -> str:
         txn.xadd("s", {"n": 1})
         txn.abort()
         return "done"
 
-    async def play() -> None:
-        for mode in MODES:
-            store: Any = await streamkeep.aio.open(tmp_path / mode, sync=mode)
-            async with store:
-                await store.xadd("kept", {"n": 1})
-                for each in MODES:
-                    assert await store.run(work, sync=each) == "done"
-                assert await store.run(work) == "done"
-                assert await store.keys() == [b"kept"]
-            assert_sound(tmp_path / mode)
-
-    asyncio.run(play())
+    for mode in MODES:
+        store: Any = await streamkeep.aio.open(tmp_path / mode, sync=mode)
+        async with store:
+            await store.xadd("kept", {"n": 1})
+            for each in MODES:
+                assert await store.run(work, sync=each) == "done"
+            assert await store.run(work) == "done"
+            assert await store.keys() == [b"kept"]
+        assert_sound(tmp_path / mode)
 
 
 def test_an_aborted_transaction_costs_a_load_nothing(opened: Open) -> None:

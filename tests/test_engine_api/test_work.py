@@ -102,23 +102,20 @@ def test_a_reader_is_woken_by_its_key(store: Store) -> None:
     assert found == [(b"key", b"value")]
 
 
-def test_tasks_apply_and_wait_as_threads_do(store: Store) -> None:
+async def test_tasks_apply_and_wait_as_threads_do(store: Store) -> None:
     def give_both(txn: Transaction[Any]) -> None:
         give(txn)
         txn.row_put("kept", b"1", b"")
         txn.wake("k")
 
-    async def run() -> None:
-        own = AsyncStore(store)
-        waits = asyncio.create_task(own.apply_when(take, When(look, ON)))
-        reads = asyncio.create_task(own.read_when(lambda one: one.row_range("kept"), [("k", None)]))
-        await own.apply(give_both)
-        assert await waits == [(b"key", b"value")]
-        assert await reads == [(b"1", b"")]
-        with pytest.raises(IdTooSmallError):
-            await own.apply(lambda txn: txn.xadd("orders", {"a": 1}, id="0-0"))
-
-    asyncio.run(run())
+    own = AsyncStore(store)
+    waits = asyncio.create_task(own.apply_when(take, When(look, ON)))
+    reads = asyncio.create_task(own.read_when(lambda one: one.row_range("kept"), [("k", None)]))
+    await own.apply(give_both)
+    assert await waits == [(b"key", b"value")]
+    assert await reads == [(b"1", b"")]
+    with pytest.raises(IdTooSmallError):
+        await own.apply(lambda txn: txn.xadd("orders", {"a": 1}, id="0-0"))
 
 
 @pytest.mark.parametrize("call", ["apply", "apply_when", "transaction", "async apply"])

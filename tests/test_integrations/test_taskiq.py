@@ -89,59 +89,52 @@ async def numbers(broker: StreamkeepBroker, count: int) -> list[int]:
     return found
 
 
-def test_a_task_runs_in_a_receiver_and_its_result_comes_back(tmp_path: Path) -> None:
-    async def work() -> None:
-        broker = StreamkeepBroker(tmp_path / "s").with_result_backend(
-            StreamkeepResultBackend(f"streamkeep:///{tmp_path}/s")
-        )
+async def test_a_task_runs_in_a_receiver_and_its_result_comes_back(tmp_path: Path) -> None:
+    broker = StreamkeepBroker(tmp_path / "s").with_result_backend(
+        StreamkeepResultBackend(f"streamkeep:///{tmp_path}/s")
+    )
 
-        @broker.task
-        async def add(one: int, two: int) -> int:
-            return one + two
+    @broker.task
+    async def add(one: int, two: int) -> int:
+        return one + two
 
-        @broker.task
-        def divide(one: int, two: int) -> float:
-            return one / two
+    @broker.task
+    def divide(one: int, two: int) -> float:
+        return one / two
 
-        await broker.startup()
-        receiver = asyncio.create_task(run_receiver_task(broker, max_async_tasks=3))
-        sent = [await add.kiq(number, 1) for number in range(7)]
-        results = [await one.wait_result(check_interval=0.001) for one in sent]
-        assert [one.return_value for one in results] == list(range(1, 8))
-        failed = await (await divide.kiq(1, 0)).wait_result(check_interval=0.001)
-        assert isinstance(failed.error, ZeroDivisionError)
-        while broker.queue().stats().running:  # acknowledged after the result was stored
-            await asyncio.sleep(0)
-        receiver.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await receiver
-        assert broker.queue().stats().done == 8
-        await broker.shutdown()
-
-    run(work())
+    await broker.startup()
+    receiver = asyncio.create_task(run_receiver_task(broker, max_async_tasks=3))
+    sent = [await add.kiq(number, 1) for number in range(7)]
+    results = [await one.wait_result(check_interval=0.001) for one in sent]
+    assert [one.return_value for one in results] == list(range(1, 8))
+    failed = await (await divide.kiq(1, 0)).wait_result(check_interval=0.001)
+    assert isinstance(failed.error, ZeroDivisionError)
+    while broker.queue().stats().running:  # acknowledged after the result was stored
+        await asyncio.sleep(0)
+    receiver.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiver
+    assert broker.queue().stats().done == 8
+    await broker.shutdown()
 
 
-def test_a_message_stays_with_a_listener_that_lives_and_goes_back_from_one_that_ended(
+async def test_a_message_stays_with_a_listener_that_lives_and_goes_back_from_one_that_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamkeep.integrations.taskiq.broker.HELD_S", PATIENCE_S)
-
-    async def work() -> None:
-        async with started(tmp_path / "s") as broker:
-            for number in range(8):
-                await broker.kick(message(number))
-            first = broker.listen()
-            held = [await anext(first) for _ in range(5)]  # 1, 2 and 4 messages were taken
-            assert await numbers(broker, 1) == [7]  # the rest is held by the first
-            await first.aclose()
-            assert sorted(await numbers(broker, 2)) == [5, 6]
-            assert broker.queue().stats().running == len(held)
-            for one in held:
-                await ack(one)
-                await ack(one)  # again changes nothing
-            assert (broker.queue().stats().running, broker.queue().stats().done) == (0, 8)
-
-    run(work())
+    async with started(tmp_path / "s") as broker:
+        for number in range(8):
+            await broker.kick(message(number))
+        first = broker.listen()
+        held = [await anext(first) for _ in range(5)]  # 1, 2 and 4 messages were taken
+        assert await numbers(broker, 1) == [7]  # the rest is held by the first
+        await first.aclose()
+        assert sorted(await numbers(broker, 2)) == [5, 6]
+        assert broker.queue().stats().running == len(held)
+        for one in held:
+            await ack(one)
+            await ack(one)  # again changes nothing
+        assert (broker.queue().stats().running, broker.queue().stats().done) == (0, 8)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +145,7 @@ def test_a_message_stays_with_a_listener_that_lives_and_goes_back_from_one_that_
         CorruptionError("page 7", "its checksum does not match"),
     ],
 )
-def test_an_acknowledgement_waits_for_a_store_that_cannot_take_it(
+async def test_an_acknowledgement_waits_for_a_store_that_cannot_take_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr("streamkeep.integrations.taskiq.broker._AGAIN_S", 0.001)
@@ -166,16 +159,12 @@ def test_an_acknowledgement_waits_for_a_store_that_cannot_take_it(
         await done_jobs(queue, *args)
 
     monkeypatch.setattr(AsyncQueue, "done_jobs", refuse)
-
-    async def work() -> None:
-        async with started(tmp_path / "s") as broker:
-            await broker.kick(message(1))
-            listening = broker.listen()
-            await ack(await anext(listening))
-            assert (len(refused), broker.queue().stats().done) == (3, 1)
-            await listening.aclose()
-
-    run(work())
+    async with started(tmp_path / "s") as broker:
+        await broker.kick(message(1))
+        listening = broker.listen()
+        await ack(await anext(listening))
+        assert (len(refused), broker.queue().stats().done) == (3, 1)
+        await listening.aclose()
 
 
 def test_a_listener_goes_on_after_an_error_of_the_store(
@@ -205,190 +194,166 @@ def test_a_listener_goes_on_after_an_error_of_the_store(
 
 
 @pytest.mark.slow
-def test_messages_that_are_held_and_not_begun_go_back_after_a_moment(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with started(tmp_path / "s") as broker:
-            for number in range(4):
-                await broker.kick(message(number))
-            async with aclosing(broker.listen()) as slow:
-                await anext(slow)
-                await anext(slow)  # two were taken
-                assert sorted(await numbers(broker, 2)) == [2, 3]
-
-    run(work())
+async def test_messages_that_are_held_and_not_begun_go_back_after_a_moment(tmp_path: Path) -> None:
+    async with started(tmp_path / "s") as broker:
+        for number in range(4):
+            await broker.kick(message(number))
+        async with aclosing(broker.listen()) as slow:
+            await anext(slow)
+            await anext(slow)  # two were taken
+            assert sorted(await numbers(broker, 2)) == [2, 3]
 
 
-def test_a_listener_that_is_cancelled_leaves_nothing_taken(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with started(tmp_path / "s") as broker:
-            waiting = asyncio.create_task(anext(broker.listen()))
-            await asyncio.sleep(0.01)
-            kicked = asyncio.create_task(broker.kick(message(1)))
-            waiting.cancel()
-            await kicked
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert await numbers(broker, 1) == [1]
-
-    run(work())
+async def test_a_listener_that_is_cancelled_leaves_nothing_taken(tmp_path: Path) -> None:
+    async with started(tmp_path / "s") as broker:
+        waiting = asyncio.create_task(anext(broker.listen()))
+        await asyncio.sleep(0.01)
+        kicked = asyncio.create_task(broker.kick(message(1)))
+        waiting.cancel()
+        await kicked
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await numbers(broker, 1) == [1]
 
 
-def test_labels_say_when_where_and_in_which_order(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with started(tmp_path / "s", queues=["other"]) as broker:
-            await broker.kick(message(1, priority="low"))
-            await broker.kick(message(2))
-            await broker.kick(message(3, priority=5))
-            await broker.kick(message(4, delay="3600"))
-            await broker.kick(message(5, delay="0.001", priority="high"))
-            await broker.kick(message(6, queue_name="other"))
-            await broker.kick(message(7, queue_name="nobody-listens"))
-            assert broker.queue().stats().delayed >= 1
-            found = await numbers(broker, 5)
-            assert sorted(found) == [1, 2, 3, 5, 6]
-            assert found.index(3) < found.index(2) < found.index(1)
-            assert broker.queue("nobody-listens").stats().waiting == 1
-            await broker.kick(message(8, order_key="a"))
-            await broker.kick(message(9, order_key="a"))
-            async with aclosing(broker.listen()) as messages:
-                first = await anext(messages)
-                assert broker.queue().stats().held == 1
-                await ack(first)
-                await ack(await anext(messages))
-            for labels in ({"delay": "soon"}, {"delay": True}, {"priority": "urgent"}):
-                with pytest.raises(ArgumentError, match=next(iter(labels))):
-                    await broker.kick(message(10, **labels))
-            assert broker.queue().stats().waiting == 0
-
-    run(work())
+async def test_labels_say_when_where_and_in_which_order(tmp_path: Path) -> None:
+    async with started(tmp_path / "s", queues=["other"]) as broker:
+        await broker.kick(message(1, priority="low"))
+        await broker.kick(message(2))
+        await broker.kick(message(3, priority=5))
+        await broker.kick(message(4, delay="3600"))
+        await broker.kick(message(5, delay="0.001", priority="high"))
+        await broker.kick(message(6, queue_name="other"))
+        await broker.kick(message(7, queue_name="nobody-listens"))
+        assert broker.queue().stats().delayed >= 1
+        found = await numbers(broker, 5)
+        assert sorted(found) == [1, 2, 3, 5, 6]
+        assert found.index(3) < found.index(2) < found.index(1)
+        assert broker.queue("nobody-listens").stats().waiting == 1
+        await broker.kick(message(8, order_key="a"))
+        await broker.kick(message(9, order_key="a"))
+        async with aclosing(broker.listen()) as messages:
+            first = await anext(messages)
+            assert broker.queue().stats().held == 1
+            await ack(first)
+            await ack(await anext(messages))
+        for labels in ({"delay": "soon"}, {"delay": True}, {"priority": "urgent"}):
+            with pytest.raises(ArgumentError, match=next(iter(labels))):
+                await broker.kick(message(10, **labels))
+        assert broker.queue().stats().waiting == 0
 
 
-def test_a_message_waits_for_a_worker_that_has_its_task(
+async def test_a_message_waits_for_a_worker_that_has_its_task(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        async with started(tmp_path / "s") as old:
-            await old.kick(message(1, "added-later"))
-            await old.kick(message(2))
-            assert await numbers(old, 1) == [2]
-            assert old.queue().stats().parked == 1
-            assert "does not know" in caplog.text
-            async with started(tmp_path / "s", "work", "added-later") as new:
-                assert await numbers(new, 1) == [1]
-
-    run(work())
+    async with started(tmp_path / "s") as old:
+        await old.kick(message(1, "added-later"))
+        await old.kick(message(2))
+        assert await numbers(old, 1) == [2]
+        assert old.queue().stats().parked == 1
+        assert "does not know" in caplog.text
+        async with started(tmp_path / "s", "work", "added-later") as new:
+            assert await numbers(new, 1) == [1]
 
 
-def test_what_taskiq_cannot_read_becomes_a_dead_letter(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with started(tmp_path / "s") as broker:
-            strange = message(1)
-            strange.message = b'{"task": "of another version"}'
-            await broker.kick(strange)
-            await broker.kick(message(2))
-            assert await numbers(broker, 1) == [2]
-            [letter] = broker.queue().dead_letters()
-            assert "taskiq cannot read it" in letter.reason
-
-    run(work())
+async def test_what_taskiq_cannot_read_becomes_a_dead_letter(tmp_path: Path) -> None:
+    async with started(tmp_path / "s") as broker:
+        strange = message(1)
+        strange.message = b'{"task": "of another version"}'
+        await broker.kick(strange)
+        await broker.kick(message(2))
+        assert await numbers(broker, 1) == [2]
+        [letter] = broker.queue().dead_letters()
+        assert "taskiq cannot read it" in letter.reason
 
 
-def test_results_are_missing_kept_taken_and_expire(tmp_path: Path) -> None:
-    async def work() -> None:
-        kept: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
-        taken: StreamkeepResultBackend[int] = StreamkeepResultBackend(
-            tmp_path / "s", keep_results=False, prefix="other"
-        )
-        brief: StreamkeepResultBackend[int] = StreamkeepResultBackend(
-            tmp_path / "s", result_ttl=0.001, prefix="brief"
-        )
-        for backend in (kept, taken, brief):
-            await backend.startup()
-        assert not await kept.is_result_ready("a")
-        with pytest.raises(ResultIsMissingError, match="task a"):
-            await kept.get_result("a")
-        await kept.set_result("a", result(1))
-        await kept.set_result("a", result(2))
-        assert await kept.is_result_ready("a")
-        assert not await taken.is_result_ready("a")
-        assert (await kept.get_result("a")).log is None
-        assert (await kept.get_result("a", with_logs=True)).return_value == 2
-        await taken.set_result("a", result(3))
-        assert (await taken.get_result("a")).return_value == 3
-        with pytest.raises(ResultIsMissingError):
-            await taken.get_result("a")
-        await brief.set_result("a", result(4))
-        while await brief.is_result_ready("a"):
-            await asyncio.sleep(0.001)
-        await brief.set_result("b" * 5000, result(5))  # removes the one that has expired
-        with streamkeep.open(tmp_path / "s") as store:
-            assert len(store.row_range("brief:results")) == 2
-        assert await kept.get_progress("a") is None
-        await kept.set_progress("a", TaskProgress(state=TaskState.STARTED, meta="half"))
-        progress = await kept.get_progress("a")
-        assert progress is not None
-        assert (progress.state, progress.meta) == (TaskState.STARTED, "half")
-        for backend in (kept, taken, brief):
-            await backend.shutdown()
-
-    run(work())
-
-
-def test_results_and_schedules_are_those_of_the_store_in_place_of_one_that_was_moved(
-    tmp_path: Path,
-) -> None:
-    async def work() -> None:
-        worker: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
-        caller: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
-        source = StreamkeepScheduleSource(tmp_path / "s")
-        [nightly, hourly] = [
-            ScheduledTask(task_name="t", labels={}, args=[], kwargs={}, cron=cron)
-            for cron in ("0 3 * * *", "0 * * * *")
-        ]
-        await worker.set_result("a", result(1))
-        await source.add_schedule(nightly)
-        assert await caller.is_result_ready("a")
-        (tmp_path / "s").rename(tmp_path / "elsewhere")
-        for call in (caller.is_result_ready("b"), source.get_schedules()):
-            with pytest.raises(NotAStoreError):
-                await call
-        streamkeep.open(tmp_path / "s").close()
-        assert not await caller.is_result_ready("b")
-        await worker.set_result("b", result(2))
-        await source.add_schedule(hourly)
-        assert (await caller.get_result("b")).return_value == 2
-        assert not await caller.is_result_ready("a")
-        assert [one.cron for one in await source.get_schedules()] == ["0 * * * *"]
-        for one in (worker, caller, source):
-            await one.shutdown()
-
-    run(work())
-
-
-def test_results_leave_a_store_that_must_be_recovered_closed(tmp_path: Path) -> None:
-    async def work() -> None:
-        backend: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
-        await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=1))
-        other = streamkeep.open(tmp_path / "s")
-        control = other._environment.context.control
-        assert control is not None
-        control.poison()
-        with pytest.raises(RecoveryNeededError):
-            await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=2))
-        with suppress(RecoveryNeededError):
-            other.close()
-        with streamkeep.open(tmp_path / "s") as other:
-            other.xadd("a", {"f": "v"})  # it is recovered, because no other has it open
-        await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=3))
-        progress = await backend.get_progress("a")
-        assert progress is not None
-        assert progress.meta == 3
+async def test_results_are_missing_kept_taken_and_expire(tmp_path: Path) -> None:
+    kept: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
+    taken: StreamkeepResultBackend[int] = StreamkeepResultBackend(
+        tmp_path / "s", keep_results=False, prefix="other"
+    )
+    brief: StreamkeepResultBackend[int] = StreamkeepResultBackend(
+        tmp_path / "s", result_ttl=0.001, prefix="brief"
+    )
+    for backend in (kept, taken, brief):
+        await backend.startup()
+    assert not await kept.is_result_ready("a")
+    with pytest.raises(ResultIsMissingError, match="task a"):
+        await kept.get_result("a")
+    await kept.set_result("a", result(1))
+    await kept.set_result("a", result(2))
+    assert await kept.is_result_ready("a")
+    assert not await taken.is_result_ready("a")
+    assert (await kept.get_result("a")).log is None
+    assert (await kept.get_result("a", with_logs=True)).return_value == 2
+    await taken.set_result("a", result(3))
+    assert (await taken.get_result("a")).return_value == 3
+    with pytest.raises(ResultIsMissingError):
+        await taken.get_result("a")
+    await brief.set_result("a", result(4))
+    while await brief.is_result_ready("a"):
+        await asyncio.sleep(0.001)
+    await brief.set_result("b" * 5000, result(5))  # removes the one that has expired
+    with streamkeep.open(tmp_path / "s") as store:
+        assert len(store.row_range("brief:results")) == 2
+    assert await kept.get_progress("a") is None
+    await kept.set_progress("a", TaskProgress(state=TaskState.STARTED, meta="half"))
+    progress = await kept.get_progress("a")
+    assert progress is not None
+    assert (progress.state, progress.meta) == (TaskState.STARTED, "half")
+    for backend in (kept, taken, brief):
         await backend.shutdown()
 
-    run(work())
+
+async def test_results_and_schedules_are_those_of_the_store_in_place_of_one_that_was_moved(
+    tmp_path: Path,
+) -> None:
+    worker: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
+    caller: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
+    source = StreamkeepScheduleSource(tmp_path / "s")
+    [nightly, hourly] = [
+        ScheduledTask(task_name="t", labels={}, args=[], kwargs={}, cron=cron)
+        for cron in ("0 3 * * *", "0 * * * *")
+    ]
+    await worker.set_result("a", result(1))
+    await source.add_schedule(nightly)
+    assert await caller.is_result_ready("a")
+    (tmp_path / "s").rename(tmp_path / "elsewhere")
+    for call in (caller.is_result_ready("b"), source.get_schedules()):
+        with pytest.raises(NotAStoreError):
+            await call
+    streamkeep.open(tmp_path / "s").close()
+    assert not await caller.is_result_ready("b")
+    await worker.set_result("b", result(2))
+    await source.add_schedule(hourly)
+    assert (await caller.get_result("b")).return_value == 2
+    assert not await caller.is_result_ready("a")
+    assert [one.cron for one in await source.get_schedules()] == ["0 * * * *"]
+    for one in (worker, caller, source):
+        await one.shutdown()
 
 
-def test_a_result_whose_removal_is_tried_again_is_returned(
+async def test_results_leave_a_store_that_must_be_recovered_closed(tmp_path: Path) -> None:
+    backend: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
+    await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=1))
+    other = streamkeep.open(tmp_path / "s")
+    control = other._environment.context.control
+    assert control is not None
+    control.poison()
+    with pytest.raises(RecoveryNeededError):
+        await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=2))
+    with suppress(RecoveryNeededError):
+        other.close()
+    with streamkeep.open(tmp_path / "s") as other:
+        other.xadd("a", {"f": "v"})  # it is recovered, because no other has it open
+    await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=3))
+    progress = await backend.get_progress("a")
+    assert progress is not None
+    assert progress.meta == 3
+    await backend.shutdown()
+
+
+async def test_a_result_whose_removal_is_tried_again_is_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a failed sync, the removal may be in the store or not."""
@@ -401,44 +366,38 @@ def test_a_result_whose_removal_is_tried_again_is_returned(
             raise failures.pop()
         return found
 
-    async def work() -> None:
-        backend: StreamkeepResultBackend[int] = StreamkeepResultBackend(
-            tmp_path / "s", keep_results=False
-        )
-        await backend.set_result("a", result(1))
-        monkeypatch.setattr(AsyncStore, "apply", fail)
-        assert (await backend.get_result("a")).return_value == 1
-        assert not await backend.is_result_ready("a")
-        await backend.shutdown()
-
-    run(work())
+    backend: StreamkeepResultBackend[int] = StreamkeepResultBackend(
+        tmp_path / "s", keep_results=False
+    )
+    await backend.set_result("a", result(1))
+    monkeypatch.setattr(AsyncStore, "apply", fail)
+    assert (await backend.get_result("a")).return_value == 1
+    assert not await backend.is_result_ready("a")
+    await backend.shutdown()
 
 
-def test_schedules_are_added_listed_sent_and_deleted(
+async def test_schedules_are_added_listed_sent_and_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
-        source = StreamkeepScheduleSource(tmp_path / "s")
-        await source.startup()
-        common: dict[str, Any] = {"task_name": "work", "labels": {}, "args": [1], "kwargs": {}}
-        cron = ScheduledTask(**common, schedule_id="1", cron="* * * * *", cron_offset="UTC")
-        every = ScheduledTask(**common, schedule_id="2", interval=datetime.timedelta(seconds=5))
-        once = ScheduledTask(**common, schedule_id="3", time=datetime.datetime(2020, 1, 1))
-        for schedule in (cron, every, once):
-            await source.add_schedule(schedule)
-        assert await source.get_schedules() == [cron, every, once]
-        for schedule in (cron, every, once):
-            await source.post_send(schedule)
-        assert await source.get_schedules() == [cron, every]
-        await source.delete_schedule("1")
-        await source.delete_schedule("1")
-        with streamkeep.open(tmp_path / "s") as store:
-            store.row_put("taskiq:schedules", b"v0", b"\0" * 8 + b"of another version")
-        assert await source.get_schedules() == [every]
-        assert "cannot be read" in caplog.text
-        await source.shutdown()
-
-    run(work())
+    source = StreamkeepScheduleSource(tmp_path / "s")
+    await source.startup()
+    common: dict[str, Any] = {"task_name": "work", "labels": {}, "args": [1], "kwargs": {}}
+    cron = ScheduledTask(**common, schedule_id="1", cron="* * * * *", cron_offset="UTC")
+    every = ScheduledTask(**common, schedule_id="2", interval=datetime.timedelta(seconds=5))
+    once = ScheduledTask(**common, schedule_id="3", time=datetime.datetime(2020, 1, 1))
+    for schedule in (cron, every, once):
+        await source.add_schedule(schedule)
+    assert await source.get_schedules() == [cron, every, once]
+    for schedule in (cron, every, once):
+        await source.post_send(schedule)
+    assert await source.get_schedules() == [cron, every]
+    await source.delete_schedule("1")
+    await source.delete_schedule("1")
+    with streamkeep.open(tmp_path / "s") as store:
+        store.row_put("taskiq:schedules", b"v0", b"\0" * 8 + b"of another version")
+    assert await source.get_schedules() == [every]
+    assert "cannot be read" in caplog.text
+    await source.shutdown()
 
 
 @pytest.mark.parametrize(

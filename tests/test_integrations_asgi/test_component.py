@@ -135,23 +135,19 @@ def test_other_sites_read_only_where_they_are_named(store: Store) -> None:
     assert "access-control-allow-origin" not in other.headers
 
 
-def test_clients_above_the_limit_are_asked_to_come_later(store: Store) -> None:
+async def test_clients_above_the_limit_are_asked_to_come_later(store: Store) -> None:
     app = EventStream(store, "k", max_clients=1)
-
-    async def scenario() -> None:
-        async with EventClient(app, "/") as reader:
-            reader.take()
-            await reader.until(lambda: reader.sent)
-            assert app.clients == 1
-            async with EventClient(app, "/") as second:
-                second.take()
-                await second.ended()
-                assert second.status == 503
-            app.stop()
-            await reader.ended()
-        assert app.clients == 0
-
-    run(scenario)
+    async with EventClient(app, "/") as reader:
+        reader.take()
+        await reader.until(lambda: reader.sent)
+        assert app.clients == 1
+        async with EventClient(app, "/") as second:
+            second.take()
+            await second.ended()
+            assert second.status == 503
+        app.stop()
+        await reader.ended()
+    assert app.clients == 0
 
 
 def test_a_store_that_cannot_be_opened_is_not_shown_to_clients(tmp_path: Path) -> None:

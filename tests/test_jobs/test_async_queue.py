@@ -19,54 +19,48 @@ from streamkeep.jobs.async_queue import AsyncJob, AsyncQueue
 from test_jobs.test_queue import counts, letters
 
 
-def test_jobs_go_through_an_asyncio_queue(store: Store) -> None:
-    async def run() -> None:
-        queue = aio.Queue(AsyncStore(store), "mails", backoff=0)
-        getting = asyncio.create_task(queue.get_many(1, None))
-        puts = await queue.put_many(range(3), priority="high")
-        waits = [asyncio.create_task(one.result()) for one in puts]
-        (job,) = await getting
-        await asyncio.sleep(0)
-        await job.done("first")
-        async with queue.get(0) as job:
-            job.set_result(job.payload)
-        with pytest.raises(KeyError):
-            async with queue.get(5) as job:
-                raise KeyError("no")
-        (job,) = await queue.get_many(5)
-        assert (job.attempt, await job.state()) == (2, "running")
-        await job.fail("for good")
-        assert await waits[0] == "first"
-        assert await waits[1] == 1
-        with pytest.raises(jobs.JobFailedError, match="for good"):
-            await waits[2]
-        with pytest.raises(TimeoutError):
-            async with queue.get(0.001):
-                pass
-        with pytest.raises(jobs.JobLostError):
-            await job.done()
-        assert (await queue.stats())[:5] == (0, 0, 0, 1, 2)
-
-    asyncio.run(run())
+async def test_jobs_go_through_an_asyncio_queue(store: Store) -> None:
+    queue = aio.Queue(AsyncStore(store), "mails", backoff=0)
+    getting = asyncio.create_task(queue.get_many(1, None))
+    puts = await queue.put_many(range(3), priority="high")
+    waits = [asyncio.create_task(one.result()) for one in puts]
+    (job,) = await getting
+    await asyncio.sleep(0)
+    await job.done("first")
+    async with queue.get(0) as job:
+        job.set_result(job.payload)
+    with pytest.raises(KeyError):
+        async with queue.get(5) as job:
+            raise KeyError("no")
+    (job,) = await queue.get_many(5)
+    assert (job.attempt, await job.state()) == (2, "running")
+    await job.fail("for good")
+    assert await waits[0] == "first"
+    assert await waits[1] == 1
+    with pytest.raises(jobs.JobFailedError, match="for good"):
+        await waits[2]
+    with pytest.raises(TimeoutError):
+        async with queue.get(0.001):
+            pass
+    with pytest.raises(jobs.JobLostError):
+        await job.done()
+    assert (await queue.stats())[:5] == (0, 0, 0, 1, 2)
 
 
-def test_a_block_ends_the_job_before_it(store: Store) -> None:
-    async def run() -> None:
-        queue = aio.Queue(AsyncStore(store), "mails")
-        await queue.put_many([1, 2])
-        (first,) = await queue.get_many(1)
-        async with queue.get(0, after=first) as second:
-            assert (await first.state(), second.payload) == ("done", 2)
-        with pytest.raises(jobs.JobLostError):
-            async with queue.get(0, after=first):
-                pass
-        assert (await queue.stats())[:3] == (0, 0, 0)
-
-    asyncio.run(run())
+async def test_a_block_ends_the_job_before_it(store: Store) -> None:
+    queue = aio.Queue(AsyncStore(store), "mails")
+    await queue.put_many([1, 2])
+    (first,) = await queue.get_many(1)
+    async with queue.get(0, after=first) as second:
+        assert (await first.state(), second.payload) == ("done", 2)
+    with pytest.raises(jobs.JobLostError):
+        async with queue.get(0, after=first):
+            pass
+    assert (await queue.stats())[:3] == (0, 0, 0)
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_what_a_cancelled_call_has_taken_goes_back(store: Store, after: bool) -> None:
+async def test_what_a_cancelled_call_has_taken_goes_back(store: Store, after: bool) -> None:
     taking, cancelled = threading.Event(), threading.Event()
 
     def wait_in_commit(name: str) -> None:
@@ -74,52 +68,45 @@ def test_what_a_cancelled_call_has_taken_goes_back(store: Store, after: bool) ->
             taking.set()
             assert cancelled.wait(PATIENCE_S)
 
-    async def run() -> None:
-        queue = aio.Queue(AsyncStore(store), "mails")
-        await queue.put_many([1, 2] if after else [1])
-        former = (await queue.get_many(1))[0] if after else None
-        failpoints.watch(wait_in_commit)
+    queue = aio.Queue(AsyncStore(store), "mails")
+    await queue.put_many([1, 2] if after else [1])
+    former = (await queue.get_many(1))[0] if after else None
+    failpoints.watch(wait_in_commit)
 
-        async def get() -> None:
-            async with queue.get(after=former):
-                raise AssertionError("it was cancelled")
+    async def get() -> None:
+        async with queue.get(after=former):
+            raise AssertionError("it was cancelled")
 
-        task = asyncio.create_task(get())
-        await asyncio.to_thread(taking.wait, PATIENCE_S)
-        for _ in range(3):  # as nested timeouts do
-            task.cancel()
-            await asyncio.sleep(0)
-        cancelled.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert (await queue.stats())[:3] == (0, 0, 1)  # a job that was given back is due
-
-    asyncio.run(run())
+    task = asyncio.create_task(get())
+    await asyncio.to_thread(taking.wait, PATIENCE_S)
+    for _ in range(3):  # as nested timeouts do
+        task.cancel()
+        await asyncio.sleep(0)
+    cancelled.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await queue.stats())[:3] == (0, 0, 1)  # a job that was given back is due
 
 
-def test_a_job_ends_though_its_task_is_cancelled(store: Store) -> None:
+async def test_a_job_ends_though_its_task_is_cancelled(store: Store) -> None:
     """Its work is done, and while this process lives, no other one would get it."""
     free = threading.Event()
-
-    async def run() -> None:
-        queue = aio.Queue(AsyncStore(store), "mails")
-        await queue.put(1)
-        (job,) = await queue.get_many(1)
-        writer = asyncio.create_task(queue.store.run(lambda txn: free.wait(PATIENCE_S)))
+    queue = aio.Queue(AsyncStore(store), "mails")
+    await queue.put(1)
+    (job,) = await queue.get_many(1)
+    writer = asyncio.create_task(queue.store.run(lambda txn: free.wait(PATIENCE_S)))
+    await asyncio.sleep(0)
+    end = asyncio.create_task(job.done())
+    for _ in range(9):
         await asyncio.sleep(0)
-        end = asyncio.create_task(job.done())
-        for _ in range(9):
-            await asyncio.sleep(0)
-        end.cancel()
-        free.set()
-        await writer
-        with pytest.raises(asyncio.CancelledError):
-            await end
-        async with asyncio.timeout(PATIENCE_S):
-            while not (await queue.stats()).done:
-                await asyncio.sleep(0.001)
-
-    asyncio.run(run())
+    end.cancel()
+    free.set()
+    await writer
+    with pytest.raises(asyncio.CancelledError):
+        await end
+    async with asyncio.timeout(PATIENCE_S):
+        while not (await queue.stats()).done:
+            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("what", ["get", "get after", "done"])
@@ -243,21 +230,20 @@ def test_plain_tasks_and_jobs_are_awaited(tmp_path: Path) -> None:
         asyncio.run(run())  # in another event loop
 
 
-def test_tasks_are_declared_on_an_asyncio_queue_and_run_at_once_in_tests(tmp_path: Path) -> None:
+async def test_tasks_are_declared_on_an_asyncio_queue_and_run_at_once_in_tests(
+    tmp_path: Path,
+) -> None:
     queue = aio.Queue(tmp_path / "store", immediate=True, sync="none")
 
     @queue.task(retries=0)
     async def double(number: int) -> int:
         return 2 * number
 
-    async def run() -> None:
-        async with queue:
-            job = await double.adelay(4)
-            assert (await job.astate(), await job.aresult(0)) == ("done", 8)
-            put = await queue.put("x", unique="u", delay=9)
-            assert not (await queue.put("y", unique="u")).is_new
-            assert await (await queue.job(put.id)).state() == "delayed"
-            assert await queue.cancel(put.id)
-            assert await queue.store.xlen("default:dead") == 0
-
-    asyncio.run(run())
+    async with queue:
+        job = await double.adelay(4)
+        assert (await job.astate(), await job.aresult(0)) == ("done", 8)
+        put = await queue.put("x", unique="u", delay=9)
+        assert not (await queue.put("y", unique="u")).is_new
+        assert await (await queue.job(put.id)).state() == "delayed"
+        assert await queue.cancel(put.id)
+        assert await queue.store.xlen("default:dead") == 0
