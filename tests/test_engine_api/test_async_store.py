@@ -93,7 +93,7 @@ async def test_reads_that_wait_for_the_disk(open_store: Open) -> None:
     assert await store.xrange("s") == [(b"1-1", {b"f": b"v"})]
 
 
-def test_a_read_does_not_wait_for_the_thread_that_writes(open_store: Open) -> None:
+async def test_a_read_does_not_wait_for_the_thread_that_writes(open_store: Open) -> None:
     store = open_store(sync="none")
     for number in range(9):
         store.xadd("s", {"n": number})
@@ -105,17 +105,13 @@ def test_a_read_does_not_wait_for_the_thread_that_writes(open_store: Open) -> No
         waited.append(go_on.wait(PATIENCE_S / 10))
 
     thread = threading.Thread(target=store._run, args=(Write(hold, ()),))
-
-    async def main() -> None:
-        tasks = AsyncStore(store)
-        thread.start()
-        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
-        reads = asyncio.gather(tasks.xlen("s"), tasks.xrange("s"), tasks.xread({"s": 0}))
-        length, entries, found = await reads
-        go_on.set()
-        assert length == len(entries) == len(found[0][1]) == 9
-
-    asyncio.run(main())
+    tasks = AsyncStore(store)
+    thread.start()
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    reads = asyncio.gather(tasks.xlen("s"), tasks.xrange("s"), tasks.xread({"s": 0}))
+    length, entries, found = await reads
+    go_on.set()
+    assert length == len(entries) == len(found[0][1]) == 9
     thread.join(PATIENCE_S)
     assert waited == [True]
 
@@ -272,13 +268,10 @@ async def test_a_cancelled_iteration_over_segments_is_cancelled_at_once(twin: As
     gate.set()
 
 
-def test_closing_again_ends_the_thread(open_store: Open) -> None:
-    async def main() -> None:
-        store = AsyncStore(open_store())
-        await store.xadd("k", {"f": "v"})
-        store._store.close()
-        await store.close()
-        await store.close()
-
-    asyncio.run(main())
+async def test_closing_again_ends_the_thread(open_store: Open) -> None:
+    store = AsyncStore(open_store())
+    await store.xadd("k", {"f": "v"})
+    store._store.close()
+    await store.close()
+    await store.close()
     wait_until(lambda: "streamkeep" not in [thread.name for thread in threading.enumerate()])

@@ -299,27 +299,26 @@ def test_a_result_in_a_transaction_that_is_no_text_may_be_passed_over(opened: Op
     assert store.xpending("bad", "g")["pending"] == 1
 
 
-def test_what_shares_a_commit_is_not_undone_by_a_result_that_is_no_text(tmp_path: Path) -> None:
-    async def play() -> None:
-        store: Any = await streamkeep.aio.open(tmp_path / "store", decode_responses=True)
-        async with store:
-            await store.xadd("bad", {"x": BAD}, id="1-1")
-            await store.xgroup_create("bad", "g", 0)
-            results = await asyncio.gather(
-                store.xadd("s", {"n": 1}),
-                store.xreadgroup("g", "c", {"bad": ">"}),
-                store.xadd("s", {"n": 2}),
-                return_exceptions=True,
-            )
-            assert [type(result) for result in results] == [str, UnicodeDecodeError, str]
-            assert await store.xlen("s") == 2
-            pipeline = store.pipeline()
-            queue_bad_reads(pipeline)
-            results = await pipeline.execute(raise_on_error=False)
-            assert [type(result) for result in results] == [str, *[UnicodeDecodeError] * 6, str]
-            assert await store.xlen("after") == 1
-
-    asyncio.run(play())
+async def test_what_shares_a_commit_is_not_undone_by_a_result_that_is_no_text(
+    tmp_path: Path,
+) -> None:
+    store: Any = await streamkeep.aio.open(tmp_path / "store", decode_responses=True)
+    async with store:
+        await store.xadd("bad", {"x": BAD}, id="1-1")
+        await store.xgroup_create("bad", "g", 0)
+        results = await asyncio.gather(
+            store.xadd("s", {"n": 1}),
+            store.xreadgroup("g", "c", {"bad": ">"}),
+            store.xadd("s", {"n": 2}),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results] == [str, UnicodeDecodeError, str]
+        assert await store.xlen("s") == 2
+        pipeline = store.pipeline()
+        queue_bad_reads(pipeline)
+        results = await pipeline.execute(raise_on_error=False)
+        assert [type(result) for result in results] == [str, *[UnicodeDecodeError] * 6, str]
+        assert await store.xlen("after") == 1
     assert_sound(tmp_path / "store")
 
 
