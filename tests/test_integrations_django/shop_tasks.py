@@ -42,6 +42,18 @@ def leave() -> None:
     raise SystemExit("leaving")
 
 
+class BareRetry(Retry):
+    """It has no attributes."""
+
+    def __init__(self) -> None: ...
+
+
+@task
+def raise_bare_retry() -> None:
+    """Raise what says nothing of the next attempt."""
+    raise BareRetry
+
+
 @task
 def fail_first() -> int:
     """Fail at the first attempt."""

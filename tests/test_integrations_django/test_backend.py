@@ -18,8 +18,10 @@ from django.test import override_settings
 
 from patience import thread_of, wait_until
 from stopped import child_of, status_of
-from streamkeep.integrations.django import interface
+from streamkeep.format.core.errors import StoreFullError
+from streamkeep.integrations.django import interface, queues
 from streamkeep.jobs import PayloadError, QueueFullError
+from streamkeep.jobs.running import execute
 from test_integrations_django import shop_tasks
 from test_integrations_django.conftest import BACKEND, Configure
 
@@ -111,6 +113,7 @@ def test_arguments_that_cannot_be_kept_are_refused_by_enqueue(configure: Configu
     ("task", "args", "kind"),
     [
         (shop_tasks.leave, (), "builtins.SystemExit"),
+        (shop_tasks.raise_bare_retry, (), "test_integrations_django.shop_tasks.BareRetry"),
         (shop_tasks.return_object, (), "builtins.TypeError"),
         (shop_tasks.return_much, (1 << 20,), "streamkeep.jobs.PayloadError"),
         (shop_tasks.add, (), "builtins.TypeError"),  # of a version with another signature
@@ -135,6 +138,24 @@ def test_attempts_are_kept(configure: Configure) -> None:
         assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 2, 2)
         assert [one.exception_class_path for one in result.errors] == ["streamkeep.jobs.Retry"]
         queue.close()
+
+
+def test_a_failure_that_a_full_store_takes_later_is_one_error(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = backend.queue("default")
+    result = shop_tasks.fail.enqueue("busy")
+    save, refused = queues.save_record, [StoreFullError("the disk is full")] * 3
+
+    def refuse(*args: Any) -> None:
+        if refused:
+            raise refused.pop()
+        save(*args)
+
+    monkeypatch.setattr(queues, "save_record", refuse)
+    assert execute(queue.get(), None, lambda error: 0).state == "failed"
+    result.refresh()
+    assert (result.status, len(result.errors)) == ("FAILED", 1)
 
 
 def test_a_task_that_waits_for_its_retry_is_ready(configure: Configure) -> None:

@@ -38,7 +38,6 @@ from streamkeep.jobs import (
     JobLostError,
     PayloadError,
     Queue,
-    Retry,
     UnknownTaskError,
     dead_letters,
     running,
@@ -51,7 +50,6 @@ from streamkeep.jobs.handler_errors import (
     GIVEN_UP,
     LOST,
     RETRYING,
-    RETURNED,
     STORE_FAILS,
     end_with_error,
     texts_of,
@@ -256,7 +254,9 @@ class TaskCore(Core):
                 f"{self.max_result_bytes:,} are kept; next: return the name of what is large"
             )
         ttl_ms = self.policy_of(job.fields).result_ttl_ms
-        job.transaction.collect(lambda txn: self._save_end(txn.as_bytes(), run, ttl_ms))
+        job.transaction.collect(
+            lambda txn: self._save_end(txn.as_bytes(), run.result.id, record, ttl_ms)
+        )
         return partial(self._done, run)
 
     def _done(self, run: Run) -> running.Outcome:
@@ -274,46 +274,33 @@ class TaskCore(Core):
 
     def _fail(self, run: Run, error: BaseException) -> running.Outcome:
         """End an attempt whose task has raised: a retry, or a dead letter."""
-        job, record = run.job, run.record
-        kind, text, lines = texts_of(error)
+        job = run.job
         if job.ended:
             log.warning("job %s ended, and its task raised then", job.id, exc_info=error)
             return running.Outcome(DONE, run.seconds, error)
-        after_ms, final = None, ""
-        if isinstance(error, Retry):
-            after_ms = error.after_ms
-            if not error.counts:
-                return _or_lost(run, lambda: job.postpone((after_ms or 0) / 1000), RETURNED, error)
-            text = error.reason
-        elif isinstance(error, PayloadError):
-            final = "its result cannot be kept"
-        state = RETRYING
-
-        def end() -> None:
-            nonlocal state
+        kind, _, lines = texts_of(error)
+        errors = [*run.record.errors, [kind, lines]]  # of a copy: the store may be full
+        record = replace(run.record, errors=errors, value=None, status="", finished=0)
+        ttl_ms = self.policy_of(job.fields).result_ttl_ms
+        try:
             with self.store.transaction() as txn:
-                retried = job.end_attempt(kind, text, lines, after_ms=after_ms, final=final)
-                record.errors = [*record.errors, [kind, lines]]
-                record.value, record.status, record.finished = None, "", 0
-                if not retried:
-                    state = GIVEN_UP
+                state = end_with_error(job, error)
+                if state == RETRYING:
+                    kept = replace(record, args=[], kwargs={})
+                    save_record(txn.as_bytes(), run.result.id, kept, ttl_ms)
+                elif state == GIVEN_UP:
                     record.finished, record.status = time.time_ns() // 1_000_000, FAILED
-                ttl_ms = self.policy_of(job.fields).result_ttl_ms
-                if retried:
-                    record.args, record.kwargs = [], {}
-                    save_record(txn.as_bytes(), run.result.id, record, ttl_ms)
-                else:
-                    self._save_end(txn.as_bytes(), run, ttl_ms)
-
-        outcome = _or_lost(run, end, "", error)
-        if outcome.state == LOST:
-            return outcome
+                    self._save_end(txn.as_bytes(), run.result.id, record, ttl_ms)
+        except JobLostError as lost:
+            log.warning("%s", lost)
+            return running.Outcome(LOST, run.seconds, lost)
         if state == GIVEN_UP:
+            run.record = record
             _show(run, interface.TaskResultStatus.FAILED)
         return running.Outcome(state, run.seconds, error)
 
-    def _save_end(self, txn: Transaction[Any], run: Run, ttl_ms: int) -> None:
-        save_record(txn, run.result.id, run.record, ttl_ms)
+    def _save_end(self, txn: Transaction[Any], result_id: str, record: Record, ttl_ms: int) -> None:
+        save_record(txn, result_id, record, ttl_ms)
         self._looked_at = expire_left(txn, self._looked_at, ttl_ms)
 
 
@@ -403,17 +390,6 @@ def _show(run: Run, status: Any) -> None:
         run.send(interface.task_finished)
     except Exception:  # the task has ended; a receiver cannot change that
         log.exception("a receiver of the signal task_finished failed")
-
-
-def _or_lost(
-    run: Run, end: Callable[[], None], state: str, error: BaseException
-) -> running.Outcome:
-    try:
-        end()
-    except JobLostError as lost:
-        log.warning("%s", lost)
-        return running.Outcome(LOST, run.seconds, lost)
-    return running.Outcome(state, run.seconds, error)
 
 
 # --- the queues of this process -----------------------------------------------------------------
