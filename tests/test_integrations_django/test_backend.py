@@ -19,7 +19,7 @@ from django.test import override_settings
 from patience import thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import StoreFullError
-from streamkeep.integrations.django import interface, queues
+from streamkeep.integrations.django import interface, queues, records
 from streamkeep.jobs import PayloadError, QueueFullError
 from streamkeep.jobs.running import execute
 from test_integrations_django import shop_tasks
@@ -145,7 +145,7 @@ def test_a_failure_that_a_full_store_takes_later_is_one_error(
 ) -> None:
     queue = backend.queue("default")
     result = shop_tasks.fail.enqueue("busy")
-    save, refused = queues.save_record, [StoreFullError("the disk is full")] * 3
+    save, refused = records.save, [StoreFullError("the disk is full")] * 3
 
     def refuse(*args: Any) -> None:
         if refused:

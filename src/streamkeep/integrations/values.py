@@ -94,13 +94,6 @@ class Values:
         self.put(txn, name, str(total).encode(), ttl_ms)
         return total
 
-    def everything(self, reader: Reader) -> list[bytes]:
-        """Return all values that have not expired, in the order of their names."""
-        now_ms = reader.txn.now_ms()
-        rows = reader.row_range(self.space, _VALUE, _VALUE + b"\xff" * 250)
-        times = [(_TIME.unpack_from(data)[0], data) for _, data in rows]
-        return [data[8:] for expires_ms, data in times if not 0 < expires_ms <= now_ms]
-
     def between(
         self, reader: Reader, after: str, before: str, count: int
     ) -> list[tuple[str, int, bytes]]:

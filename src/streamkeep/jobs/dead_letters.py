@@ -226,8 +226,7 @@ def purge_retries(step: Step) -> int:
     """Remove jobs that wait for their retry, also those that a worker gave back."""
     found = list(islice(retries(step.txn, step.space), AT_ONCE))
     for key, place in found:
-        entries = step.txn.xrange(step.stream(place.priority), place.entry_id, place.entry_id, 1)
-        fields = entries[0].fields if entries else {}
+        fields = state.fields_at(step.txn, step.names, place) or {}
         step.delete_row(key)
         step.counters.retrying -= 1
         step.remove(place)
@@ -305,11 +304,10 @@ def parked(reader: Snapshot[Any] | Transaction[Any], names: layout.Names) -> lis
     found: list[str] = []
     for key, _ in rows_below(reader, names.space, layout.PARKED):
         place = layout.unpack_place(key[-layout.PLACE_SIZE :])
-        name, entry_id = names.streams[place.priority], place.entry_id
-        rows = reader.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
-        if rows and not rows[0]["times_delivered"]:
-            entries = reader.xrange(name, entry_id, entry_id, 1)
-            found += [state.job_id_of(place, one.fields) for one in entries]
+        row = state.pending_row(reader, names, place)
+        fields = state.fields_at(reader, names, place)
+        if row is not None and not row["times_delivered"] and fields is not None:
+            found.append(state.job_id_of(place, fields))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.jobs import ending, layout
 from streamkeep.jobs.ended_entries import is_delivered
-from streamkeep.jobs.state import find_place, number_in, place_key
+from streamkeep.jobs.state import find_place, number_in, pending_row, place_key
 
 # What callers see of each; the others have the same name.
 STATES: Final[dict[str, Any]] = {"held": "waiting", "parked": "waiting", "retrying": "delayed"}
@@ -49,17 +49,16 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: 
     found = find_place(reader, names, job_id)
     if found is not None:
         place, fields = found
-        name = names.streams[place.priority]
-        rows = reader.xpending_range(name, layout.GROUP, place.entry_id, place.entry_id, 1)
-        if rows:
-            consumer = rows[0]["consumer"]
+        row = pending_row(reader, names, place)
+        if row is not None:
+            consumer = row["consumer"]
             text = consumer.decode() if isinstance(consumer, bytes) else str(consumer)
             state = "running"
             if not text:
                 parked = reader.row_get(names.space, layout.parked_key(fields, place))
                 state = "retrying" if parked is None else "parked"
-            return Found(state, fields, place, 0, text, int(rows[0]["times_delivered"]))
-        if not is_delivered(reader, name, place):
+            return Found(state, fields, place, 0, text, int(row["times_delivered"]))
+        if not is_delivered(reader, names.streams[place.priority], place):
             return Found("waiting", fields, place)
     ended = ending.load_result(reader, names.space, job_id)
     if ended is not None and ended.expires_ms > reader.txn.now_ms():

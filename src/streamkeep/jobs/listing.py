@@ -31,7 +31,15 @@ from streamkeep.jobs.layout import (
     place_of,
     unpack_time,
 )
-from streamkeep.jobs.state import Step, delivered_up_to, job_id_of, load_settings, rows_below
+from streamkeep.jobs.state import (
+    Step,
+    delivered_up_to,
+    fields_at,
+    job_id_of,
+    load_settings,
+    pending_row,
+    rows_below,
+)
 
 _MOST_READ: Final = 5000  # rows, of which those of other kinds are passed over
 
@@ -101,17 +109,14 @@ def _entry(
     snapshot: Snapshot[Any], names: Names, state: JobState, place: Place, **more: Any
 ) -> Listed:
     """Return a job of an entry; if it was taken, with how often, and with its worker."""
-    name, entry_id = names.streams[place.priority], place.entry_id
-    found = snapshot.xrange(name, entry_id, entry_id, 1)
     past = parse_past(snapshot.row_get(names.space, layout.PAST + place.pack()))
-    attempts = -past.lost
-    for one in snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1):
-        attempts += one["times_delivered"]
-        if one["consumer"]:
-            more["begun_ms"] = snapshot.txn.now_ms() - one["time_since_delivered"]
-            more["worker"] = one["consumer"].decode("utf-8", "replace")
-    more |= {"attempts": attempts, "history": parse_history(past.history)}
-    return _listed(state, place, found[0].fields if found else {}, **more)
+    if row := pending_row(snapshot, names, place):
+        more["attempts"] = row["times_delivered"] - past.lost
+        if row["consumer"]:
+            more["begun_ms"] = snapshot.txn.now_ms() - row["time_since_delivered"]
+            more["worker"] = row["consumer"].decode("utf-8", "replace")
+    fields = fields_at(snapshot, names, place) or {}
+    return _listed(state, place, fields, history=parse_history(past.history), **more)
 
 
 def _listed(state: JobState, place: Place, fields: Fields, **more: Any) -> Listed:

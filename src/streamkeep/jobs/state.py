@@ -362,6 +362,24 @@ def place_key(job_id: object) -> bytes:
     return layout.PLACE + layout.part_of(job_id, "the ID of a job")
 
 
+def pending_row(
+    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, place: layout.Place
+) -> dict[str, Any] | None:
+    """Return how an entry is pending, as XPENDING says it; None if it is not."""
+    name, entry_id = names.streams[place.priority], place.entry_id
+    rows = reader.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
+    return dict(rows[0]) if rows else None
+
+
+def fields_at(
+    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, place: layout.Place
+) -> layout.Fields | None:
+    """Return the fields of an entry; None if it was deleted."""
+    name, entry_id = names.streams[place.priority], place.entry_id
+    found = reader.xrange(name, entry_id, entry_id, 1)
+    return found[0].fields if found else None
+
+
 def find_place(
     reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: object
 ) -> tuple[layout.Place, layout.Fields] | None:
@@ -372,5 +390,5 @@ def find_place(
         place = None if data is None or data[:1] in b"sh" else layout.unpack_place(data)
     if place is None:
         return None
-    found = reader.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
-    return (place, found[0].fields) if found else None
+    fields = fields_at(reader, names, place)
+    return None if fields is None else (place, fields)

@@ -156,10 +156,7 @@ class Take:
             again: a stream or its group was deleted.
         """
         for queue in self.queues:
-            if again:
-                queue.core.set_up_again()
-            else:
-                queue.core.set_up()
+            queue.core.set_up_again() if again else queue.core.set_up()
 
     def jobs(self, found: list[Any]) -> list[Job]:
         jobs = [Job(queue, job_id_of(one.place, one.fields), one) for queue, one in found]

@@ -24,7 +24,7 @@ from streamkeep.jobs.admission import admit, gates_of, priority_of
 from streamkeep.jobs.ending import RUN_GRACE_MS, begin_run, fail_attempt, refuse
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.periodic import fire
-from streamkeep.jobs.state import SOON_MS, Step
+from streamkeep.jobs.state import SOON_MS, Step, fields_at, pending_row
 
 log = logging.getLogger("streamkeep.jobs")
 
@@ -157,36 +157,31 @@ def _take_again(step: Step, wanted: Taking, taken: list[Taken], place: layout.Pl
 
 def claim(step: Step, place: layout.Place, consumer: bytes) -> tuple[layout.Fields, int] | None:
     """Take a pending entry that has no consumer; return its fields and its delivery count."""
-    name = step.stream(place.priority)
-    rows = step.txn.xpending_range(name, layout.GROUP, place.entry_id, place.entry_id, 1)
-    if not rows or rows[0]["consumer"]:
+    row = pending_row(step.txn, step.names, place)
+    if row is None or row["consumer"]:
         return None
+    name = step.stream(place.priority)
     found = step.txn.xclaim(name, layout.GROUP, consumer, 0, [place.entry_id])
     if not found:
         return None
-    return dict(found[0][1] or {}), int(rows[0]["times_delivered"]) + 1
+    return dict(found[0][1] or {}), int(row["times_delivered"]) + 1
 
 
 def _end_run(step: Step, row: layout.Due, value: bytes) -> None:
     """End a run that took too long, if it still lasts: that attempt has failed."""
     step.delete_row(row.key)
     place = layout.unpack_place(row.reference)
-    name = step.stream(place.priority)
-    rows = step.txn.xpending_range(name, layout.GROUP, place.entry_id, place.entry_id, 1)
+    run = pending_row(step.txn, step.names, place)
     deliveries = layout.unpack_time(row.reference[17:])
-    if not rows or not rows[0]["consumer"] or rows[0]["times_delivered"] != deliveries:
+    if run is None or not run["consumer"] or run["times_delivered"] != deliveries:
         return
-    found = step.txn.xrange(name, place.entry_id, place.entry_id, 1)
-    if not found:
+    fields = fields_at(step.txn, step.names, place)
+    if fields is None:
         return
-    policy = Policy.unpack(json.loads(value))
-    begun_ms, past = step.now_ms - rows[0]["time_since_delivered"], step.past(place)
-    fields, worker = found[0].fields, rows[0]["consumer"]
-    _time_out(
-        step,
-        Taken(place, fields, worker, deliveries, past.deaths, past.lost, b"", begun_ms),
-        policy,
-    )
+    begun_ms, past = step.now_ms - run["time_since_delivered"], step.past(place)
+    worker = run["consumer"]
+    job = Taken(place, fields, worker, deliveries, past.deaths, past.lost, b"", begun_ms)
+    _time_out(step, job, Policy.unpack(json.loads(value)))
 
 
 def _time_out(step: Step, job: Taken, policy: Policy) -> None:

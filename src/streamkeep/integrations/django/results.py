@@ -18,7 +18,8 @@ from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
 from streamkeep.jobs import codecs, ending, finding
 from streamkeep.jobs.dead_letters import letter_of
 from streamkeep.jobs.errors import PayloadError
-from streamkeep.jobs.layout import CODEC, GROUP, PAYLOAD, Fields, Names
+from streamkeep.jobs.layout import CODEC, PAYLOAD, Fields, Names
+from streamkeep.jobs.state import pending_row
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -101,9 +102,8 @@ def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> 
     args, kwargs = arguments_in(found.fields)
     live = replace(record, status=READY, args=args, kwargs=kwargs)
     if found.state == _RUNNING and found.place is not None:
-        name = names.streams[found.place.priority]
-        entry_id = found.place.entry_id
-        [row] = snapshot.xpending_range(name, GROUP, entry_id, entry_id, 1)
+        row = pending_row(snapshot, names, found.place)
+        assert row is not None
         live.status = RUNNING
         live.attempted = snapshot.txn.now_ms() - int(row["time_since_delivered"])
         live.started = record.started or live.attempted

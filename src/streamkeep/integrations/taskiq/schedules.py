@@ -78,7 +78,8 @@ class StreamkeepScheduleSource(ScheduleSource):
 
     def _all(self) -> list[bytes]:
         self._opened.check()  # there may be a store in place of this one
-        return self._opened.read(self._values.everything)
+        found = self._opened.read(lambda one: [data for _, data in self._values.last_first(one)])
+        return found[::-1]
 
     async def post_send(self, task: ScheduledTask) -> None:
         """Delete a schedule that has one time, after its task was sent."""
