@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,6 +77,14 @@ def cancelled_elsewhere() -> None:
     raise asyncio.CancelledError
 
 
+def cancel_itself() -> None:
+    with suppress(RuntimeError):  # a plain handler has no event loop
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+    raise asyncio.CancelledError
+
+
 def fail_with_half_a_character() -> None:
     current_job().fail("caf\udce9")
 
@@ -91,6 +100,7 @@ POISON: dict[Callable[[], None], tuple[str, str, str]] = {  # error, in its mess
     leave: ("builtins.SystemExit", "3", "it failed"),
     interrupt: ("builtins.KeyboardInterrupt", "", "it failed"),
     cancelled_elsewhere: ("asyncio.exceptions.CancelledError", "", "it failed"),
+    cancel_itself: ("asyncio.exceptions.CancelledError", "", "it failed"),
     fail_with_half_a_character: ("", "", "caf\\udce9"),
 }
 

@@ -67,9 +67,12 @@ async def run_job(
         result = task.call(*args, **kwargs)
         end = partial(_succeeded, job, await result if task.is_async else result, done)
     except BaseException as error:
-        if is_interrupt(error):
+        if is_interrupt(error, again):
             return_job(job)
             raise
+        if isinstance(error, asyncio.CancelledError):
+            with suppress(asyncio.CancelledError):  # a handler that has cancelled itself, not this
+                await pause(0)
         end = partial(_failed, job, error)
     finally:
         current.reset(token)
@@ -95,17 +98,18 @@ def execute(job: Job, done: Done | None = None, again: Again | None = None) -> O
     return at_once(job.queue.core.run_job(job, done, again, block))
 
 
-def is_interrupt(error: BaseException) -> bool:
+def is_interrupt(error: BaseException, again: Again | None) -> bool:
     """Return whether something outside of the handler has raised this.
 
     Python runs handlers of signals in the main thread. In any other, a handler has called
     `sys.exit` itself: it would do so in each worker that it is given back to. A handler that waits
-    for something which was cancelled raises the same exception as one that is itself cancelled.
+    for something which was cancelled raises the same exception as one that is itself cancelled; so
+    does one that cancels itself. A worker, which gives `again`, ends a job before it cancels it.
     """
     if isinstance(error, asyncio.CancelledError):
         with suppress(RuntimeError):  # there is no event loop
             task = asyncio.current_task()
-            return task is not None and task.cancelling() > 0
+            return again is None and task is not None and task.cancelling() > 0
     if not isinstance(error, (KeyboardInterrupt, SystemExit)):
         return False
     return threading.current_thread() is threading.main_thread()
@@ -174,7 +178,8 @@ def _succeeded(job: Job, result: Any, done: Done | None, seconds: float) -> Outc
 
 def _failed(job: Job, error: BaseException, seconds: float) -> Outcome:
     if job.ended:
-        log.warning("job %s ended, and its handler raised then", job.id, exc_info=error)
+        if not isinstance(error, asyncio.CancelledError):  # as by a worker that has ended it
+            log.warning("job %s ended, and its handler raised then", job.id, exc_info=error)
         return Outcome(DONE, seconds, error)
     try:
         return Outcome(end_with_error(job, error), seconds, error)

@@ -188,7 +188,7 @@ class TaskCore(Core):
                 value = task.call(*args, **kwargs) if plain else await task.acall(*args, **kwargs)
                 end = self._succeed(run, value)
             except BaseException as error:
-                if running.is_interrupt(error) and not isinstance(error, SystemExit):
+                if running.is_interrupt(error, again) and not isinstance(error, SystemExit):
                     raise  # as Django has it: an exit is a failure
                 end = partial(self._fail, run, error)
             return await running.end_when_possible(end, again, pause)
@@ -276,7 +276,8 @@ class TaskCore(Core):
         """End an attempt whose task has raised: a retry, or a dead letter."""
         job = run.job
         if job.ended:
-            log.warning("job %s ended, and its task raised then", job.id, exc_info=error)
+            if not isinstance(error, asyncio.CancelledError):  # as by a worker that has ended it
+                log.warning("job %s ended, and its task raised then", job.id, exc_info=error)
             return running.Outcome(DONE, run.seconds, error)
         kind, _, lines = texts_of(error)
         errors = [*run.record.errors, [kind, lines]]  # of a copy: the store may be full
