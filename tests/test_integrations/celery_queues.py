@@ -6,6 +6,7 @@ from typing import Any
 
 from kombu import Connection, Exchange, Producer, Queue
 
+from inside import journal_of
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery import stores
 from streamkeep.jobs import Queue as JobQueue
@@ -33,6 +34,4 @@ def publish(connection: Connection, *bodies: Any, queue: Queue | None = None, **
 
 def poison(shared: stores.Shared) -> None:
     """Have a store as it is after a failed sync."""
-    control = shared.opened.store._environment.context.control
-    assert control is not None
-    control.poison()
+    journal_of(shared.opened.store).control.poison()

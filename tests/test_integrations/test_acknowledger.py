@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 import streamkeep
+from inside import journal_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.format.core.errors import RecoveryNeededError, StoreFullError
 from streamkeep.integrations import acknowledger
@@ -78,9 +79,7 @@ def test_an_acknowledgement_closes_a_store_that_must_be_recovered_between_its_at
     queue, other = Queue(tmp_path / "s"), streamkeep.open(tmp_path / "s")
     queue.put(1)
     [job] = take([queue], queue.consumer, 1)
-    control = other._environment.context.control
-    assert control is not None
-    control.poison()
+    journal_of(other).control.poison()
     acknowledging = Acknowledger()
     acknowledging.add(job)
     acknowledging.close()

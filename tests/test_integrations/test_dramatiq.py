@@ -21,6 +21,7 @@ from dramatiq.errors import ConnectionClosed, QueueNotFound
 from dramatiq.results import ResultMissing, Results, ResultTimeout
 
 import streamkeep
+from inside import journal_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -155,9 +156,7 @@ def test_results_leave_a_store_that_must_be_recovered_closed(
     actor = actor_of(broker, print)
     message = actor.send(1)
     results.store_result(message, 1, 10_000)
-    control = broker.queue().store._environment.context.control
-    assert control is not None
-    control.poison()
+    journal_of(broker.queue().store).control.poison()
     with pytest.raises(RecoveryNeededError):
         results.store_result(message, 2, 10_000)
     with suppress(RecoveryNeededError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import errno
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from taskiq.api import run_receiver_task
 from taskiq.depends.progress_tracker import TaskProgress, TaskState
 
 import streamkeep
+from inside import journal_of
 from patience import PATIENCE_S
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.format.core.errors import (
@@ -48,10 +49,6 @@ def message(number: int, name: str = "work", **labels: Any) -> BrokerMessage:
     data = b'{"task_id":"%d","task_name":"%s","labels":{},"args":[%d],"kwargs":{}}'
     text = data % (number, name.encode(), number)
     return BrokerMessage(task_id=str(number), task_name=name, message=text, labels=labels)
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, PATIENCE_S))
 
 
 @asynccontextmanager
@@ -167,7 +164,7 @@ async def test_an_acknowledgement_waits_for_a_store_that_cannot_take_it(
         await listening.aclose()
 
 
-def test_a_listener_goes_on_after_an_error_of_the_store(
+async def test_a_listener_goes_on_after_an_error_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("streamkeep.integrations.taskiq.broker._AGAIN_S", 0.001)
@@ -181,15 +178,12 @@ def test_a_listener_goes_on_after_an_error_of_the_store(
 
     monkeypatch.setattr("streamkeep.integrations.taskiq.broker.atake", refuse)
 
-    async def work() -> None:
-        async with started(tmp_path / "s") as broker:
-            await broker.kick(message(1))
-            assert await numbers(broker, 1) == [1]
-            errors.append(RecoveryNeededError("a sync failed"))  # all must close the store
-            with pytest.raises(RecoveryNeededError):
-                await asyncio.wait_for(numbers(broker, 1), PATIENCE_S)
-
-    run(work())
+    async with started(tmp_path / "s") as broker:
+        await broker.kick(message(1))
+        assert await numbers(broker, 1) == [1]
+        errors.append(RecoveryNeededError("a sync failed"))  # all must close the store
+        with pytest.raises(RecoveryNeededError):
+            await numbers(broker, 1)
     assert caplog.text.count("cannot take messages") == 2
 
 
@@ -337,9 +331,7 @@ async def test_results_leave_a_store_that_must_be_recovered_closed(tmp_path: Pat
     backend: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
     await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=1))
     other = streamkeep.open(tmp_path / "s")
-    control = other._environment.context.control
-    assert control is not None
-    control.poison()
+    journal_of(other).control.poison()
     with pytest.raises(RecoveryNeededError):
         await backend.set_progress("a", TaskProgress(state=TaskState.STARTED, meta=2))
     with suppress(RecoveryNeededError):

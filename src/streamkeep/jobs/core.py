@@ -25,6 +25,7 @@ from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import SharedTransaction, apply_bytes
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, NotAStoreError, StoreError, StreamkeepError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
@@ -271,7 +272,7 @@ class Core(LazyStore):
 
         No caller waits for that end, so it need not wait for the disk: a power loss just after it
         undoes it together with the effects of `Job.transaction`, and the job runs again. A caller
-        that asks for the end of a job waits then; see `sync_seen`.
+        that asks for the end of a job waits then; see `wait_for`.
         """
         return "interval" if self.store.sync_mode == "commit" else None
 
@@ -282,10 +283,22 @@ class Core(LazyStore):
             return False
         return store.open_transaction() is None
 
-    def sync_seen(self) -> None:
-        """Return when the ends of jobs that the caller has seen are on disk."""
-        if self.needs_sync():
+    def wait_for(
+        self, look: Callable[[Snapshot[Any]], list[Result]], bell: bytes, timeout: Duration | None
+    ) -> list[Result]:
+        """Return what a function of a snapshot finds in time, when that is on disk; [] for nothing.
+
+        Args:
+            bell: the key that is rung when it may find something.
+        """
+        wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
+        if wait_ms == 0:
+            found = self.read(look)
+        else:
+            found = self.store.read_when(look, [(bell, None)], block=wait_ms or 0)
+        if found and self.needs_sync():
             self.store.sync()
+        return found
 
     def step(self, work: Callable[[Step], Result], *, frees: bool = False) -> Result:
         def run(txn: Transaction[Any]) -> Result:
@@ -309,6 +322,10 @@ class Core(LazyStore):
 
     def runs_now(self) -> bool:
         return bool(getattr(self._runs, "now", False))
+
+    def run_if_immediate(self) -> None:
+        if self.immediate and not self.runs_now():
+            self.run_until_idle()
 
     def run_until_idle(self, limit: int = 1_000_000, watch: Watch | None = None) -> int:
         """Do as `Queue.run_until_idle`.

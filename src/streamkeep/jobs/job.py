@@ -208,17 +208,8 @@ class Job:
             TimeoutError: it has not ended in time.
         """
         core, job_id = self.queue.core, self.id
-        if core.immediate and not core.runs_now():
-            core.run_until_idle()
-        wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
-        look = look_for(core, job_id)
-        if wait_ms == 0:
-            found = core.read(look)
-        else:
-            bell = core.names.result_bell(job_id)
-            found = core.store.read_when(look, [(bell, None)], block=wait_ms or 0)
-        if found:
-            core.sync_seen()
+        core.run_if_immediate()
+        found = core.wait_for(look_for(core, job_id), core.names.result_bell(job_id), timeout)
         return open_result(core, job_id, found)
 
     def cancel(self) -> bool:

@@ -37,8 +37,8 @@ def put_all(core: Core, payloads: list[tuple[Any, Options]], common: Fields) -> 
     core.set_up()
     if not collect(core, work):
         core.apply(work)
-        if core.immediate and not core.runs_now() and core.store.open_transaction() is None:
-            core.run_until_idle()
+        if core.immediate and core.store.open_transaction() is None:
+            core.run_if_immediate()
     return jobs
 
 

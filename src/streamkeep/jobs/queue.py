@@ -425,22 +425,13 @@ class Queue(Declaring):
             Whether nothing waits, runs, or is delayed.
         """
         self.core.step(lambda step: step.change_settings(draining=True))
-        if self.core.immediate and not self.core.runs_now():
-            self.run_until_idle()
-        wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
+        self.core.run_if_immediate()
 
         def is_empty(snapshot: Snapshot[Any]) -> list[bool]:
             found = stats_of(snapshot.as_bytes(), self.core.names)
             return [] if found.waiting or found.running or found.delayed else [True]
 
-        if wait_ms == 0:
-            ended = self.core.read(is_empty)
-        else:
-            bell = self.core.names.end_bell
-            ended = self.core.store.read_when(is_empty, [(bell, None)], block=wait_ms or 0)
-        if ended:
-            self.core.sync_seen()
-        return bool(ended)
+        return bool(self.core.wait_for(is_empty, self.core.names.end_bell, timeout))
 
     def set_limits(
         self, *, max_length: int | None = None, concurrency: int | None = None
