@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ if not settings.configured:
     django.setup()
 
 Configure = Callable[..., AbstractContextManager[None]]
+QueueWith = Callable[..., AbstractContextManager[Any]]
 
 
 @pytest.fixture
@@ -70,6 +71,22 @@ def configure(tmp_path: Path) -> Configure:
         return override_settings(TASKS={"default": tasks})
 
     return change
+
+
+@pytest.fixture
+def queue_with(configure: Configure) -> QueueWith:
+    """Return a function that gives a block the queue of a backend with options."""
+
+    @contextmanager
+    def open_queue(**options: Any) -> Iterator[Any]:
+        from streamkeep.integrations.django.interface import task_backends
+
+        with configure(**options):
+            queue = task_backends["default"].queue("default")
+            yield queue
+            queue.close()
+
+    return open_queue
 
 
 @pytest.fixture

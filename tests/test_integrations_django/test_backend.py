@@ -23,7 +23,7 @@ from streamkeep.integrations.django import interface, queues, records
 from streamkeep.jobs import PayloadError, QueueFullError
 from streamkeep.jobs.running import execute
 from test_integrations_django import shop_tasks
-from test_integrations_django.conftest import BACKEND, Configure
+from test_integrations_django.conftest import BACKEND, QueueWith
 
 
 def test_a_task_is_ready_then_successful(backend: Any) -> None:
@@ -97,16 +97,14 @@ def test_a_task_that_raises_has_failed(backend: Any) -> None:
     assert letter.message == "no stock"
 
 
-def test_arguments_that_cannot_be_kept_are_refused_by_enqueue(configure: Configure) -> None:
-    with configure(max_result_bytes=100):
-        queue = interface.task_backends["default"].queue("default")
+def test_arguments_that_cannot_be_kept_are_refused_by_enqueue(queue_with: QueueWith) -> None:
+    with queue_with(max_result_bytes=100) as queue:
         with pytest.raises(PayloadError, match="at most 100"):
             shop_tasks.fail.enqueue("x" * 200)
         result = shop_tasks.return_much.enqueue(98)  # with its quotes, as large as it may be
         queue.run_until_idle()
         result.refresh()
         assert (result.status, len(result.return_value)) == ("SUCCESSFUL", 98)
-        queue.close()
 
 
 @pytest.mark.parametrize(
@@ -129,15 +127,13 @@ def test_what_cannot_be_a_result_is_a_failure(
     assert [one.exception_class_path for one in result.errors] == [kind]
 
 
-def test_attempts_are_kept(configure: Configure) -> None:
-    with configure(retries=3):
-        queue = interface.task_backends["default"].queue("default")
+def test_attempts_are_kept(queue_with: QueueWith) -> None:
+    with queue_with(retries=3) as queue:
         result = shop_tasks.fail_first.enqueue()
         queue.run_until_idle()
         result.refresh()
         assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 2, 2)
         assert [one.exception_class_path for one in result.errors] == ["streamkeep.jobs.Retry"]
-        queue.close()
 
 
 def test_a_failure_that_a_full_store_takes_later_is_one_error(
@@ -158,14 +154,12 @@ def test_a_failure_that_a_full_store_takes_later_is_one_error(
     assert (result.status, len(result.errors)) == ("FAILED", 1)
 
 
-def test_a_task_that_waits_for_its_retry_is_ready(configure: Configure) -> None:
-    with configure(retries=1, backoff="1h"):
-        queue = interface.task_backends["default"].queue("default")
+def test_a_task_that_waits_for_its_retry_is_ready(queue_with: QueueWith) -> None:
+    with queue_with(retries=1, backoff="1h") as queue:
         result = shop_tasks.fail.enqueue("busy")
         queue.run_until_idle()
         result.refresh()
         assert (result.status, result.attempts, len(result.errors)) == ("READY", 1, 1)
-        queue.close()
 
 
 def test_a_running_task_says_so(backend: Any) -> None:
@@ -181,16 +175,14 @@ def test_a_running_task_says_so(backend: Any) -> None:
     assert result.status == "READY"
 
 
-def test_a_task_whose_workers_died_has_failed(configure: Configure) -> None:
-    with configure(max_deaths=1):
-        queue = interface.task_backends["default"].queue("default")
+def test_a_task_whose_workers_died_has_failed(queue_with: QueueWith) -> None:
+    with queue_with(max_deaths=1) as queue:
         result = shop_tasks.add.enqueue(5)
         job = queue.get()
         job.fail("3 workers died")  # as another worker does that finds it
         found = interface.task_backends["default"].get_result(result.id)
         assert (found.status, found.args) == ("FAILED", [5])
         assert "3 workers died" in found.errors[0].traceback
-        queue.close()
 
 
 def test_a_cancelled_task_has_failed(backend: Any) -> None:
@@ -216,20 +208,17 @@ def test_a_dead_letter_is_ready_again(backend: Any) -> None:
     assert (result.status, result.attempts) == ("FAILED", 2)
 
 
-def test_results_are_forgotten_after_their_time(configure: Configure) -> None:
-    with configure(result_ttl=0):
-        queue = interface.task_backends["default"].queue("default")
+def test_results_are_forgotten_after_their_time(queue_with: QueueWith) -> None:
+    with queue_with(result_ttl=0) as queue:
         result = shop_tasks.add.enqueue(1)
         queue.run_until_idle()
         with pytest.raises(interface.TaskResultDoesNotExist):
             result.refresh()
         assert queue.store.row_range("django") == []
-        queue.close()
 
 
-def test_records_of_tasks_that_no_handler_ended_are_forgotten_too(configure: Configure) -> None:
-    with configure(result_ttl=0):
-        queue = interface.task_backends["default"].queue("default")
+def test_records_of_tasks_that_no_handler_ended_are_forgotten_too(queue_with: QueueWith) -> None:
+    with queue_with(result_ttl=0) as queue:
         later = shop_tasks.add.using(run_after=datetime.now(UTC) + timedelta(hours=1))
         for number in range(9):
             shop_tasks.add.enqueue(number)
@@ -246,7 +235,6 @@ def test_records_of_tasks_that_no_handler_ended_are_forgotten_too(configure: Con
         wait_until(are_forgotten)
         waiting.refresh()
         assert waiting.status == "READY"
-        queue.close()
 
 
 def test_effects_in_the_store_happen_with_the_result(backend: Any) -> None:

@@ -8,7 +8,6 @@ import itertools
 import logging
 import pickle
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -267,11 +266,6 @@ def test_a_failure_without_a_text_is_not_told_twice(queue: jobs.Queue) -> None:
         job.result(0)
     assert str(failed.value) == failed.value.error_type
     assert failed.value.error_type.endswith("Gone")
-
-
-def test_what_json_has_not_is_refused_with_advice(queue: jobs.Queue) -> None:
-    with pytest.raises(jobs.PayloadError, match=r"next: pass a text .* or bytes with"):
-        queue.put(datetime(2026, 1, 2))
 
 
 def test_programs_see_the_public_names_of_modules_and_errors() -> None:

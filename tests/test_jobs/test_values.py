@@ -11,7 +11,7 @@ import pytest
 from streamkeep.format.core.durations import milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import NoSuchJobError, Queue
-from streamkeep.jobs.options import Backoff, backoff_of, unix_ms
+from streamkeep.jobs.options import Backoff, backoff_of
 
 LONE = "a\ud800"
 TEXTS = [None, 5, b"x", LONE, [], object()]
@@ -34,6 +34,7 @@ def nothing() -> None:
         -1,
         "soon",
         datetime(2025, 10, 21),
+        datetime(1960, 1, 1, tzinfo=UTC),
         [],
     ],
 )
@@ -77,7 +78,6 @@ def test_objects_of_another_kind_are_named(queue: Queue) -> None:
         "jobs must be": lambda: queue.done_many(["x"]),  # type: ignore[list-item]
         "a task is made of": lambda: queue.task(5),  # type: ignore[call-overload]
         "limit": lambda: queue.run_until_idle(None),  # type: ignore[arg-type]
-        "at must be": lambda: queue.put("x", at=datetime.now(UTC).replace(tzinfo=None)),
     }
     for name, call in calls.items():
         with pytest.raises(ArgumentError, match=name):
@@ -119,13 +119,6 @@ def test_durations_are_seconds_texts_or_timedeltas(value: Any, ms: int) -> None:
 def test_other_durations_are_refused_with_their_name(value: Any) -> None:
     with pytest.raises(ArgumentError, match="delay must be seconds, a timedelta, or a text"):
         milliseconds(value, "delay")
-
-
-def test_times_have_a_time_zone() -> None:
-    assert unix_ms(datetime(2026, 1, 1, tzinfo=UTC), "at") == 1_767_225_600_000
-    for value in (datetime(2026, 1, 1), 5, datetime(1960, 1, 1, tzinfo=UTC)):
-        with pytest.raises(ArgumentError, match="at must be"):
-            unix_ms(value, "at")  # type: ignore[arg-type]
 
 
 def test_a_backoff_doubles_up_to_its_longest_wait() -> None:
