@@ -219,7 +219,7 @@ def test_the_end_of_a_job_waits_for_a_store_that_is_full(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("streamkeep.jobs.worker._FAILED_PAUSE_S", 0.01)
+    monkeypatch.setattr("streamkeep.jobs.worker_runs.FAILED_PAUSE_S", 0.01)
     refused: list[int] = []
     apply = Core.apply
     full = threading.Event()
@@ -269,7 +269,7 @@ def test_the_end_of_a_job_waits_for_a_store_that_is_full(
 def test_a_job_that_waits_for_a_store_is_not_ended_by_its_max_runtime(
     queue: Queue, exits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamkeep.jobs.worker._FAILED_PAUSE_S", 0.01)
+    monkeypatch.setattr("streamkeep.jobs.worker_runs.FAILED_PAUSE_S", 0.01)
     apply = Core.apply
     ran: list[int] = []
     refused: list[int] = []

@@ -243,7 +243,7 @@ def test_an_error_of_the_store_ends_no_worker_and_is_told_once(
         return real(*args, **options)
 
     monkeypatch.setattr(worker_module, "take", take)
-    monkeypatch.setattr(worker_module, "_FAILED_PAUSE_S", 0)
+    monkeypatch.setattr(worker_runs, "FAILED_PAUSE_S", 0)
     with working(Worker(queue)):
         assert job.result(timeout=PATIENCE_S) == "ran"
     told = [one.getMessage() for one in caplog.records]
@@ -265,7 +265,7 @@ def test_a_worker_waits_for_a_store_that_cannot_take_its_rules(
 
     queue.periodic("0 3 * * *", name="nightly")(print)
     monkeypatch.setattr(queue, "register_periodic", register)
-    monkeypatch.setattr(worker_module, "_FAILED_PAUSE_S", 0)
+    monkeypatch.setattr(worker_runs, "FAILED_PAUSE_S", 0)
     with working(Worker(queue, mode=mode)):
         wait_until(lambda: bool(queue.schedules()))
 

@@ -16,7 +16,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.values import whole
@@ -185,21 +184,13 @@ class AsyncQueue(Declaring):
         store = await self._store()
         work, jobs = plan_put(self.queue.core, payloads, common or {})
         if not collect(self.core, work):
-            await self._apply(store, work)
+            await store.apply(lambda txn: work(txn.as_bytes()))
             await self._run_now()
         return [AsyncJob(self, job) for job in jobs]
 
     async def _run_now(self) -> None:
         if self.core.immediate and not self.core.runs_now():
             await self.run_until_idle()
-
-    async def _apply(
-        self,
-        store: AsyncStore[Any],
-        work: Callable[[Transaction[Any]], Result],
-        frees: bool = False,
-    ) -> Result:
-        return await store.apply(lambda txn: work(txn.as_bytes()), frees=frees)
 
     # --- get and end ----------------------------------------------------------------------------
 
@@ -247,7 +238,8 @@ class AsyncQueue(Declaring):
         store = await self._store()
 
         async def end() -> None:
-            await self._apply(store, plan_end(self.core, its, results), frees=True)
+            work = plan_end(self.core, its, results)
+            await store.apply(lambda txn: work(txn.as_bytes()), frees=True)
             note_ended(self.core, its)
 
         await asyncio.shield(_Certain(end()))  # what is cancelled now did its work

@@ -26,7 +26,7 @@ from streamkeep.engine.api.work import SharedTransaction, apply_bytes
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.format.core.durations import Duration, milliseconds
-from streamkeep.format.core.errors import ArgumentError, NotAStoreError, StoreError, StreamkeepError
+from streamkeep.format.core.errors import ArgumentError, StoreError, StreamkeepError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
 from streamkeep.jobs.dead_letters import has_strays, schedule_strays
@@ -112,10 +112,10 @@ class LazyStore:
         if opened is not None and not isinstance(self._given, Store):
             journal = opened._environment.context.journal
             assert journal is not None  # it was opened for writing
-            try:
+            self._creates = False  # in place of one that was moved: an empty one would look well
+            with suppress(StoreError):
                 journal.control.check_not_moved()
-            except NotAStoreError:
-                self._creates = False  # an empty one in its place would look well
+                self._creates = True
             opened.close()
 
     @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack
@@ -304,15 +305,11 @@ class Queue(Declaring):
             reason: only those with this text in their reason, error or message.
             task: only those of this task.
         """
-        found: list[Letter] = []
+        most = None if count is None else whole(count, "count", 0)
 
         def look(snapshot: Snapshot[Any]) -> list[Letter]:
-            for letter in dead.letters(snapshot, self.core.names.dead):
-                if dead.matches(letter, reason, task):
-                    found.append(letter)
-                    if count is not None and len(found) >= count:
-                        break
-            return found
+            every = dead.letters(snapshot, self.core.names.dead)
+            return list(islice((one for one in every if dead.matches(one, reason, task)), most))
 
         return self.core.read(look)
 

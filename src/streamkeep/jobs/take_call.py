@@ -150,11 +150,7 @@ class Take:
         return least
 
     def set_up(self, *, again: bool = False) -> None:
-        """Make the streams of the queues.
-
-        Args:
-            again: a stream or its group was deleted.
-        """
+        """Make the streams of the queues; `again` if a stream or its group was deleted."""
         for queue in self.queues:
             queue.core.set_up_again() if again else queue.core.set_up()
 

@@ -51,7 +51,6 @@ EXIT_RECYCLED: Final = 75  # of a process whose memory grew too large
 _MODES: Final = ("threads", "asyncio")
 _TICK_S: Final = 1.0
 _MEMORY_TICK_S: Final = 0.1  # between looks at the memory while a job runs
-_FAILED_PAUSE_S: Final = 1.0  # after a failure of the store, such as a full disk
 _JOIN_S: Final = 5.0  # for threads that are about to end
 
 
@@ -156,16 +155,14 @@ class Worker:
         Returns:
             How many jobs ran.
         """
-        ran = 0
-        while True:
-            some = sum(queue.core.run_until_idle(watch=self._reported) for queue in self.queues)
-            if not some:
-                return ran
+        ran, cores = 0, [queue.core for queue in self.queues]
+        while some := sum(core.run_until_idle(watch=self._reported) for core in cores):
             ran += some
+        return ran
 
     def _reported(self, job: Job) -> Callable[[Outcome], None]:
         """Report that a job begins; return what reports its outcome."""
-        run = worker_runs.Run(job, None)
+        run = worker_runs.Run(job, None, self._report)
         self._report.started(run)
         return partial(self._report.ran, run)
 
@@ -305,16 +302,6 @@ class Worker:
             self._error = self._error or error
         self.stop_once()
 
-    def _again(self, run: worker_runs.Run, error: Exception) -> float:
-        """Return in how many seconds the end of a job is tried again that the store did not take.
-
-        The job did its work, or has failed, and so it must not run again because a disk is full.
-        """
-        if not run.waits:
-            run.waits = True
-            self._report.waits(run, error)
-        return _FAILED_PAUSE_S
-
     def _take(self, count: int) -> list[Job]:
         """Take jobs; [] when the worker stops."""
         jobs: list[Job] = []
@@ -339,7 +326,7 @@ class Worker:
             raise  # a worker that is started again opens the store again
         except StreamkeepError as error:
             self._told.tell(error)
-            time.sleep(_FAILED_PAUSE_S)
+            time.sleep(worker_runs.FAILED_PAUSE_S)
 
     def _run_jobs(self) -> None:
         """Take and run one job at a time, in this thread.
@@ -360,9 +347,9 @@ class Worker:
                 try:
                     if task is not None and task.is_async:
                         runner = runner or asyncio.Runner()
-                        outcome = runner.run(self._cancellable(run, done))
+                        outcome = runner.run(self._run_coroutine(run, done))
                     else:
-                        outcome = self._run_plain(run, done)
+                        outcome = at_once(worker_runs.run_job(run, done, block))
                 except asyncio.CancelledError:
                     return  # it was abandoned
                 except BaseException:
@@ -389,17 +376,12 @@ class Worker:
             call = Take(queues, queues[0].consumer, 1, known, begins=False)
             following += call.after(job, result, job.queue.core.sync_of_ends())
 
-    async def _cancellable(self, run: worker_runs.Run, done: Done) -> Outcome:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        run.cancel = lambda: _cancel(loop, task)
-        return await worker_runs.run_job(run.job, done, partial(self._again, run), asyncio.sleep)
-
-    def _run_plain(self, run: worker_runs.Run, done: Done | None) -> Outcome:
-        again = partial(self._again, run)
-        return at_once(worker_runs.run_job(run.job, done, again, block))
+    async def _run_coroutine(self, run: worker_runs.Run, done: Done | None) -> Outcome:
+        _let_cancel(run)
+        return await worker_runs.run_job(run, done, asyncio.sleep)
 
     def _begin(self, job: Job, thread: threading.Thread | None) -> worker_runs.Run:
-        run = worker_runs.Run(job, thread)
+        run = worker_runs.Run(job, thread, self._report)
         job.extended = partial(self._report.extended, run)
         job.begin()
         with self._lock:
@@ -451,16 +433,14 @@ class Worker:
             await asyncio.wait(tasks, timeout=_TICK_S)
 
     async def _run_task(self, job: Job, room: asyncio.Semaphore) -> None:
-        loop, current = asyncio.get_running_loop(), asyncio.current_task()
         run = self._begin(job, thread=None)
-        run.cancel = lambda: _cancel(loop, current)
+        _let_cancel(run)
         task = job.queue.core.task_of(job)
         try:
             if task is not None and task.is_async:
-                again = partial(self._again, run)
-                outcome = await worker_runs.run_job(job, None, again, asyncio.sleep)
+                outcome = await self._run_coroutine(run, None)
             else:
-                outcome = await _in_thread(partial(self._run_plain, run, None))
+                outcome = await _in_thread(lambda: at_once(worker_runs.run_job(run, None, block)))
             if self._end(run):
                 self._report.ran(run, outcome)
                 self._check_memory()
@@ -494,7 +474,13 @@ async def _in_thread(work: Callable[[], Result]) -> Result:
     return await future
 
 
-def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> None:
-    if task is not None:
-        with suppress(RuntimeError):
+def _let_cancel(run: worker_runs.Run) -> None:
+    """Have `cancel` of a run cancel the asyncio task that calls."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def cancel() -> None:
+        with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(task.cancel)
+
+    run.cancel = cancel

@@ -84,8 +84,10 @@ class ChildReport(Report):
     def __init__(self, events: int) -> None:
         self._events = events
 
-    def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
-        pass
+    def _nothing(self, *facts: Any, **more: Any) -> None:
+        """Report nothing: the parent does."""
+
+    begun = stopping = ended = _nothing
 
     def started(self, run: Run) -> None:
         left = run.left_s()
@@ -104,12 +106,6 @@ class ChildReport(Report):
     def too_long(self, run: Run) -> None:
         super().too_long(run)
         self._tell(job="", left=None)  # the job is ended first, and this process with it
-
-    def stopping(self, running: int, grace_s: float) -> None:
-        pass
-
-    def ended(self) -> None:
-        pass
 
     def _tell(self, **event: Any) -> None:
         with suppress(OSError):

@@ -21,9 +21,11 @@ from streamkeep.jobs.tracing import note_outcome, span_of
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
-    from streamkeep.jobs.running import Again, Done, Outcome, Pause
+    from streamkeep.jobs.running import Done, Outcome, Pause
+    from streamkeep.jobs.worker_log import Report
 
 TOO_LONG: Final = "builtins.TimeoutError"
+FAILED_PAUSE_S: Final = 1.0  # after a failure of the store, such as a full disk
 
 
 class Alarm:
@@ -65,8 +67,9 @@ class Alarm:
 
 
 class Run:
-    def __init__(self, job: Job, thread: threading.Thread | None) -> None:
+    def __init__(self, job: Job, thread: threading.Thread | None, report: Report) -> None:
         self.job = job
+        self._report = report
         self.task, self.attempt = job.task, job.attempt
         self.thread = thread  # that runs the handler, if the job has one of its own
         self.begun = time.monotonic()
@@ -87,20 +90,32 @@ class Run:
         end_ms = parse_due(taken.runtime_key).due_ms - RUN_GRACE_MS
         return end_ms / 1000 - time.time()
 
+    def again(self, error: Exception) -> float:
+        """Return in how many seconds the end of the job is tried again that the store did not take.
+
+        The job did its work, or has failed, and so it must not run again because a disk is full.
+        """
+        if not self.waits:
+            self.waits = True
+            self._report.waits(self, error)
+        return FAILED_PAUSE_S
+
     def limit_text(self) -> str:
         """Return what a dead letter says of a run that was too long."""
         limit = self.job.queue.core.policy_of(self.job.fields).max_runtime_ms
         return f"it ran longer than max_runtime, {limit / 1000:g} s"
 
 
-async def run_job(job: Job, done: Done | None, again: Again, pause: Pause) -> Outcome:
+async def run_job(run: Run, done: Done | None, pause: Pause) -> Outcome:
     """Run a handler in a span, and end the job; see `running.run_job`.
 
     Args:
         done: ends the job with its result, in place of `end_soon`.
     """
+    job = run.job
     with span_of(job) as span:
-        outcome = await job.queue.core.run_job(job, done or partial(end_soon, job), again, pause)
+        done = done or partial(end_soon, job)
+        outcome = await job.queue.core.run_job(job, done, run.again, pause)
         note_outcome(span, outcome.state, outcome.error)
         return outcome
 
