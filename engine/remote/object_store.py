@@ -37,6 +37,7 @@ from streamkeep.engine.system import files
 from streamkeep.engine.system.modes import Modes
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ArgumentError, UnreachableError
+from streamkeep.format.core.values import utf8
 from streamkeep.supported import install_hint
 
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
@@ -144,6 +145,7 @@ def normal_uri(place: str) -> str:
         if parts.netloc.lower() not in ("", "localhost") or not parts.path:
             raise ArgumentError(f"{place}: expected a path from the root on: file:///srv/fleet")
         return folder_of(place).as_uri()
+    utf8(place, "the URI of a bucket")
     scheme = "s3" if parts.scheme == "s3a" else parts.scheme
     if not parts.netloc:
         raise ArgumentError(f"{place}: the URI names no bucket")

@@ -35,9 +35,10 @@ def whole(value: object, name: str, least: int, most: int = MOST) -> int:
     return value
 
 
-def texts(value: Iterable[str]) -> tuple[str, ...]:
+def texts(value: Iterable[str], name: str) -> tuple[str, ...]:
     """Return some texts; a single one counts as such, not as its characters."""
-    return (value,) if isinstance(value, str) else tuple(value)
+    many = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    return tuple(utf8(one, name).decode() for one in (value if many else (value,)))
 
 
 def utf8(value: object, name: str) -> bytes:

@@ -99,6 +99,7 @@ _PIECE: Final = 1 << 16
 NOBODYS_OWNER: Final = b"nobody"  # the consumer that owns unowned entries in types below 27
 UNOWNED_LOSS: Final = "unowned pending entry, now owned by consumer 'nobody'"
 READ_LOSS: Final = "entries_read of a group"
+EXPIRY_LOSS: Final = "time of a stream to expire"
 
 
 class Losses(dict[str, int]):

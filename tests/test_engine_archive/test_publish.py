@@ -138,6 +138,7 @@ def test_seal_needs_a_uri_and_changes_nothing_without(store: Store) -> None:
         ("s3://bucket/x#y", "written as %23"),
         ("file://host/x", "a path from the root on"),
         ("file://", "a path from the root on"),
+        ("s3://bucket/\udcff", "no lone surrogates"),
         ("", "to must be the path of"),
     ],
 )

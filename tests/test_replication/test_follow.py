@@ -608,6 +608,13 @@ def test_addresses_that_cannot_be_used(address: str, store: Path) -> None:
         Follower(address, store)
 
 
+@pytest.mark.parametrize("wrong", [None, 3, b"x", [b"x"], "\udcff"])
+@pytest.mark.parametrize("name", ["match", "skip"])
+def test_patterns_and_names_of_commands_are_texts(name: str, wrong: Any, store: Path) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} must be a text"):
+        Follower("redis://localhost", store, **{name: wrong})
+
+
 @pytest.mark.parametrize(
     "password", ["12/secret", "12?secret", "12#secret", "/secret", "\u2100secret"]
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -75,12 +76,17 @@ def test_diff_compares_the_deadlines_of_streams_whatever_their_numbers_are() -> 
             set_deadline(transaction.txn, ending, 1 << 42)
     assert lines("diff", "a", "b") == []
     assert lines("diff", "b", "c", status=7) == [
-        "! stream 'x' deadline: 4,398,046,511,104 against none",
-        "! stream 'y' deadline: none against 4,398,046,511,104",
+        "! stream 'x' deadline: 2109-05-15T07:35:11Z against none",
+        "! stream 'y' deadline: none against 2109-05-15T07:35:11Z",
     ]
     assert len(lines("diff", "b", "c", "x", status=7)) == 1
     with streamkeep.open("b") as b, streamkeep.open("c") as c:
-        assert len(list(transfer.diff(b, c, "x"))) == 1
+        found = list(transfer.diff(b, c, "x"))
+        assert [(one.what, one.first, one.second) for one in found] == [("deadline", 1 << 42, None)]
+        with b.snapshot() as of_b:
+            assert list(transfer.diff(of_b, Path("c"), "x")) == found
+    with pytest.raises(streamkeep.ArgumentError, match="a snapshot or a path is expected"):
+        list(transfer.diff("b", 5))  # type: ignore[arg-type]
 
 
 def test_diff_counts_the_rows_that_differ_in_each_space() -> None:

@@ -24,9 +24,10 @@ from dumped_stores import LOSSLESS, differences, fill, keys_of
 from model.profile import configured
 from redis_parts import stream_parts
 from streamkeep import transfer
+from streamkeep.commands.strings import set_deadline
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import files
-from streamkeep.format.redis.stream_dump import READ_LOSS
+from streamkeep.format.redis.stream_dump import EXPIRY_LOSS, READ_LOSS
 from streamkeep.format.redis.stream_parts import Part
 from streamkeep.jobs import Queue
 from streamkeep.transfer.differences import diff
@@ -301,14 +302,19 @@ def test_wrong_command_lines() -> None:
 
 
 @pytest.mark.parametrize("kind", DUMP_FORMATS)
-def test_a_dump_counts_the_rows_of_queues_and_programs_which_it_does_not_hold(kind: str) -> None:
+def test_a_dump_counts_the_rows_and_deadlines_which_it_does_not_hold(kind: str) -> None:
     with streamkeep.open("s") as store:
         Queue(store, "mails").put("later", delay=1000)
         store.row_put("space", b"key", b"value")
         rows = len(store.row_range("space")) + len(store.row_range("mails"))
+        store.xadd("ending", {"a": 1})
+        with store.transaction() as transaction:
+            set_deadline(transaction.txn, b"ending", 1 << 42)
     dropped = transfer.dump("s", "out", format=kind).dropped  # type: ignore[arg-type]
     assert dropped[ROW_LOSS] > rows
-    assert transfer.dump("s", "one", format="jsonl", keys=()).dropped == {}
+    assert dropped[EXPIRY_LOSS] == 1
+    assert transfer.dump("s", "one", format="jsonl", keys="ending").dropped == {EXPIRY_LOSS: 1}
+    assert transfer.dump("s", "none", format="jsonl", keys=()).dropped == {}
 
 
 def test_what_older_servers_cannot_hold_is_listed() -> None:

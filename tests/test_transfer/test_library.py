@@ -345,6 +345,7 @@ LOAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("a.jsonl", {"database": 0}, "database= is for RDB"),
     ("a.jsonl", {"from_line": 2}, "from_line= is for rows and commands"),
     ("a.jsonl", {"skip": ["DEL"]}, "skip= is for commands"),
+    ("a.resp", {"skip": b"DEL"}, "skip must be a text"),
     ("a.csv", {"key": "k", "existing": "skip"}, "existing= is for whole streams"),
     ("a.resp", {"key": "k"}, "leave key= out"),
     ("a.csv", {"key": "k", "batch": 0}, "batch must be a whole number of at least 1, not 0"),

@@ -85,7 +85,10 @@ def print_text(one: Difference) -> None:
     elif what:
         text += f" {kind}{what}"
     if one.only == BOTH:
-        text += f": {_told(one.first)} against {_told(one.second)}"
+        values: list[Any] = [one.first, one.second]
+        if (one.kind, one.what) == ("counter", "deadline"):
+            values = [at and time_text(at) for at in values]
+        text += f": {_told(values[0])} against {_told(values[1])}"
     output.line(f"{mark} {text}")
 
 

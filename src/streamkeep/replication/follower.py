@@ -178,10 +178,10 @@ class Follower:
         whole(backlog, "backlog", 1 << 20)
         self.address = address._replace(password=address.password or password)
         self._name = address.shown()
-        self._match = texts(match)
+        self._match = texts(match, "match")
         self._followed = Followed(self._match, deletions)
         self._deletions = deletions
-        self._skip = texts(skip)
+        self._skip = texts(skip, "skip")
         self._resync = resync
         self._backlog = backlog
         self._target = Target(store, sync)

@@ -32,14 +32,13 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.quoting import named
-from streamkeep.format.redis.stream_dump import STREAM_TYPES, Losses
+from streamkeep.format.redis.stream_dump import EXPIRY_LOSS, STREAM_TYPES, Losses
 from streamkeep.transfer.stores import Target, uninterrupted
 
 BATCH_COMMANDS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 BATCH_S: Final = 0.1  # so that one that is killed again and again goes on
 DATABASE: Final = b"0"  # the only one that is loaded
-EXPIRES: Final = "time of a stream to expire"
 OTHER_KEY: Final = "command for a key that is not followed"
 PAYLOAD: Final = "payload"  # the place that an error names where RESTORE finds damage
 
@@ -371,7 +370,7 @@ def _restore(on: Replay, words: list[bytes]) -> None:
         expires = integer(ttl)  # before anything changes
         on.put(key, keys.run_restore, [b"RESTORE", key, b"0", payload, *replace])
         if expires:
-            on.losses.add(EXPIRES)
+            on.losses.add(EXPIRY_LOSS)
         return
     if replace:
         on.delete([key])
@@ -386,7 +385,7 @@ def _expire(on: Replay, words: list[bytes]) -> None:
     elif not name.endswith(b"AT") and integer(words[2]) <= 0:
         on.delete(words[1:2])
     else:
-        on.losses.add(EXPIRES)
+        on.losses.add(EXPIRY_LOSS)
 
 
 def _move(on: Replay, words: list[bytes]) -> None:

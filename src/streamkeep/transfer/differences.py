@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from streamkeep.commands.strings import DEADLINES, FOREVER, deadline_of
 from streamkeep.engine.api.command_base import Key
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
 from streamkeep.engine.commands.keys import iter_keys
@@ -31,6 +30,7 @@ from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.format.redis.stream_parts import NO_MESSAGES, NOBODY, GroupPart, Messages, Pending
 from streamkeep.format.rows.group_records import UNKNOWN
 from streamkeep.format.rows.retention import NO_RETENTION
+from streamkeep.transfer.stores import AnySource, reading
 
 Name = TypeVar("Name", bytes, tuple[int, int])
 Named = TypeVar("Named")
@@ -66,13 +66,14 @@ class Difference(NamedTuple):
     number: int = 1
 
 
-def diff(first: Store[Any], second: Store[Any], key: Key | None = None) -> Iterator[Difference]:
+def diff(first: AnySource, second: AnySource, key: Key | None = None) -> Iterator[Difference]:
     """Yield all differences between two stores: of streams, in the order of keys, then of rows.
 
     Args:
+        first, second: open stores, snapshots, or paths of stores, which are opened read-only.
         key: compare only this stream.
     """
-    with first.snapshot() as a, second.snapshot() as b:
+    with reading(first) as a, reading(second) as b:
         yield from diff_txns(a.txn, b.txn, None if key is None else to_bytes(key, "key"))
 
 

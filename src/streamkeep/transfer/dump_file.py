@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, Literal, NamedTuple, assert_never
 
+from streamkeep.commands.strings import deadlines
 from streamkeep.engine.api.command_base import Key, RangeId, end_bound, start_bound
 from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.commands.rows import iter_rows
@@ -19,7 +20,7 @@ from streamkeep.engine.tables.lag import lag
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, TargetExistsError
 from streamkeep.format.core.values import whole
-from streamkeep.format.redis.stream_dump import TARGETS, Losses
+from streamkeep.format.redis.stream_dump import EXPIRY_LOSS, TARGETS, Losses
 from streamkeep.transfer.dumping.jsonl import JsonWriter
 from streamkeep.transfer.dumping.redis_files import write_commands, write_payloads, write_rdb
 from streamkeep.transfer.dumping.source import Limits, Source
@@ -178,8 +179,13 @@ def dump(
                 losses = write_rdb(source, redis, out.write)
             else:
                 assert_never(kind)
-            if chosen_keys is None and limits.whole:
-                losses.add(ROW_LOSS, sum(1 for _ in iter_rows(snapshot.txn)))
+            if limits.whole:
+                numbers = {number for number, _ in deadlines(snapshot.txn)}
+                streams = map(snapshot.txn.stream_number, source.names())
+                losses.add(EXPIRY_LOSS, sum(number in numbers for number in streams))
+                if chosen_keys is None:
+                    rows = sum(1 for _ in iter_rows(snapshot.txn))
+                    losses.add(ROW_LOSS, rows - len(numbers))
     size = os.path.getsize(name) if name is not None and os.path.isfile(name) else None
     return DumpReport(
         kind,

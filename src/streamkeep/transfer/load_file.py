@@ -183,7 +183,7 @@ def load(
     with stores.SourceFile(source, name) as file, stores.Target(store, sync) as target:
         loading = _Loading(
             file, kind, stream_key, target, progress, existing, database, columns, sort, batch,
-            from_line, texts(skip), max_line,
+            from_line, texts(skip, "skip"), max_line,
         )  # fmt: skip
         try:
             return loading.run()

@@ -16,7 +16,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.json_form import from_json
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_rdb
-from streamkeep.format.redis.stream_dump import Losses, read_payload
+from streamkeep.format.redis.stream_dump import EXPIRY_LOSS, Losses, read_payload
 from streamkeep.transfer.formats import LoadFormat
 from streamkeep.transfer.loading import tables
 from streamkeep.transfer.loading.jsonl import JsonReader
@@ -188,7 +188,7 @@ class WholeLoader:
         if incoming is not None:
             self._count(incoming.entries)
             if record.expires_ms is not None:
-                self.losses.add("time of a stream to expire")
+                self.losses.add(EXPIRY_LOSS)
             if record.database and self._given.database is None:
                 self.losses.add("number of a database, of a stream")
 
