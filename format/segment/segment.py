@@ -39,7 +39,7 @@ from streamkeep.format.core.errors import ChecksumError, CorruptionError, StoreE
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import Envelope, split_block
-from streamkeep.format.node.ranges import has_live
+from streamkeep.format.node.ranges import find_entries
 from streamkeep.format.segment import index as parts
 
 SUFFIX: Final = ".seg"
@@ -165,16 +165,18 @@ class Segment:
             return nodes
 
     def those_of(self, ids: Iterable[Id]) -> list[Id]:
-        """Return those of some entries that are in the segment; see `block` for the errors."""
-        found: list[Id] = []
-        for number, here in groupby(ids, lambda one: self.seek(*one)):
-            nodes = self.block(number) if number < len(self.index.blocks) else []
-            found += [
-                one
-                for one in here
-                if any(has_live(node.listpack, node.ms, node.seq, *one) for node in nodes)
-            ]
-        return found
+        """Return those of some entries that are in the segment; see `block` for the errors.
+
+        Args:
+            ids: ascending.
+        """
+        found: dict[Id, object] = {}
+        for number, some in groupby(ids, lambda one: self.seek(*one)):
+            here = list(some)
+            for node in self.block(number) if number < len(self.index.blocks) else []:
+                start = bisect_left(here, (node.ms, node.seq))
+                find_entries(node.listpack, node.ms, node.seq, here, start, -1, found)
+        return list(found)
 
     def raw_block(self, number: int) -> bytes:
         """Read a block and return its envelopes back to back; raises the errors of `block`."""

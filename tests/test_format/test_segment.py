@@ -55,9 +55,9 @@ entry_lists = st.dictionaries(ids, pairs, min_size=1, max_size=30).map(
 )
 
 
-@given(entry_lists, st.integers(30, 300), st.integers(1, 2000), st.integers(-3, 6))
+@given(entry_lists, st.integers(30, 300), st.integers(1, 2000), st.integers(-3, 6), st.sets(ids))
 def test_what_is_written_is_read_back(
-    entries: list[Pairs], node_size: int, block_bytes: int, level: int
+    entries: list[Pairs], node_size: int, block_bytes: int, level: int, others: set[tuple[int, int]]
 ) -> None:
     envelopes = nodes_of(entries, node_size)
     segment = opened(write(envelopes, block_bytes=block_bytes, level=level))
@@ -78,6 +78,9 @@ def test_what_is_written_is_read_back(
     assert segment.seek_last(0, 0) == (0 if entries[0][:2] == (0, 0) else -1)
     last = trailer.last_id
     assert segment.seek(TOP, TOP) == len(index.blocks) - (1 if last == (TOP, TOP) else 0)
+    there = {entry[:2] for entry in entries}
+    assert segment.those_of(sorted(there | others)) == sorted(there)
+    assert segment.those_of(sorted(others)) == sorted(there & others)
 
 
 @given(entry_lists, st.data())
