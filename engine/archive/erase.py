@@ -14,7 +14,7 @@ one that is killed after leaves a garbage file.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence, Set
 from itertools import chain
 from typing import Final
@@ -274,15 +274,14 @@ def _plans(
     plans: list[_Plan] = []
     others: list[tuple[SegmentRecord, int]] = []
     dictionaries: set[int] = set()
-    starts: dict[tuple[bytes, int], int] = {}  # in `ids`, by who wrote segments
     for record in chain(manifest.iter_segments(txn, number), strays):
         segment = environment.segments.open(record)
-        # An ID in the gap before a segment may be the source of field names in its first node,
-        # also if segments that another store has written were adopted into that gap.
-        writer = segment.index.store_uuid, segment.index.stream_number
-        start = 0 if record in strays else starts.get(writer, 0)
-        end = starts[writer] = bisect_right(ids, record.last_id)
-        mine = ids[start:end]
+        mine = ids[: bisect_right(ids, record.last_id)]
+        if mine and mine[0] < record.first_id:
+            # Field names of the first node may come from an entry before its first one, also where
+            # a segment was adopted into that gap.
+            head = segment.block(0)[0]
+            mine = mine[bisect_left(mine, (head.ms, head.seq)) :]
         dictionary = segment.trailer.dictionary_checksum
         if has_pieces(segment, mine):
             plans.append((record, mine))

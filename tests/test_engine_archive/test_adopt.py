@@ -292,9 +292,12 @@ def test_field_names_of_an_entry_that_was_deleted_and_erased_do_not_come_back(
     assert [one.record for one in store.adopt_segments(tmp_path / "out")] == [None]
 
 
+@pytest.mark.parametrize("of_a_copy", [False, True])
 def test_field_names_of_a_deleted_entry_are_erased_above_segments_that_were_adopted_into_the_gap(
-    store: Store, tmp_path: Path
+    store: Store, tmp_path: Path, of_a_copy: bool
 ) -> None:
+    if of_a_copy:
+        backup(store.path, tmp_path / "other")
     with streamkeep.open(tmp_path / "other") as other:
         other.set_retention("k", archive=True)
         for one in ("1-0", "1-5"):
