@@ -39,7 +39,6 @@ _DATA_FILE: Final = "data.mdb"  # of `checkpoint`, which imports this module
 # How long to wait until another process has set the mode of a file that it has just created.
 _MOMENT_S: Final = 0.2
 _POLL_S: Final = 0.005
-_PAGE: Final = 4096
 _TRIES: Final = 100  # half a second; no process changes one page for so long
 # A pipe or a device in place of a file must not make the opening wait.
 _SAFE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -66,8 +65,8 @@ def _differing(direct: int, handle: int, start: int, size: int) -> list[int]:
         return []
     return [
         start + at
-        for at in range(0, len(on_disk), _PAGE)
-        if on_disk[at : at + _PAGE] != cached[at : at + _PAGE]
+        for at in range(0, len(on_disk), files.PAGE)
+        if on_disk[at : at + files.PAGE] != cached[at : at + files.PAGE]
     ]
 
 
@@ -178,18 +177,9 @@ class Folder:
             if made:
                 self.modes.set_folder(found.handle)
             # The process that made an empty folder may have been killed before its sync.
-            if durable and (made or found._is_empty()):
+            if durable and (made or not found.names()):
                 files.sync_folder(parent.handle)
         return found
-
-    def _is_empty(self) -> bool:
-        """Return whether the folder has no names; a big one is not listed for that."""
-        handle = self.open_again()  # as in `names`
-        try:
-            with os.scandir(handle) as names:
-                return next(names, None) is None
-        finally:
-            os.close(handle)
 
     def _below(self, name: str) -> Folder:
         found = self._new(name)
@@ -359,10 +349,10 @@ class Folder:
             if not os.path.samestat(os.fstat(direct), os.fstat(handle)):
                 return  # another process has begun the file again: no commit was in it
             files.read_nothing_ahead(handle)
-            for start in range(first // _PAGE * _PAGE, os.fstat(handle).st_size, _PIECE):
+            for start in range(first // files.PAGE * files.PAGE, os.fstat(handle).st_size, _PIECE):
                 for page in _differing(direct, handle, start, _PIECE):
                     tries = 0
-                    while _differing(direct, handle, page, _PAGE):
+                    while _differing(direct, handle, page, files.PAGE):
                         tries += 1
                         if tries == _TRIES:
                             what = f"{self.path / name}: the disk has refused a page before"
