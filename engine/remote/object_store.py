@@ -128,7 +128,10 @@ def normal_uri(place: str) -> str:
         if scheme in SCHEMES and scheme != place:
             raise ArgumentError(f"{place}: a URI begins with {scheme}://")
         return Path(os.path.abspath(place)).as_uri()
-    parts = urlsplit(place)
+    try:
+        parts = urlsplit(place)
+    except ValueError as error:
+        raise ArgumentError(f"{place}: {error}") from None
     if parts.scheme not in SCHEMES:
         raise ArgumentError(
             f"{place}: unknown scheme {parts.scheme}://, expected one of {', '.join(SCHEMES)}"
@@ -300,7 +303,10 @@ class BucketObjects:  # the methods are those of `ObjectStore`
                 f"{install_hint('s3')}"
             ) from error
         self._obstore: ModuleType = obstore
-        self._bucket = _bucket(uri)
+        try:
+            self._bucket = _bucket(uri)
+        except (ValueError, obstore.exceptions.BaseError) as error:  # no account; a path with ..
+            raise ArgumentError(f"{uri}: {str(error).splitlines()[0]}") from error
 
     def get(self, name: str) -> bytes:
         with self._reaching():

@@ -139,6 +139,7 @@ def test_seal_needs_a_uri_and_changes_nothing_without(store: Store) -> None:
         ("file://host/x", "a path from the root on"),
         ("file://", "a path from the root on"),
         ("s3://bucket/\udcff", "no lone surrogates"),
+        ("s3://[", "Invalid IPv6 URL"),
         ("", "to must be the path of"),
     ],
 )
@@ -155,6 +156,15 @@ def test_a_name_or_a_label_that_is_no_text_is_an_error(
     with pytest.raises(errors.ArgumentError, match=f"{next(iter(wrong))} must be text"):
         store.archive(to=tmp_path, **wrong)
     assert store.remote_archive() is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "problem"), [("az://x", "Account must be"), ("s3://x/../y", "illegal character")]
+)
+def test_a_bucket_that_its_client_does_not_take_is_an_error(uri: str, problem: str) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install '.[s3]'")
+    with pytest.raises(errors.ArgumentError, match=f"{uri}: .*{problem}"):
+        open_objects(uri)
 
 
 def test_uris_have_one_form() -> None:
