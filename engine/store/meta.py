@@ -196,7 +196,7 @@ def read_or_create(
 
         epoch = decode_epoch(row(META_EPOCH), where)
         identity = decode_uuid(row(META_UUID), where)
-    context = EngineContext(raw, handles, epoch, clock, *node_limits)
+    context = EngineContext(raw, handles, str(path), epoch, clock, *node_limits)
     return Environment(
         folder,
         context,

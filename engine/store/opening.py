@@ -362,7 +362,7 @@ def _open_lmdb(
     for size in sizes:
         try:
             return lmdb.open(
-                str(path),
+                os.fsencode(path),
                 map_size=size,
                 readonly=readonly,
                 sync=False,

@@ -125,7 +125,9 @@ def check_is_ours(folder: Folder) -> int:
     path = folder.path
     check_extent(folder)
     try:
-        raw = lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
+        raw = lmdb.open(
+            os.fsencode(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False
+        )
     except lmdb.Error as error:
         raise not_opened(folder, error) from error
     try:

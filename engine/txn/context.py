@@ -65,6 +65,7 @@ class EngineContext:
         self,
         raw: lmdb.Environment,
         tables: dict[int, lmdb._Database],
+        path: str,
         epoch: int,
         clock: Clock,
         node_max_bytes: int,
@@ -74,7 +75,7 @@ class EngineContext:
         self.raw = raw
         self.tables = tables
         # Set here and never changed.
-        self.path = str(raw.path())  # which a closed environment of LMDB does not tell
+        self.path = path
         self.epoch = epoch
         self.clock = clock
         self._ticks = type(clock) is Clock  # no test moves it

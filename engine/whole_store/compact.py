@@ -9,6 +9,7 @@ a crash leaves the old store or the new one.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -95,7 +96,7 @@ def _rewrite(
     new = folder.make_folder(NEW_FOLDER)
     try:
         folder.check_file(DATA_FILE)
-        path = str(folder.path)
+        path = os.fsencode(folder.path)
         raw = lmdb.open(path, readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
         try:
             copy_data(raw, None, new, lambda commit_number: {}, progress)

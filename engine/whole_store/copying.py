@@ -53,7 +53,7 @@ def copy_data(
         StoreFullError: there is no room. The caller removes the partial copy.
         CorruptionError: LMDB has found damage.
     """
-    path = str(folder.path)
+    path: Any = os.fsencode(folder.path)
     with translated(system=True):
         _watched(lambda: raw.copy(path, compact=True, txn=txn), folder, progress)
         folder.make_ours(DATA_FILE)
@@ -127,7 +127,7 @@ def made_beside(
 @translated()
 def open_new(folder: Folder) -> lmdb.Environment:
     """Open an environment for a store that is made row by row; nothing is synced before its end."""
-    path = str(folder.path)
+    path = os.fsencode(folder.path)
     for size in _MAPS:
         try:
             return lmdb.open(path, map_size=size, max_dbs=len(TABLES) + 1, lock=False, sync=False)

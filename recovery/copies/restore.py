@@ -45,6 +45,7 @@ from streamkeep.format.copies.piece import PieceName
 from streamkeep.format.core.checksum import digest64, with_checksum
 from streamkeep.format.core.errors import ArgumentError, CorruptionError, StoreError
 from streamkeep.format.core.keys import META, SEGMENTS, TABLES
+from streamkeep.format.core.values import whole
 from streamkeep.format.humanize import time_text
 from streamkeep.format.journal.journal import DELETE, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
@@ -151,6 +152,9 @@ def restore_copy(
     """
     if commit is not None and at_ms is not None:
         raise ArgumentError("commit and at_ms may not be combined; next: leave out one of them")
+    for number, what in ((commit, "commit"), (at_ms, "at_ms")):
+        if number is not None:
+            whole(number, what, 0)
     place = path_of(new, "new").absolute()
     if os.path.lexists(place):
         raise StoreError(f"{place}: there is something already; next: move it away")

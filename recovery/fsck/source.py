@@ -402,7 +402,7 @@ def _open_lmdb(store: Folder) -> lmdb.Environment | None:
         return None
     check_lmdb_files(store, readonly=True)
     try:
-        return lmdb.open(str(path), readonly=True, create=False, max_readers=_MANY_READERS)
+        return lmdb.open(os.fsencode(path), readonly=True, create=False, max_readers=_MANY_READERS)
     except lmdb.Error:
         return None
 

@@ -517,6 +517,9 @@ def test_bad_input(store: Store, target: str, tmp_path: Path) -> None:
         restore_copy(target, tmp_path / "new", commit=first + 1)
     with pytest.raises(ArgumentError, match="the copy begins with commit"):
         restore_copy(target, tmp_path / "new", commit=first - 1)
+    for wrong in ({"commit": "1"}, {"at_ms": b"1"}):
+        with pytest.raises(ArgumentError, match=f"{next(iter(wrong))} must be a whole number"):
+            restore_copy(target, tmp_path / "new", **wrong)
     with pytest.raises(StoreError, match="something already"):
         restore_copy(target, tmp_path / "other")
 

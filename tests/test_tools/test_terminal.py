@@ -18,6 +18,7 @@ import pytest
 import streamkeep
 from cli_runner import _RUNNER, leaves, run, start
 from patience import PATIENCE_S
+from streamkeep.recovery import restore_copy, ship
 from streamkeep.tools.base import output
 from streamkeep.tools.base.terminal import Guarded, visible
 from streamkeep.tools.cli import main
@@ -211,10 +212,17 @@ def test_top_leaves_the_terminal_as_it_was_when_it_is_ended(store: Path) -> None
     assert told.rindex(b"\x1b[?25h") > told.rindex(b"\x1b[?25l")
 
 
-def test_a_path_that_lmdb_cannot_open_is_refused(store: Path) -> None:
-    for words in (("streams",), ("backup", "s"), ("repair", "s", "--output")):
-        told = run(*words, b"\xff", status=2).stderr
-        assert "the path is not UTF-8, as LMDB needs it" in told
+def test_a_store_may_have_a_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff")
+    with streamkeep.open(path) as store:
+        store.xadd("k", {"n": "1"}, id="1-0")
+        ship(store, tmp_path / "copy")
+    restore_copy(tmp_path / "copy", f"{path}2")
+    for words in (("compact", path), ("backup", path, f"{path}3"), ("fsck", path),
+                  ("repair", path, "--output", f"{path}4")):  # fmt: skip
+        run(*words)
+    for number in "234":
+        run("diff", path, f"{path}{number}")
 
 
 def test_a_guarded_stream_keeps_lines_and_gives_no_way_around_it() -> None:

@@ -314,6 +314,9 @@ DUMP_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"format": "dump", "history": True}, "history="),
     ({"fields": ["a"]}, "fields= is for csv and parquet"),
     ({"redis": "9.9"}, "redis must be one of 5.0"),
+    ({"redis": []}, "redis must be one of 5.0"),
+    ({"keys": object()}, "keys is <object"),
+    ({"fields": 1.5j, "format": "csv"}, "fields is 1.5j"),
     ({"start": "2024-99-10"}, "is not a time"),
     ({"end": "1900-01-01"}, "before 1970"),
     ({"count": -1}, "count must be a whole number of at least 0"),
@@ -327,6 +330,12 @@ def test_options_of_a_dump_that_cannot_apply() -> None:
         with pytest.raises(streamkeep.ArgumentError, match=problem):
             transfer.dump("s", "a.jsonl", **options)
     assert not Path("a.jsonl").exists()
+
+
+def test_a_single_field_is_one_column() -> None:
+    fill()
+    transfer.dump("s", "a.csv", fields="xyz")
+    assert Path("a.csv").read_bytes().splitlines()[0] == b"stream,id,xyz"
 
 
 LOAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [

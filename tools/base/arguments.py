@@ -102,7 +102,7 @@ class PathOrUri(click.Path):
 
 
 class PlacePath(click.Path):
-    """A path, which need not exist; no empty name, and none that LMDB cannot open.
+    """A path, which need not exist; no empty name.
 
     Args:
         completes: whether a shell offers folders.
@@ -115,11 +115,6 @@ class PlacePath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         if value == "":  # an unset variable of a script; Path would take it for the working folder
             self.fail("the name is empty", param, ctx)
-        try:
-            os.path.abspath(value).encode()
-        except UnicodeEncodeError:
-            problem = "the path is not UTF-8, as LMDB needs it; rename the folder, or link to it"
-            self.fail(problem, param, ctx)
         return Path(value)
 
     def shell_complete(

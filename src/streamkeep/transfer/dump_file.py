@@ -71,7 +71,7 @@ def dump(
     count: int | None = None,
     history: bool = False,
     redis: str = DEFAULT_REDIS,
-    fields: Iterable[Key] | None = None,
+    fields: Key | Iterable[Key] | None = None,
     types: Mapping[Any, object] | None = None,
     errors: Literal["raise", "null"] = "raise",
     repeated: Literal["raise", "last"] = "raise",
@@ -100,7 +100,7 @@ def dump(
             "rdb".
         redis: for "rdb", "dump" and "resp": the oldest Redis that is to read it: "5.0", "7.0",
             "7.2" (also every Valkey), "8.6", "8.8" or "8.10".
-        fields: for "csv" and "parquet": the fields that become columns; other fields are left out.
+        fields: for "csv" and "parquet": the fields that become columns; others are left out.
             None: all; "parquet" then has one column of pairs.
         types, errors, repeated: for "parquet" with `fields`: {field: type}, and what becomes of
             values that do not fit, as in `Store.to_arrow`.
@@ -140,20 +140,18 @@ def dump(
     whole(0 if count is None else count, "count", 0)
     if isinstance(target, io.TextIOBase):
         raise ArgumentError("the target is a file of text; open it in binary mode")
-    if redis not in TARGETS:
+    if redis not in REDIS_VERSIONS:
         raise ArgumentError(f"redis must be one of {', '.join(TARGETS)}, not {redis!r}")
     columns = None
     if fields is not None:
-        columns = [*dict.fromkeys(to_bytes(one, "a field") for one in fields)]
+        columns = _names(fields, "fields")
     if name is not None and not overwrite and os.path.isfile(name):
         raise TargetExistsError(
             f"{name}: the file exists", hint="overwrite=True replaces it; or give another name"
         )
     began = time.perf_counter()
     with reading(store) as snapshot:
-        if isinstance(keys, (bytes, str, memoryview, int, float)):
-            keys = [keys]
-        chosen_keys = None if keys is None else [to_bytes(one, "keys") for one in keys]
+        chosen_keys = None if keys is None else _names(keys, "keys")
         source = Source(snapshot, chosen_keys, limits)
         if progress is not None:
             report, total = progress, source.total()
@@ -197,6 +195,13 @@ def dump(
         size,
         time.perf_counter() - began,
     )
+
+
+def _names(given: Key | Iterable[Key], what: str) -> list[bytes]:
+    """Return some names, each once; a single one counts as such, not as its characters."""
+    if isinstance(given, (bytes, str, memoryview)) or not isinstance(given, Iterable):
+        given = [given]
+    return [*dict.fromkeys(to_bytes(one, what) for one in given)]
 
 
 def dump_group(
