@@ -110,17 +110,13 @@ def archived_under(txn: Txn, name: bytes) -> set[int]:
         if former_name(txn, one) == name:
             numbers.add(one)
     number = txn.stream_number(name)
-    gone = {one for one in numbers if not _is_alive(txn, one)}
+    gone = {one for one in numbers if txn.get(STREAMS, pack_number(one)) is None}
     return gone | {number} if number else gone
 
 
 def written_under(txn: Txn, name: bytes) -> set[int]:
     """Return the numbers of the streams of which a segment was written under a key."""
     return {record.stream_number for record in manifest.iter_segments(txn) if record.key == name}
-
-
-def _is_alive(txn: Txn, number: int) -> bool:
-    return txn.get(STREAMS, pack_number(number)) is not None
 
 
 def remove_leftovers(environment: Environment, numbers: set[int]) -> None:

@@ -142,9 +142,7 @@ def dump(
         raise ArgumentError("the target is a file of text; open it in binary mode")
     if redis not in REDIS_VERSIONS:
         raise ArgumentError(f"redis must be one of {', '.join(TARGETS)}, not {redis!r}")
-    columns = None
-    if fields is not None:
-        columns = _names(fields, "fields")
+    columns = None if fields is None else _names(fields, "fields")
     if name is not None and not overwrite and os.path.isfile(name):
         raise TargetExistsError(
             f"{name}: the file exists", hint="overwrite=True replaces it; or give another name"
@@ -182,8 +180,7 @@ def dump(
                 streams = map(snapshot.txn.stream_number, source.names())
                 losses.add(EXPIRY_LOSS, sum(number in numbers for number in streams))
                 if chosen_keys is None:
-                    rows = sum(1 for _ in iter_rows(snapshot.txn))
-                    losses.add(ROW_LOSS, rows - len(numbers))
+                    losses.add(ROW_LOSS, sum(1 for _ in iter_rows(snapshot.txn)) - len(numbers))
     size = os.path.getsize(name) if name is not None and os.path.isfile(name) else None
     return DumpReport(
         kind,
