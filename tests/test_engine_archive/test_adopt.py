@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -322,10 +323,7 @@ def test_an_interrupted_adoption_is_made_again(open_store: Open, tmp_path: Path,
     store = open_store()
     write_file(tmp_path / "out", some(60))
 
-    def stop() -> None:
-        raise KeyboardInterrupt
-
-    failpoints.arm(name, stop)
+    failpoints.arm(name, Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         list(store.adopt_segments(tmp_path / "out"))
     assert store.archived_segments() == []
@@ -377,10 +375,10 @@ def test_a_check_that_cannot_go_on_first_tells_what_it_has_found(
     archive(store, "orders", some(60), some(60, 3000))
     os.unlink(store.segment_path(store.archived_segments("orders")[0]))
 
-    def fail(*args: object) -> None:
-        raise errors.StoreError("not enough memory")
-
-    monkeypatch.setattr("streamkeep.recovery.fsck.archive.check_means", fail)
+    monkeypatch.setattr(
+        "streamkeep.recovery.fsck.archive.check_means",
+        Mock(side_effect=errors.StoreError("not enough memory")),
+    )
     findings = recovery.check(store.path)
     assert next(findings).code == "SK301"
     with pytest.raises(errors.StoreError, match="memory"):
@@ -460,10 +458,7 @@ def test_no_file_that_is_adopted_has_all_keys_read(
     archive(source, "orders", some(60), some(60, 3000), some(60, 5000))
     list(source.export_segments(tmp_path / "out", "orders"))
 
-    def none(txn: object) -> None:
-        raise AssertionError("all keys are read")
-
     with monkeypatch.context() as watched:
-        watched.setattr(keys, "iter_keys", none)
+        watched.setattr(keys, "iter_keys", Mock(side_effect=AssertionError("all keys are read")))
         assert len(list(target.adopt_segments(tmp_path / "out"))) == 3
     assert target.xinfo_stream("orders")["last-generated-id"] == b"5019-2"

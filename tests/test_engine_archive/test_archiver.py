@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -132,11 +133,10 @@ def test_a_full_disk_keeps_everything_retired(
 ) -> None:
     store, ids = archived
 
-    def no_room(*args: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as full:
-        full.setattr(files, "write_at", no_room)
+        full.setattr(
+            files, "write_at", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        )
         with pytest.raises(StoreFullError):
             store.archive()
     assert segments(store) == []
@@ -152,15 +152,14 @@ def test_entries_are_refused_when_nothing_can_be_archived(
     from streamkeep.engine.archive import back_pressure
     from streamkeep.engine.store import environment
 
-    def fails(*args: object, **options: object) -> None:
-        raise StoreFullError("no room for a segment")
-
     monkeypatch.setattr(environment, "RETIRED_LEAST", 40_000)
     monkeypatch.setattr(back_pressure, "RETIRED_LEAST", 40_000)
     store = open_store(retired_max_bytes=50_000)
     store.set_retention("s", maxlen=50, archive=True)
     with monkeypatch.context() as broken:
-        broken.setattr(back_pressure, "archive", fails)
+        broken.setattr(
+            back_pressure, "archive", Mock(side_effect=StoreFullError("no room for a segment"))
+        )
         with pytest.raises(StoreFullError, match="wait for the archiver"):
             for _ in range(5000):
                 store.xadd("s", {"x": "y" * 500})
@@ -177,9 +176,6 @@ def test_a_store_opens_although_what_an_archiver_left_cannot_be_removed(
 ) -> None:
     from streamkeep.engine.archive import back_pressure
 
-    def fails(*args: object) -> None:
-        raise error
-
     store = open_store()
     store.set_retention("s", archive=True)
     fill(store, 500)
@@ -187,7 +183,7 @@ def test_a_store_opens_although_what_an_archiver_left_cannot_be_removed(
     store.archive()
     store.xtrim("s", maxlen=10, approximate=False)
     store.close()
-    monkeypatch.setattr(back_pressure, "clean", fails)
+    monkeypatch.setattr(back_pressure, "clean", Mock(side_effect=error))
     assert open_store().xlen("s") == 10
     assert "will be removed later" in caplog.text
 

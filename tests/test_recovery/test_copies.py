@@ -651,16 +651,7 @@ def test_a_killed_standby_leaves_no_file_that_no_row_names(
     (segment,) = (place / "archive").rglob("*.seg")
     assert store.drop_segments("s")
     ship(store, target)
-    program = (
-        "import os, sys\n"
-        "from streamkeep.engine.system import failpoints\n"
-        "from streamkeep.recovery.copies.standby import Standby\n"
-        "following = Standby(sys.argv[1], sys.argv[2])\n"
-        "failpoints.arm('standby:committed', lambda: os._exit(9))\n"
-        "following.run(once=True)\n"
-    )
-    killed = subprocess.run([sys.executable, "-c", program, target, str(place)], check=False)
-    assert killed.returncode == 9
+    killed_at("standby:committed", lambda: Standby(target, place).run(once=True))
     assert segment.exists()
     segment.with_name(f"{segment.name}{TEMPORARY}").write_bytes(b"half")
     (place / "archive" / "notes.txt").write_text("of the user")

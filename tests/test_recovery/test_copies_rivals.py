@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -262,15 +260,7 @@ def test_what_a_killed_shipper_has_left_of_an_erasure(open_store: Open, tmp_path
     ship(store, target)
     store.erase("s", *ids)
     store.close()
-    program = (
-        "import os, sys\n"
-        "from streamkeep.engine.system import failpoints\n"
-        "from streamkeep.recovery import ship\n"
-        "failpoints.arm('ship:dropped', lambda: os._exit(9))\n"
-        "ship(sys.argv[1], sys.argv[2])\n"
-    )
-    run = [sys.executable, "-c", program, str(store.path), str(target)]
-    assert subprocess.run(run, check=False).returncode == 9
+    killed_at("ship:dropped", lambda: ship(store.path, target))
     assert SECRET in copied(target)
     ship(store.path, target)
     assert SECRET not in copied(target)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -294,11 +295,8 @@ def test_taking_all_streams_anew_that_ends_in_the_middle_begins_anew(
     once(server, store)
     fill(server, "s", 9)
 
-    def fail(*arguments: object) -> None:
-        raise StoreError("as a kill")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Synchronization, "_finish", fail)
+        patch.setattr(Synchronization, "_finish", Mock(side_effect=StoreError("as a kill")))
         with pytest.raises(StoreError, match="as a kill"):
             once(server, store, resync=True)
     assert once(server, store).full == 2
