@@ -193,13 +193,7 @@ class Shipper:
     def run(self, *, once: bool = False) -> ShipReport:
         """Ship until `stop` is set, or until the target has what is committed now.
 
-        Raises:
-            StoreError: the target is of another store, or another copy of the store has taken over.
-            StoreLockedError: another process or thread ships the store there.
-            UnreachableError: the target does not answer, with `once`; without it, it is tried
-                again.
-            CorruptionError: a row of the store is damaged, and the copy has no generation that
-                goes on.
+        Raises as `ship` does; without `once`, a target that does not answer is tried again.
         """
         pause = _PAUSE_S
         begun = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -182,10 +183,6 @@ class Stopped(Exception):
     pass
 
 
-def stop() -> None:
-    raise Stopped
-
-
 def test_a_restore_that_was_interrupted_goes_on_where_it_was(
     open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +191,7 @@ def test_a_restore_that_was_interrupted_goes_on_where_it_was(
     archive(store, "orders", some(200), some(200, 3000))
     lengths = []
     for _ in range(5):
-        failpoints.arm("restore:step", stop)
+        failpoints.arm("restore:step", Mock(side_effect=Stopped))
         with pytest.raises(Stopped):
             store.restore_archive("copy", "orders")
         lengths.append(store.xlen("copy"))
@@ -213,7 +210,7 @@ def test_a_restore_that_was_stopped_after_its_last_step_was_complete(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive(store, "orders", [*some(9), (TOP, TOP, [b"f", b"v"])])
-    failpoints.arm("restore:step", stop)
+    failpoints.arm("restore:step", Mock(side_effect=Stopped))
     with pytest.raises(Stopped):
         store.restore_archive("copy", "orders")
     assert store.restore_archive("copy", "orders").already == 10
@@ -283,7 +280,7 @@ def test_a_stream_that_was_appended_to_meanwhile_is_not_finished(
 ) -> None:
     monkeypatch.setattr(restore, "_STEP_NODES", 1)
     archive(store, "orders", [*some(200), *some(200, 3000)])
-    failpoints.arm("restore:step", stop)
+    failpoints.arm("restore:step", Mock(side_effect=Stopped))
     with pytest.raises(Stopped):
         store.restore_archive("copy", "orders")
     store.xadd("copy", {"a": 1})
