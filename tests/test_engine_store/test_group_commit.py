@@ -223,38 +223,32 @@ def test_a_thread_in_a_transaction_is_refused_and_waits_for_nobody(store: Store)
     assert store.xlen("s") == 2
 
 
-def test_a_function_runs_after_the_calls_before_it_and_alone(open_store: Open) -> None:
-    async def main() -> None:
-        store = AsyncStore(open_store())
-        lengths = await asyncio.gather(
-            store.xadd("s", {"n": 0}),
-            store.xadd("s", {"n": 1}),
-            store.run(lambda txn: txn.xlen("s")),
-            store.xadd("s", {"n": 2}),
-            store.run(lambda txn: txn.xlen("s")),
-        )
-        assert (lengths[2], lengths[4]) == (2, 3)
-
-    asyncio.run(main())
+async def test_a_function_runs_after_the_calls_before_it_and_alone(open_store: Open) -> None:
+    store = AsyncStore(open_store())
+    lengths = await asyncio.gather(
+        store.xadd("s", {"n": 0}),
+        store.xadd("s", {"n": 1}),
+        store.run(lambda txn: txn.xlen("s")),
+        store.xadd("s", {"n": 2}),
+        store.run(lambda txn: txn.xlen("s")),
+    )
+    assert (lengths[2], lengths[4]) == (2, 3)
 
 
-def test_a_cancelled_call_that_no_leader_has_taken_never_runs(store: Store) -> None:
+async def test_a_cancelled_call_that_no_leader_has_taken_never_runs(store: Store) -> None:
     store.xadd("s", {"n": 0})
 
-    async def main() -> None:
-        tasks = AsyncStore(store)
-        held = Held(store)
-        calls = [asyncio.create_task(tasks.xadd("s", {"n": n})) for n in range(3)]
-        await asyncio.to_thread(held.wait_for, 3)
-        calls[0].cancel()
-        calls[2].cancel()
-        await asyncio.sleep(0)
-        held.let_go()
-        await calls[1]
-        await tasks.run(lambda txn: None)  # after all of them
-        assert [entry.fields for entry in store.xrange("s")] == [{b"n": b"0"}, {b"n": b"1"}]
-
-    asyncio.run(main())
+    tasks = AsyncStore(store)
+    held = Held(store)
+    calls = [asyncio.create_task(tasks.xadd("s", {"n": n})) for n in range(3)]
+    await asyncio.to_thread(held.wait_for, 3)
+    calls[0].cancel()
+    calls[2].cancel()
+    await asyncio.sleep(0)
+    held.let_go()
+    await calls[1]
+    await tasks.run(lambda txn: None)  # after all of them
+    assert [entry.fields for entry in store.xrange("s")] == [{b"n": b"0"}, {b"n": b"1"}]
 
 
 def test_calls_of_an_interrupted_leader_run_once(open_store: Open) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import streamkeep
 from cli_runner import run as run_command
-from http_client import HEADERS, Client, run
+from http_client import HEADERS, Client
 from patience import PATIENCE_S
 from streamkeep import Store
 from streamkeep.jobs import Queue
@@ -96,23 +96,20 @@ def test_random_requests_get_a_reply(store: Store) -> None:
     assert {200, 201, 400, 404} <= asyncio.run(run())
 
 
-def test_a_short_request_does_not_wait_for_long_ones(store: Store, app: App) -> None:
+async def test_a_short_request_does_not_wait_for_long_ones(store: Store, app: App) -> None:
     store.xadd("k", {"n": 1}, id="1-0")
 
-    async def scenario() -> None:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://localhost", headers=HEADERS
-        ) as client:
-            async with app.state.reading, app.state.reading:  # others read pages
-                pages = [asyncio.create_task(client.get("/streams/k")) for _ in range(50)]
-                assert (await client.get("/health")).status_code == 200
-                assert (await client.post("/streams/k", json={"n": 2})).status_code == 201
-                assert not any(page.done() for page in pages)
-            for page in pages:
-                assert (await page).status_code == 200
-
-    run(scenario)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", headers=HEADERS
+    ) as client:
+        async with app.state.reading, app.state.reading:  # others read pages
+            pages = [asyncio.create_task(client.get("/streams/k")) for _ in range(50)]
+            assert (await client.get("/health")).status_code == 200
+            assert (await client.post("/streams/k", json={"n": 2})).status_code == 201
+            assert not any(page.done() for page in pages)
+        for page in pages:
+            assert (await page).status_code == 200
 
 
 # --- each route that is described takes the parameters that are described -------------------------

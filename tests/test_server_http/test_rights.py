@@ -275,22 +275,21 @@ def test_the_rights_of_each_user_are_the_same(
     assert asyncio.run(walk()) == []
 
 
-def test_a_user_who_may_do_nothing_gets_nothing(both: tuple[App, Callable[[int], Peer]]) -> None:
+async def test_a_user_who_may_do_nothing_gets_nothing(
+    both: tuple[App, Callable[[int], Peer]],
+) -> None:
     """So each route asks for a right."""
     app, _ = both
     number = USERS.index(" +@all")
     nobody = Access("secret", ["user nobody on >pw"])
     bare = create_app(app.state.store, nobody, write=True)
 
-    async def walk() -> None:
-        for route, cases in CASES.items():
-            for case in cases:
-                if route != "get /health":
-                    assert await status_of(bare, case, basic("nobody")) == 403, route
-                    if not case.lists:
-                        assert await status_of(app, case, basic(f"u{number}")) == 403, route
-
-    asyncio.run(walk())
+    for route, cases in CASES.items():
+        for case in cases:
+            if route != "get /health":
+                assert await status_of(bare, case, basic("nobody")) == 403, route
+                if not case.lists:
+                    assert await status_of(app, case, basic(f"u{number}")) == 403, route
 
 
 @pytest.mark.parametrize(
