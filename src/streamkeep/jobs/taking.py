@@ -260,13 +260,14 @@ def _accept(
         if had_ms is not None:
             past = past._replace(lost=past.lost + 1)
             begun_ms = step.now_ms - had_ms
-            if _was_too_long(step, place, deliveries - 1, begun_ms, policy):
+            late = _late_run(step, place, deliveries - 1, begun_ms, policy)
+            if late is not None:
                 step.keep_past(place, past)
                 worker = (dead or "").encode()
                 former = Taken(
                     place, fields, worker, deliveries, past.deaths, past.lost, b"", begun_ms
                 )
-                _time_out(step, former, policy)
+                _time_out(step, former, late)
                 return
             if dead is not None:
                 run = layout.Attempt(begun_ms, step.now_ms, dead, "the worker died")
@@ -288,18 +289,21 @@ def _accept(
     taken.append(Taken(place, fields, wanted.consumer, deliveries, deaths, lost, key, step.now_ms))
 
 
-def _was_too_long(
+def _late_run(
     step: Step, place: layout.Place, deliveries: int, begun_ms: int, policy: Policy
-) -> bool:
-    """Return whether a run has a row of the schedule that is due; remove it.
+) -> Policy | None:
+    """Remove the row of the schedule of a run if it is due; return the policy of that run.
 
     It is there if many rows come first: who ended a process that hangs waits for none of them.
     """
     due_ms = begun_ms + policy.max_runtime_ms + RUN_GRACE_MS
     if not policy.max_runtime_ms or due_ms > step.now_ms:
-        return False
+        return None
     reference = place.pack() + layout.pack_time(deliveries)
-    return step.delete_row(layout.due_key(due_ms, layout.RUNTIME, reference))
+    key = layout.due_key(due_ms, layout.RUNTIME, reference)
+    value = step.row(key)
+    step.delete_row(key)
+    return None if value is None else Policy.unpack(json.loads(value))
 
 
 # --- jobs of unknown tasks ----------------------------------------------------------------------
