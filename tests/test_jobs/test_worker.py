@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -159,6 +160,35 @@ def test_the_second_stop_does_not_wait(queue: Queue) -> None:
         worker.stop()
     assert queue.stats().running == 0
     go.set()
+
+
+def test_the_second_stop_is_no_failure_of_coroutines(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of their event loop cancels those that were not given back yet."""
+    begun = threading.Barrier(2)
+    sweep = Worker._return
+
+    def sweep_slowly(worker: Worker, run: worker_runs.Run) -> None:
+        time.sleep(0.1)
+        sweep(worker, run)
+
+    @queue.task(retries=0)
+    async def held(last: bool) -> None:
+        if last:
+            begun.wait(PATIENCE_S)
+        await asyncio.sleep(PATIENCE_S)
+
+    for last in (False, False, True):
+        held.delay(last)
+    monkeypatch.setattr(Worker, "_return", sweep_slowly)
+    worker = Worker(queue, concurrency=3, mode="asyncio")
+    with working(worker):
+        begun.wait(PATIENCE_S)
+        worker.stop()
+        worker.stop()
+    wait_until(lambda: not queue.stats().running)
+    assert queue.dead_letters() == []
 
 
 @pytest.mark.parametrize("mode", ["threads", "asyncio"])

@@ -411,7 +411,7 @@ class Worker:
     async def _run_tasks(self) -> None:
         """Take jobs when there is room, and run them as tasks."""
         room = asyncio.Semaphore(self.concurrency)
-        tasks: set[asyncio.Task[None]] = set()
+        tasks: dict[asyncio.Task[None], Job] = {}
         while not self._stopping:
             await room.acquire()
             count = 1
@@ -427,10 +427,15 @@ class Worker:
                 room.release()
             for job in jobs:
                 task = asyncio.create_task(self._run_task(job, room))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-        while tasks and not self._now:
+                tasks[task] = job
+                task.add_done_callback(tasks.pop)
+        while tasks:
+            last = self._now  # in which the watch gives back what runs
             await asyncio.wait(tasks, timeout=_TICK_S)
+            if last:
+                break
+        for job in tasks.values():  # `asyncio.run` cancels their tasks, which is no failure
+            return_job(job)
 
     async def _run_task(self, job: Job, room: asyncio.Semaphore) -> None:
         run = self._begin(job, thread=None)
