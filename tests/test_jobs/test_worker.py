@@ -162,6 +162,19 @@ def test_the_second_stop_does_not_wait(queue: Queue) -> None:
     go.set()
 
 
+def test_a_coroutine_that_cancels_itself_ends_no_thread(queue: Queue) -> None:
+    @queue.task
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()  # no `await` follows
+
+    jobs = [cancels_itself.delay() for _ in range(2)]
+    with working(Worker(queue, grace=0)):
+        for job in jobs:
+            job.result(timeout=PATIENCE_S)
+
+
 def test_the_second_stop_is_no_failure_of_coroutines(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -350,8 +350,11 @@ class Worker:
                         outcome = runner.run(self._run_coroutine(run, done))
                     else:
                         outcome = at_once(worker_runs.run_job(run, done, block))
-                except asyncio.CancelledError:
-                    return  # it was abandoned
+                except asyncio.CancelledError:  # of one that was abandoned, or cancelled itself
+                    return_job(job)
+                    if not self._end(run):
+                        return
+                    continue
                 except BaseException:
                     self._end(run)
                     return_job(job)
