@@ -179,8 +179,7 @@ def _end_run(step: Step, row: layout.Due, value: bytes) -> None:
     if fields is None:
         return
     begun_ms, past = step.now_ms - run["time_since_delivered"], step.past(place)
-    worker = run["consumer"]
-    job = Taken(place, fields, worker, deliveries, past.deaths, past.lost, b"", begun_ms)
+    job = Taken(place, fields, run["consumer"], deliveries, past.deaths, past.lost, b"", begun_ms)
     _time_out(step, job, Policy.unpack(json.loads(value)))
 
 
@@ -263,11 +262,8 @@ def _accept(
             late = _late_run(step, place, deliveries - 1, begun_ms, policy)
             if late is not None:
                 step.keep_past(place, past)
-                worker = (dead or "").encode()
-                former = Taken(
-                    place, fields, worker, deliveries, past.deaths, past.lost, b"", begun_ms
-                )
-                _time_out(step, former, late)
+                worker, counts = (dead or "").encode(), (deliveries, past.deaths, past.lost)
+                _time_out(step, Taken(place, fields, worker, *counts, b"", begun_ms), late)
                 return
             if dead is not None:
                 run = layout.Attempt(begun_ms, step.now_ms, dead, "the worker died")
@@ -299,8 +295,7 @@ def _late_run(
     due_ms = begun_ms + policy.max_runtime_ms + RUN_GRACE_MS
     if not policy.max_runtime_ms or due_ms > step.now_ms:
         return None
-    reference = place.pack() + layout.pack_time(deliveries)
-    key = layout.due_key(due_ms, layout.RUNTIME, reference)
+    key = layout.due_key(due_ms, layout.RUNTIME, place.pack() + layout.pack_time(deliveries))
     value = step.row(key)
     step.delete_row(key)
     return None if value is None else Policy.unpack(json.loads(value))

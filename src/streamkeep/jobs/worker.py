@@ -218,9 +218,8 @@ class Worker:
                 least = min(least, left)
             elif self._abandon(run):
                 self._report.too_long(run)
-                self._end_outside(
-                    run, partial(run.job.end_attempt, worker_runs.TOO_LONG, run.limit_text(), "")
-                )
+                text = run.limit_text()
+                self._end_outside(run, partial(run.job.end_attempt, worker_runs.TOO_LONG, text, ""))
                 if self._exits:
                     os._exit(EXIT_HUNG)
                 run.cancel()
@@ -306,13 +305,9 @@ class Worker:
         """Take jobs; [] when the worker stops."""
         jobs: list[Job] = []
         with self._patience():
+            its, known = self.queues, known_tasks(self.queues)
             jobs = take(
-                self.queues,
-                self.queues[0].consumer,
-                count,
-                known=known_tasks(self.queues),
-                stop=lambda: self._stopping,
-                begins=False,
+                its, its[0].consumer, count, known=known, stop=lambda: self._stopping, begins=False
             )
             self._told.over()
         return jobs
@@ -416,9 +411,8 @@ class Worker:
         room = asyncio.Semaphore(self.concurrency)
         tasks: dict[asyncio.Task[None], Job] = {}
         while not self._stopping:
-            await room.acquire()
-            count = 1
-            while not room.locked():
+            count = 0
+            while not count or not room.locked():
                 await room.acquire()
                 count += 1
             try:

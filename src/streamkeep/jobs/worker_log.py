@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -111,7 +112,7 @@ def _members(run: Run) -> dict[str, Any]:
 
 
 def _say_of(run: Run, level: int, text: str, event: str) -> None:
-    seconds = round(run.seconds(), 3)
+    seconds = round(time.monotonic() - run.begun, 3)
     _say(level, f"{_named(run)} {text}", event=event, seconds=seconds, **_members(run))
 
 

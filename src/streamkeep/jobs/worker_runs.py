@@ -77,9 +77,6 @@ class Run:
         self.abandoned = False  # it was ended from outside, and its outcome does not count
         self.cancel: Callable[[], None] = lambda: None
 
-    def seconds(self) -> float:
-        return time.monotonic() - self.begun
-
     def left_s(self) -> float:
         """Return for how many seconds it may still run; `Job.extend` moves the end."""
         taken = self.job.taken
