@@ -182,8 +182,15 @@ def test_what_is_wrong_has_a_next_line_and_status_8(monkeypatch: pytest.MonkeyPa
 def test_a_damaged_store_is_wrong_and_a_missing_folder_has_its_own_status() -> None:
     Path("s").mkdir()
     data = Path("s/data.mdb")
-    for make in (lambda: data.write_bytes(b"x" * 5000), data.mkdir, lambda: os.mkfifo(data)):
+    ways: list[Callable[[], object]] = [data.mkdir, lambda: os.mkfifo(data)]
+    ways += [lambda: data.symlink_to("nowhere"), lambda: data.write_bytes(b"x" * 5000)]
+    for make in ways:
         make()
         assert objects("doctor", "s", status=8)[-1]["wrong"] == ["store"]
         data.rmdir() if data.is_dir() else data.unlink()
+    assert objects("doctor", "s")[-1]["healthy"]
+    Path("s/journal").mkdir()
+    Path("file").touch()
+    for place in ("s", "file"):
+        assert objects("doctor", place, status=8)[-1]["wrong"] == ["store"]
     run("doctor", "nosuch/folder", status=6)

@@ -31,6 +31,7 @@ import click
 
 import streamkeep
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.store.opening import is_listed
 from streamkeep.engine.system.modes import group_name
 from streamkeep.engine.system.owners import user_name
@@ -442,10 +443,7 @@ def _installation() -> Iterator[Check]:
         yield Check("Spark", "note", str(error), "install a Java of 17 or newer for Spark")
 
 
-def _store(place: Path) -> Iterator[Check]:
-    """Yield what there is to know of a store, if one is there; its state last."""
-    if not (place / DATA_FILE).exists():
-        return
+def _users(place: Path) -> Iterator[Check]:
     data, folder = (place / DATA_FILE).stat(), place.stat()
     owner = user_name(data.st_uid)
     text = f"files of {owner}, group {group_name(folder.st_gid)}, mode {data.st_mode & 0o777:o}"
@@ -461,6 +459,16 @@ def _store(place: Path) -> Iterator[Check]:
     if os.geteuid():
         found.append("those of other users are not visible")
     yield Check("open by", "ok", ", ".join(found) or "no process")
+
+
+def _store(place: Path) -> Iterator[Check]:
+    """Yield what there is to know of a store, if one is there; its state last."""
+    if (place / DATA_FILE).exists():
+        yield from _users(place)
+    else:
+        rests = (place / DATA_FILE, place / JOURNAL_FOLDER) if place.is_dir() else (place,)
+        if not any(map(os.path.lexists, rests)):
+            return  # a store can be made here
     try:
         with open_store(place, readonly=True) as store, store.snapshot() as snapshot:
             backup = last_backup(snapshot)
