@@ -211,17 +211,8 @@ def break_folders(chance: random.Random, kind: str) -> None:
 
         return request
 
-    for name in (
-        "get",
-        "read",
-        "size",
-        "put",
-        "create",
-        "get_tagged",
-        "replace",
-        "names",
-        "remove",
-    ):
+    reading = ("get", "read", "size", "get_tagged", "names")
+    for name in (*reading, "put", "create", "replace", "remove"):
         setattr(FolderObjects, name, broken(name, getattr(FolderObjects, name)))
 
 

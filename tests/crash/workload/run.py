@@ -536,21 +536,8 @@ def kills(run: Run, **faults: Any) -> None:
 
 def failpoints(run: Run) -> None:
     """A process kills itself at a failpoint, while others go on."""
-    at = run.random.choice(
-        [
-            "",
-            "commit",
-            "flush",
-            "journal",
-            "checkpoint",
-            "archive",
-            "publish",
-            "segment",
-            "erase",
-            "scrub",
-            "garbage",
-        ]
-    )
+    places = ("", "commit", "flush", "journal", "checkpoint", "archive", "publish", "segment")
+    at = run.random.choice((*places, "erase", "scrub", "garbage"))
     kills(run, dies=run.random.choice([0.003, 0.03]), at=at)
 
 
