@@ -189,7 +189,7 @@ def test_a_damaged_store_is_wrong_and_a_missing_folder_has_its_own_status() -> N
         assert objects("doctor", "s", status=8)[-1]["wrong"] == ["store"]
         data.rmdir() if data.is_dir() else data.unlink()
     assert objects("doctor", "s")[-1]["healthy"]
-    Path("s/journal").mkdir()
+    Path("s/steady").touch()
     Path("file").touch()
     for place in ("s", "file"):
         assert objects("doctor", place, status=8)[-1]["wrong"] == ["store"]

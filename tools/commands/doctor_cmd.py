@@ -31,7 +31,7 @@ import click
 
 import streamkeep
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.store.opening import is_listed
 from streamkeep.engine.system.modes import group_name
 from streamkeep.engine.system.owners import user_name
@@ -466,7 +466,7 @@ def _store(place: Path) -> Iterator[Check]:
     if (place / DATA_FILE).exists():
         yield from _users(place)
     else:
-        rests = (place / DATA_FILE, place / JOURNAL_FOLDER) if place.is_dir() else (place,)
+        rests = (place / DATA_FILE, place / CHECKPOINT_FILE) if place.is_dir() else (place,)
         if not any(map(os.path.lexists, rests)):
             return  # a store can be made here
     try:
