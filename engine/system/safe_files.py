@@ -176,9 +176,12 @@ class Folder:
             found = parent.folder(last)
             if made:
                 self.modes.set_folder(found.handle)
-            # The process that made an empty folder may have been killed before its sync.
-            if durable and (made or not found.names()):
-                files.sync_folder(parent.handle)
+            if durable:
+                # The process that made an empty folder may have been killed before its sync. Of a
+                # folder of many segments, each of which is written through here, one name is read.
+                with os.scandir(found.handle) as names:
+                    if made or not any(names):
+                        files.sync_folder(parent.handle)
         return found
 
     def _below(self, name: str) -> Folder:
