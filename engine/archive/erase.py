@@ -46,7 +46,13 @@ from streamkeep.format.node.envelope import decode_envelope, set_trimmed, trimme
 from streamkeep.format.node.erase import erase_slots
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.records import encode_file_garbage
-from streamkeep.format.segment.manifest import ADOPTED, REWRITTEN, SegmentRecord, record_of
+from streamkeep.format.segment.manifest import (
+    ADOPTED,
+    ARCHIVED,
+    REWRITTEN,
+    SegmentRecord,
+    record_of,
+)
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, Segment, segment_path
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, SegmentWriter
 
@@ -270,9 +276,13 @@ def _plans(
     plans: list[_Plan] = []
     others: list[tuple[SegmentRecord, int]] = []
     dictionaries: set[int] = set()
+    passed = 0  # of `ids`, by segments of the stream's own archiver
     for record in chain(manifest.iter_segments(txn, number), strays):
         segment = environment.segments.open(record)
-        mine = ids[: bisect_right(ids, record.last_id)]
+        end = bisect_right(ids, record.last_id)
+        mine = ids[:end]
+        if record.origin == ARCHIVED:  # its nodes come after those of the one before
+            mine, passed = ids[passed:end], end
         if mine and mine[0] < record.first_id:
             # Field names of the first node may come from an entry before its first one, also where
             # a segment was adopted into that gap.

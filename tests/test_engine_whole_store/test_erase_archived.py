@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -34,6 +34,7 @@ from streamkeep.engine.whole_store.scrub import is_unfinished
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import RETIRED
 from streamkeep.format.segment.manifest import REWRITTEN
+from streamkeep.format.segment.segment import Segment
 from tiers import slow_but
 
 
@@ -84,7 +85,9 @@ def test_nothing_is_left_of_trimmed_entries_and_history_shows_the_others(trimmed
 def test_one_erased_entry_leaves_the_other_segments_as_they_are(trimmed: Store) -> None:
     trimmed.archive()
     before = {record.path for record in trimmed.archived_segments("k")}
-    assert trimmed.erase("k", "200-0", "4000-0") == 2
+    with patch.object(Segment, "block", autospec=True, side_effect=Segment.block) as block:
+        assert trimmed.erase("k", "200-0", "4000-0") == 2
+    assert len({call.args[0].where for call in block.call_args_list}) == 1  # nor reads them
     after = {record.path: record for record in trimmed.archived_segments("k")}
     assert len(before - after.keys()) == 1
     [new] = after.keys() - before
