@@ -65,8 +65,9 @@ def test_a_socket_that_a_dead_server_left_is_replaced_and_a_file_is_not(tmp_path
     path = tmp_path / "sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    with served(tmp_path / "s", unix=path), Peer(path) as peer:
-        assert peer.call("PING") == b"+PONG\r\n"
+    place = tmp_path / os.fsdecode(b"\xff")
+    with served(place, unix=path), Peer(path) as peer:
+        assert peer.ask("CONFIG", "GET", "dir") == [b"dir", os.fsencode(place)]
     path.write_text("mine")
     with pytest.raises(StoreError, match="cannot listen"), served(tmp_path / "s", unix=path):
         pass

@@ -143,7 +143,7 @@ class Settings:
             raise CommandError(f"CONFIG GET takes {_MOST_PATTERNS} patterns at most")
         matchers = [Glob(pattern.lower()) for pattern in patterns]
         return {
-            name: value.encode()
+            name: value.encode(errors="surrogateescape")  # of a path that is not UTF-8
             for name, value in sorted(self.values().items())
             if any(matcher.matches(name.encode()) for matcher in matchers)
         }
