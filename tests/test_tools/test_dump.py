@@ -310,6 +310,7 @@ def test_a_dump_counts_the_rows_and_deadlines_which_it_does_not_hold(kind: str) 
         store.xadd("ending", {"a": 1})
         with store.transaction() as transaction:
             set_deadline(transaction.txn, b"ending", 1 << 42)
+        store.row_put("redis.deadlines", b"damaged", b"")
     dropped = transfer.dump("s", "out", format=kind).dropped  # type: ignore[arg-type]
     assert dropped[ROW_LOSS] > rows
     assert dropped[EXPIRY_LOSS] == 1

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, Literal, NamedTuple, assert_never
 
-from streamkeep.commands.strings import deadlines
+from streamkeep.commands.strings import DEADLINES
 from streamkeep.engine.api.command_base import Key, RangeId, end_bound, start_bound
 from streamkeep.engine.commands.arguments import to_bytes
-from streamkeep.engine.commands.rows import iter_rows
+from streamkeep.engine.commands.rows import check_space, iter_rows, row_range
 from streamkeep.engine.system.clock import current_clock
 from streamkeep.engine.system.files import behind_links, path_of, replacing
 from streamkeep.engine.tables.existing import existing_stream, group_in
@@ -176,11 +176,13 @@ def dump(
             else:
                 assert_never(kind)
             if limits.whole:
-                numbers = {number for number, _ in deadlines(snapshot.txn)}
-                streams = map(snapshot.txn.stream_number, source.names())
-                losses.add(EXPIRY_LOSS, sum(number in numbers for number in streams))
+                txn = snapshot.txn
+                found = row_range(txn, check_space(DEADLINES), b"", b"", -1, False)
+                ending = {int.from_bytes(key, "big") for key, _ in found}  # also of damaged rows
+                ends = sum(txn.stream_number(one) in ending for one in source.names() if ending)
+                losses.add(EXPIRY_LOSS, ends)
                 if chosen_keys is None:
-                    losses.add(ROW_LOSS, sum(1 for _ in iter_rows(snapshot.txn)) - len(numbers))
+                    losses.add(ROW_LOSS, sum(1 for _ in iter_rows(txn)) - ends)
     size = os.path.getsize(name) if name is not None and os.path.isfile(name) else None
     return DumpReport(
         kind,
