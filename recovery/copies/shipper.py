@@ -575,6 +575,7 @@ def ship(
         CorruptionError: a new generation is due, and a row of the store is damaged.
         StoreError: the target has the copy of another store, or this store does not know how the
             copy goes on; see `take_over`.
+        StoreLockedError: another process or thread ships the store there.
         UnreachableError: the target does not answer.
     """
     with nullcontext(store) if isinstance(store, Store) else opened_for(store) as opened:
