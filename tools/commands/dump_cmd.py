@@ -107,7 +107,7 @@ def dump(
 
     Other formats than jsonl and text, and older Redis versions, cannot hold everything. What is
     dropped is listed on standard error. With `--redis 8.10`, rdb and dump drop the retention only.
-    No format has the rows of queues and programs, such as jobs that are delayed.
+    No format has times to live or the rows of queues and programs, such as jobs that are delayed.
     `streamkeep load` reads all formats except text.
 
     The other options show how things are stored: --node, --group and --table in a store, --segment,
