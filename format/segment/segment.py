@@ -165,11 +165,7 @@ class Segment:
             return nodes
 
     def those_of(self, ids: Iterable[Id]) -> list[Id]:
-        """Return those of some entries that are in the segment; see `block` for the errors.
-
-        Args:
-            ids: ascending.
-        """
+        """Return those of some ascending IDs that are in the segment; raises what `block` does."""
         found: dict[Id, object] = {}
         for number, some in groupby(ids, lambda one: self.seek(*one)):
             here = list(some)

@@ -149,8 +149,7 @@ def dump(
         )
     began = time.perf_counter()
     with reading(store) as snapshot:
-        chosen_keys = None if keys is None else _names(keys, "keys")
-        source = Source(snapshot, chosen_keys, limits)
+        source = Source(snapshot, None if keys is None else _names(keys, "keys"), limits)
         if progress is not None:
             report, total = progress, source.total()
             source.moved = lambda entries: report(Progress(entries, entries, total))
@@ -176,13 +175,12 @@ def dump(
             else:
                 assert_never(kind)
             if limits.whole:
-                txn = snapshot.txn
-                found = row_range(txn, check_space(DEADLINES), b"", b"", -1, False)
+                found = row_range(source.txn, check_space(DEADLINES), b"", b"", -1, False)
                 ending = {int.from_bytes(key, "big") for key, _ in found}  # also of damaged rows
-                ends = sum(txn.stream_number(one) in ending for one in source.names() if ending)
+                ends = sum(source.txn.stream_number(one) in ending for one in source.names())
                 losses.add(EXPIRY_LOSS, ends)
-                if chosen_keys is None:
-                    losses.add(ROW_LOSS, sum(1 for _ in iter_rows(txn)) - ends)
+                if source.keys is None:
+                    losses.add(ROW_LOSS, sum(1 for _ in iter_rows(source.txn)) - ends)
     size = os.path.getsize(name) if name is not None and os.path.isfile(name) else None
     return DumpReport(
         kind,

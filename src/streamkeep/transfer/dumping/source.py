@@ -55,9 +55,9 @@ class Source:
     def __init__(
         self, snapshot: Snapshot[Any], keys: Sequence[bytes] | None, limits: Limits
     ) -> None:
-        """Choose streams; raise NoSuchKeyError where one of `keys` is missing."""
+        """Choose streams; raise NoSuchKeyError where one of `keys`, each once, is missing."""
         self.txn: Txn = snapshot.txn
-        self.keys = None if keys is None else list(dict.fromkeys(keys))
+        self.keys = keys
         self.limits = limits
         self.streams = 0
         self.entries = 0
