@@ -27,8 +27,8 @@ from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
 
 LOCK_FILE: Final = "write"
-# Two make 1.2 times the commits of 1 ms, four 1.1 times, and those of 4 ms. Beside three that commit
-# all the time, one that does so now and then waits for 3.5 ms; with 1 ms for 2.9, with 4 for 4.3.
+# Two make 1.2 times the commits of 1 ms, four 1.1 times, and as many as with 4 ms. Beside three
+# that commit all the time, one that does so now and then waits for 3.5 ms; with 4 ms for 4.3.
 SLICE_NS: Final = 2_000_000
 _LOOK_S: Final = 0.002  # how often a thread looks whether a lock is kept and not used
 _LOOK_ALONE_S: Final = 0.05
