@@ -415,6 +415,8 @@ class Worker:
             while not count or not room.locked():
                 await room.acquire()
                 count += 1
+            if self._stopping:  # since then: it might take again what the watch has given back
+                break
             try:
                 jobs = await _in_thread(partial(self._take, count))
             except (*FOR_GOOD, ArgumentError, OSError) as error:
