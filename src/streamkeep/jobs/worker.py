@@ -179,8 +179,7 @@ class Worker:
 
     def _watch(self) -> None:
         """Watch over the jobs that run, until the worker has stopped."""
-        woken = False
-        deadline = float("inf")
+        woken, deadline = False, float("inf")
         while True:
             if self._stopping:
                 if not woken:
