@@ -271,7 +271,7 @@ def test_who_waits_for_longest_is_the_next(path: Path) -> None:
     def work(number: int) -> None:
         with Store(path, sync="none") as own:
             own.xadd("other", {"f": "v"})  # so that it has all that a commit needs
-            for _ in range(ROUNDS):
+            while True:
                 os.write(ready[1], b".")
                 os.read(go[number][0], 1)
                 own.xadd("s", {"of": number})
@@ -280,7 +280,7 @@ def test_who_waits_for_longest_is_the_next(path: Path) -> None:
     with Store(path, sync="none") as store:
         children = [child_of(lambda number=number: work(number)) for number in (0, 1)]  # type: ignore[misc]
         with ended(children[0]), ended(children[1]):
-            for _ in range(ROUNDS):
+            for _ in range(5 * ROUNDS):
                 for _ in children:
                     os.read(ready[0], 1)
                 if all(sleeps_in(children[0]) == "0" for _ in range(100)):
@@ -294,9 +294,10 @@ def test_who_waits_for_longest_is_the_next(path: Path) -> None:
                 wait_until(lambda: store.xlen("s") % 4 == 0)
                 _, *order = [entry.fields[b"of"] for entry in store.xrange("s")][-4:]
                 first += order == [b"0", b"1", b"this process, again"]
-            for child in children:
-                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert first > ROUNDS // 2  # not always: one that the system keeps from running loses its turn
+                if first == ROUNDS // 2:  # not always: one that is kept from running loses its turn
+                    break
+            else:
+                raise AssertionError(f"in order {first} times of {5 * ROUNDS}")
 
 
 def sleeps_in(process: int) -> str:
