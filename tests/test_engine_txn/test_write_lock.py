@@ -294,7 +294,9 @@ def test_who_waits_for_longest_is_the_next(path: Path) -> None:
                 wait_until(lambda: store.xlen("s") % 4 == 0)
                 _, *order = [entry.fields[b"of"] for entry in store.xrange("s")][-4:]
                 first += order == [b"0", b"1", b"this process, again"]
-                if first == ROUNDS // 2:  # not always: one that is kept from running loses its turn
+                # One that is kept from running loses its turn: in a third of the rounds on a quiet
+                # machine, in two thirds on a busy one. With no line it is nine tenths.
+                if first == ROUNDS:
                     break
             else:
                 raise AssertionError(f"in order {first} times of {5 * ROUNDS}")
