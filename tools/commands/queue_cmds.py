@@ -15,8 +15,7 @@ from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, time_text
 from streamkeep.jobs import Queue, queue_names
-from streamkeep.jobs.dead_letters import Letter
-from streamkeep.jobs.dead_letters import parked as parked_jobs
+from streamkeep.jobs.dead_letters import Letter, parked
 from streamkeep.jobs.layout import ListState, Names
 from streamkeep.jobs.listing import Listed, call_text, job_in, of_letter, stats_of, unknown_tasks
 from streamkeep.jobs.options import Options
@@ -494,8 +493,8 @@ def purge(store_path: StorePath, name: QueueName | None = None, yes: Yes = False
     """
     with _opened(store_path, name) as found:
         stats, core = found.stats(), found.core
-        parked = len(core.read(lambda one: parked_jobs(one, core.names))) if stats.parked else 0
-        if count := stats.waiting - stats.parked + parked + stats.delayed - stats.retrying:
+        held = len(core.read(lambda one: parked(one, core.names))) if stats.parked else 0
+        if count := stats.waiting - stats.parked + held + stats.delayed - stats.retrying:
             confirm_loss([count_text(count, "job")], "Remove them for good?", yes=yes)
         removed = found.purge()
         output.result(f"{count_text(removed, 'job')} removed", removed=removed)
