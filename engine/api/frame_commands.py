@@ -269,7 +269,7 @@ class FrameCommands(CommandBase[Text]):
         name = to_bytes(key, "key")
         low, high = start_bound("start", start, self._now_ms), end_bound("end", end, self._now_ms)
         most = check_integer("rows must be a positive integer", "rows", rows, 1)
-        chosen = columns
+        chosen, kinds = columns, frames.given_types(types)
         if columns is None:
             # Entries that are appended from now on may have other fields.
             high = min(high, self._run(read(_last_id, (name,))))
@@ -278,10 +278,10 @@ class FrameCommands(CommandBase[Text]):
                 found.add_nodes(nodes, *first, *high)
                 if len(found.names) > frames.MOST_COLUMNS:
                     break
-            chosen = frames.found_columns(found.names, types or {})
+            chosen = frames.found_columns(found.names, kinds)
         elif isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):
             raise ArgumentError(f"columns must be a list of names, not {as_given(columns)}")
-        schema = frames.frame_schema(chosen, types or {})
+        schema = frames.frame_schema(chosen, kinds)
         frames.FrameReader(schema, name, errors, repeated, most)  # raises for a wrong column
 
         def batches() -> Iterator[Any]:

@@ -30,7 +30,9 @@ def as_given(value: object) -> str:
 def whole(value: object, name: str, least: int, most: int = MOST) -> int:
     """Return a whole number from `least` to `most`; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        bounds = f"of at least {least:,}" if most == MOST else f"from {least:,} to {most:,}"
+        too_high = isinstance(value, int) and value > most
+        open_end = most == MOST and not too_high
+        bounds = f"of at least {least:,}" if open_end else f"from {least:,} to {most:,}"
         raise ArgumentError(f"{name} must be a whole number {bounds}, not {as_given(value)}")
     return value
 

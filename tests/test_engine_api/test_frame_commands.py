@@ -209,6 +209,7 @@ def test_wrong_arguments_are_named(store: Store) -> None:
         ({"columns": ["a"], "types": {"b": int}}, "types has 'b', which is not one of"),
         ({"columns": ["a"], "types": {"a": "intt"}}, r"types\['a'\]: 'intt' is not a type"),
         ({"columns": ["a"], "types": {"a": "list<int>"}}, "is not a type"),
+        ({"types": 5}, "types must be a dict of columns and types, not 5"),
         ({"columns": ["id"], "types": {"id": int}}, "column 'id' cannot be int64"),
         ({"columns": ["a"], "errors": "ignore"}, "errors must be one of raise, null"),
         ({"columns": ["a"], "repeated": "first"}, "repeated must be one of raise, last"),

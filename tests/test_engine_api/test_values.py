@@ -163,6 +163,8 @@ def test_a_message_shows_any_value(tmp_path: Path) -> None:
     assert path_of(tmp_path, "path") == path_of(str(tmp_path), "path") == tmp_path
     assert path_of("\udcff", "path").name == "\udcff"  # a byte that is not UTF-8, as Python has it
     assert whole(0, "n", 0) == 0
+    with pytest.raises(ArgumentError, match=r"n must be a whole number from 0 to 4,6.* not 9223"):
+        whole(1 << 63, "n", 0)
 
 
 def test_durations_are_seconds_texts_or_timedeltas(store: Store) -> None:

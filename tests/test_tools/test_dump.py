@@ -351,6 +351,8 @@ def test_parquet_names_what_helps_where_an_id_is_too_large_for_its_column() -> N
     run("dump", "s", "--output", "a.parquet", "--field", "f", "--errors", "null")
     run("dump", "s", "many", "--output", "b.parquet", "--field", "f")
     run("dump", "s", "--output", "a.csv")
+    with pytest.raises(streamkeep.ArgumentError, match="types must be a dict of columns and types"):
+        transfer.dump("s", "c.parquet", fields=["f"], types=b"f")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

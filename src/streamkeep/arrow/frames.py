@@ -71,6 +71,15 @@ def column_of(name: bytes) -> str:
     return f"{FIELD}{text}" if text in SYSTEM or text.startswith(FIELD) else text
 
 
+def given_types(types: object) -> Mapping[Any, object]:
+    """Return the types that a program gives to columns."""
+    if types is None:
+        return {}
+    if not isinstance(types, Mapping):
+        raise ArgumentError(f"types must be a dict of columns and types, not {as_given(types)}")
+    return types
+
+
 def frame_schema(columns: Sequence[object], types: Mapping[Any, object]) -> pa.Schema:
     """Return the schema of the columns that a program asks for.
 
@@ -84,8 +93,6 @@ def frame_schema(columns: Sequence[object], types: Mapping[Any, object]) -> pa.S
             raise ArgumentError(f"columns names {name!r} twice")
         names.append(name)
     chosen = dict(SYSTEM)
-    if not isinstance(types, Mapping):
-        raise ArgumentError(f"types must be a dict of columns and types, not {as_given(types)}")
     for column, given in types.items():
         name = _text(column)
         if name not in names:

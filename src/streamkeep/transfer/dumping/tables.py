@@ -178,13 +178,14 @@ def _batches(
 def _schema(pa: Any, source: Source, chosen: Chosen | None) -> Any:
     """Return the schema; keys are binary where one of them is not its own text."""
     from streamkeep.arrow.batches import DEFAULT_SCHEMA
-    from streamkeep.arrow.frames import column_of, frame_schema
+    from streamkeep.arrow.frames import column_of, frame_schema, given_types
     from streamkeep.arrow.keys import key_text
 
     schema = DEFAULT_SCHEMA
     if chosen is not None:
         columns = [KEY_COLUMN, "id", "ts", *map(column_of, chosen.fields)]
-        types = {column_of(to_bytes(name)): kind for name, kind in chosen.types.items()}
+        given = given_types(chosen.types).items()
+        types = {column_of(to_bytes(name)): kind for name, kind in given}
         schema = frame_schema(columns, types)
     if any(key_text(name).encode() != name for name in source.names()):
         return schema.set(0, pa.field(KEY_COLUMN, pa.binary()))
