@@ -12,7 +12,7 @@ import lmdb
 from streamkeep.engine.system.owners import user_name
 from streamkeep.format.core import errors
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
 _DAMAGED = (
     lmdb.CorruptedError,
@@ -42,7 +42,7 @@ def translate(error: lmdb.Error) -> errors.StreamkeepError:
             "an earlier commit of this process could not be finished; next: close the store and "
             "open it again"
         )
-    if code in _FULL or isinstance(error, lmdb.DiskError):
+    if code in FULL or isinstance(error, lmdb.DiskError):
         return errors.StoreFullError(_disk_full(error))
     if isinstance(error, lmdb.MapFullError):
         return errors.StoreFullError(
@@ -65,7 +65,7 @@ def translate(error: lmdb.Error) -> errors.StreamkeepError:
 
 def translate_os(error: OSError) -> errors.StoreError:
     """Return our error for an error of the system, met by a call on the files of a store."""
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return errors.StoreFullError(_disk_full(error))
     if error.errno in NO_DESCRIPTORS:
         return errors.StoreError(

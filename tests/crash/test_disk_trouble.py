@@ -41,9 +41,9 @@ FIELDS = {"pad": "x" * 300}
 
 @contextmanager
 def failing(name: str, code: int, *, at: int = 1, times: int = 1 << 30) -> Iterator[list[int]]:
-    """Have a function of `files`, or `Folder.open`, fail from the call number `at` on."""
+    """Have a function of `files`, or a method of `Folder`, fail from the call number `at` on."""
     calls = [0]
-    owner: Any = Folder if name == "open" else files
+    owner: Any = Folder if name in ("open", "rename") else files
     real: Callable[..., Any] = getattr(owner, name)
 
     def fail(*args: Any) -> Any:
@@ -87,6 +87,20 @@ def test_a_journal_file_that_cannot_be_made_fails_the_call_and_nothing_else(
     assert_sound(path)
     with another_boot(), Store(path) as store:
         assert state_of(store) == after
+
+
+def test_a_full_disk_without_room_for_a_name_takes_checkpoints(path: Path) -> None:
+    """XFS may need a block to rename a file, and none to remove it."""
+    with small_journal(), Store(path) as store, Store(path) as other:
+        for number in range(300):
+            (store, other)[number % 2].xadd("s", FIELDS)
+        with failing("rename", errno.ENOSPC) as calls:
+            checkpoint_now(store)
+        assert calls[0] > 1
+        assert len([*(path / "journal").glob("*.skj")]) == 1
+        assert store.xlen("s") == 300
+        other.xadd("s", FIELDS)
+    assert_sound(path)
 
 
 def test_a_nearly_full_disk_gets_small_journal_files(tmp_path: Path) -> None:

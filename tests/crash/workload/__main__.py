@@ -53,7 +53,8 @@ def main() -> int:
         except Failure as failure:
             only = "".join(f" --only {kind}" for kind in options.only)
             print(f"FAILED in round {played} of seed {seed + number}, in {place}:\n{failure}")
-            print(f"again: python -m tests.crash.workload --seed {seed + number} --stores 1{only}")
+            again = f"--seed {seed + number} --stores 1{only} --disk {options.disk}"
+            print(f"again: python -m tests.crash.workload {again}")
             print(f"before: {figures}")
             return 1
         shutil.rmtree(place)

@@ -29,9 +29,11 @@ from crash.power import Disk, watched
 from stopped import die_at
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreError
 
 _LOSS_AT_FAILPOINT: Final = 0.003
+_NEED_ROOM: Final = ("write_at", "reserve", "rename")
 
 
 class Injected(Exception):
@@ -163,6 +165,8 @@ def inside(one: Faults) -> Iterator[None]:
         ):
             if share:
                 patch.setattr(files, name, _failing(getattr(files, name), share, happens))
+        if one.writes_fail:  # a full disk may have no block for a new name
+            patch.setattr(Folder, "rename", _failing(Folder.rename, one.writes_fail, happens))
         if one.losses and one.store:
             disk = stack.enter_context(watched(one.store, safe=True))
             gate = threading.Lock()
@@ -200,7 +204,7 @@ def _failing(
 ) -> Callable[..., Any]:
     def fail(*args: Any) -> Any:
         if happens(share):
-            code = errno.ENOSPC if call.__name__ in ("write_at", "reserve") else errno.EIO
+            code = errno.ENOSPC if call.__name__ in _NEED_ROOM else errno.EIO
             raise OSError(code, os.strerror(code))
         return call(*args)
 
