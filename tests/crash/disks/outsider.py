@@ -328,8 +328,12 @@ def broken_disk(disk: Disk, report: Report) -> None:
                 report.unreadable = True
                 return
         before = data.read_bytes()
+        device = Path(run("findmnt", "-n", "-o", "SOURCE", disk.at).strip()).name
+        merges = Path("/sys/block", device, "queue/nomerges")
+        merges.write_text("2")  # a merged request would fail for pages of the journal, too
         disk.fail(page_sums(before) if disk.plan.broken == "data" else b"")
         settle(disk.at)
+        merges.write_text("0")
         disk.failing.unlink()
         if disk.plan.broken == "data":
             evict(disk.store)

@@ -87,12 +87,7 @@ def main(mountpoint: str, image: str, events: str) -> None:
 
         def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
             at = time.monotonic()
-            bad = broken()
-            if bad is not None and (not bad or not bad.isdisjoint(_pieces(page_sums(data), SUM))):
-                for start in range(0, len(data) if bad else 0, PAGE):  # pages of other files, too
-                    page = data[start : start + PAGE]
-                    if page_sums(page) not in bad:
-                        os.pwrite(self.image, page, offset + start)
+            if fails(data):
                 raise mfusepy.FuseOSError(errno.EIO)
             self.events.write(EVENT.pack(at, offset, len(data)) + data)
             os.pwrite(self.image, data, offset)
@@ -100,7 +95,7 @@ def main(mountpoint: str, image: str, events: str) -> None:
 
         def fsync(self, path: str, datasync: int, fh: int) -> int:
             at = time.monotonic()
-            if broken() == set():
+            if fails(None):
                 raise mfusepy.FuseOSError(errno.EIO)
             self.events.write(EVENT.pack(at, FLUSH, 0))
             return 0
@@ -110,9 +105,13 @@ def main(mountpoint: str, image: str, events: str) -> None:
 
     failing = Path(f"{image}.fail")
 
-    def broken() -> set[bytes] | None:
-        """Return the checksums of the pages that fail; an empty set for all, None for no page."""
-        return {*_pieces(failing.read_bytes(), SUM)} if failing.exists() else None
+    def fails(data: bytes | None) -> bool:
+        if not failing.exists():
+            return False
+        sums = failing.read_bytes()
+        if not sums or data is None:
+            return not sums
+        return not {*_pieces(sums, SUM)}.isdisjoint(_pieces(page_sums(data), SUM))
 
     mfusepy.FUSE(Disk(), mountpoint, foreground=True, nothreads=True, fsname="recorder")
 
