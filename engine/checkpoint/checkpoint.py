@@ -33,6 +33,7 @@ from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.syncs import sync_failed
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
+from streamkeep.engine.system.lmdb_errors import FULL, translate_os
 from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
@@ -276,7 +277,13 @@ class Checkpoints:
         old, context.pin = context.pin, pin
         if old is not None:
             old.abort()
-        journal.retire_before(position, wipe=held is not None)
+        try:
+            journal.retire_before(position, wipe=held is not None)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            # To overwrite a file may need room. The checkpoint is made: nothing is in doubt.
+            raise translate_os(error) from error
         context.raw.reader_check()
         context.allow_growth()
 

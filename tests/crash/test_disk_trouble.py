@@ -103,6 +103,18 @@ def test_a_full_disk_without_room_for_a_name_takes_checkpoints(path: Path) -> No
     assert_sound(path)
 
 
+def test_a_disk_without_room_to_overwrite_a_file_ends_an_erasure_and_no_write(path: Path) -> None:
+    """As btrfs, when it is full."""
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"f": "the code word"}, id="1-1")
+        with failing("write_zeros", errno.ENOSPC), pytest.raises(streamkeep.StoreFullError):
+            store.erase("s", "1-1")
+        store.xadd("s", FIELDS)
+        assert store.erase("s", "1-1") == 0
+        assert all(b"the code word" not in one.read_bytes() for one in path.glob("**/*.*"))
+    assert_sound(path)
+
+
 def test_a_nearly_full_disk_gets_small_journal_files(tmp_path: Path) -> None:
     """Where there is no room for a whole file, the record itself may still fit."""
     real = files.reserve
