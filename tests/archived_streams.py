@@ -8,7 +8,6 @@ from streamkeep.engine.api.store import Store
 
 
 def fill(store: Store, count: int, key: str = "s") -> list[bytes]:
-    """Append entries; return their IDs."""
     many: list[bytes] = []
     for start in range(0, count, 50):
         numbers = range(start, min(start + 50, count))
@@ -17,13 +16,11 @@ def fill(store: Store, count: int, key: str = "s") -> list[bytes]:
 
 
 def rows(store: Store, table: int) -> int:
-    """Return how many rows a table has."""
     with store.snapshot() as snapshot:
         return snapshot.txn.rows(table)
 
 
 def segments(store: Store) -> list[Path]:
-    """Return the files of the archive."""
     return sorted(store.path.glob("archive/*/*.seg"))
 
 

@@ -136,7 +136,6 @@ class Browser:
             self.complaints.append(text)
 
     def resize(self, width: int, height: int) -> None:
-        """Set the size of the window."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -146,13 +145,11 @@ class Browser:
         )
 
     def dark(self, wanted: bool = True) -> None:
-        """Prefer the dark colours, or the light ones."""
         value = "dark" if wanted else "light"
         features = [{"name": "prefers-color-scheme", "value": value}]
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def open(self, url: str) -> None:
-        """Go to an address."""
         self.call("Page.navigate", url=url)
 
     def run(self, script: str) -> Any:
@@ -172,7 +169,6 @@ class Browser:
         return found
 
     def text(self, selector: str = "main") -> str:
-        """Return the text that an element shows."""
         found: str = self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
         return found
 
@@ -227,6 +223,5 @@ class Browser:
         ]
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Write a screenshot."""
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(data["data"]))

@@ -32,12 +32,10 @@ PARTS: Final[tuple[Part, ...]] = ("fsck", "repair")
 
 
 def families() -> list[str]:
-    """Return the names of the files."""
     return sorted(path.stem for path in FOLDER.glob("*.txt"))
 
 
 def read(family: str) -> dict[str, Case]:
-    """Return the cases of a file."""
     cases: dict[str, Case] = {}
     lines: list[str] = []
     for line in _path(family).read_text().splitlines():
@@ -54,7 +52,6 @@ def read(family: str) -> dict[str, Case]:
 
 
 def write(family: str, cases: dict[str, Case]) -> None:
-    """Write all cases of a file."""
     text = []
     for name, case in sorted(cases.items()):
         text.append(f"== {name}")

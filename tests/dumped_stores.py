@@ -12,7 +12,6 @@ LOSSLESS: Final = ("jsonl", "dump", "rdb")
 
 
 def fill(path: str = "s") -> None:
-    """Make a store with all that a store may hold."""
     with streamkeep.open(path, sync="none") as store:
         entries = [{"n": str(number), "pad": "x" * (number % 60)} for number in range(1, 300)]
         store.xadd_many("k", entries, [f"{number}-0" for number in range(1, 300)])

@@ -28,5 +28,4 @@ def entry(n: int, *, size: int = 1) -> dict[bytes, bytes]:
 
 
 def harmless(n: int) -> dict[bytes, bytes]:
-    """Return fields without the secret."""
     return {b"name": b"visitor %d" % n, b"city": b"y" * (n % 60)}

@@ -70,7 +70,6 @@ class Server:
 
 @contextmanager
 def forking(module: str) -> Iterator[Server]:
-    """A server for the block."""
     server = Server(module)
     try:
         yield server

@@ -49,7 +49,6 @@ class Change(NamedTuple):
         return f"{tables.TABLES[self.table].name} {self.db_key.hex()}: {self.what}"
 
     def apply(self, raw: RawStore) -> None:
-        """Change the store."""
         raw.delete(self.table, self.db_key)
         raw.put_value(self.table, self.new_key, self.value)
 
@@ -128,7 +127,6 @@ def _with(body: bytes, at: int, part: bytes) -> bytes:
 
 
 def keys(db_key: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield other keys for a row."""
     for what, key in contents(db_key, rng):
         if 0 < len(key) <= _MOST_KEY:
             yield f"key {what}", key

@@ -53,11 +53,9 @@ class Client:
         return asyncio.run(run())
 
     def get(self, path: str, **options: Any) -> Any:
-        """GET; return the JSON."""
         return self("GET", path, **options).json()
 
     def post(self, path: str, **options: Any) -> Any:
-        """POST; return the JSON."""
         return self("POST", path, **options).json()
 
 
@@ -102,7 +100,6 @@ class EventClient:
         await asyncio.wait_for(asyncio.gather(self._task, return_exceptions=True), PATIENCE_S)
 
     async def ended(self) -> None:
-        """Wait until the application ends the reply."""
         assert self._task is not None
         await asyncio.wait_for(asyncio.shield(self._task), PATIENCE_S)
 
@@ -127,8 +124,6 @@ class EventClient:
             self.taken.release()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until something holds of what has come."""
-
         async def wait() -> None:
             while not condition():
                 self._arrived.clear()
@@ -143,7 +138,6 @@ class EventClient:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """The entries that have come."""
         lines = b"".join(self.sent).split(b"\n")
         return [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
 

@@ -70,17 +70,14 @@ class Limits:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self) -> Iterator[Any]:
-        """Run the fixtures of a test."""
         return (yield from _in_one_process())
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self) -> Iterator[Any]:
-        """Run a test."""
         return (yield from _in_one_process())
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Iterator[Any]:
-        """Run the ends of the fixtures of a test."""
         return (yield from _in_one_process())
 
     def pytest_unconfigure(self) -> None:

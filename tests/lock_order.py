@@ -178,7 +178,6 @@ class CheckedLock:
         self._holders: list[list[CheckedLock]] = []  # of the thread that has it, once per level
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock."""
         if blocking:
             self._check()
         taken = bool(self._lock.acquire(blocking, timeout))
@@ -196,7 +195,6 @@ class CheckedLock:
         self._lock.release()
 
     def locked(self) -> bool:
-        """Say whether the lock is held."""
         return bool(self._lock.locked())
 
     def __enter__(self) -> bool:

@@ -47,7 +47,6 @@ class Damage:
         self.stale = False  # whole pages were put back to an older state
 
     def any(self) -> str:
-        """Do one at random; return its name."""
         kinds = (
             self.flip_bits,
             self.flip_bits,
@@ -95,7 +94,6 @@ class Damage:
         self.swap(self._page(), self._page())
 
     def swap(self, one: int, other: int) -> None:
-        """Let two pages change places."""
         saved = bytes(self.data[one * PAGE : (one + 1) * PAGE])
         self._copy(other, one)
         self.data[other * PAGE : (other + 1) * PAGE] = saved
@@ -142,7 +140,6 @@ class Damage:
     file: tuple[Path, bytes | None] | None = None  # a file, and its new bytes; None: it is gone
 
     def write(self, path: Path) -> None:
-        """Write a damaged copy of the specimen."""
         shutil.copytree(self.specimen.path, path)
         (path / "data.mdb").write_bytes(self.data)
         if self.file is not None:
@@ -202,12 +199,10 @@ class Figures:
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Figures) -> None:
-        """Add the figures of another part of the run."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def lines(self) -> list[str]:
-        """Return the figures as text."""
         return [
             f"{self.damages:,} damages: {self.changed:,} change what a command answers, of which "
             f"{self.changed - self.missed_stale:,} were reported",

@@ -31,7 +31,6 @@ class Block(NamedTuple):
 
 
 def blocks(path: Path) -> list[Block]:
-    """Return the fenced blocks of a file."""
     text = path.read_text(encoding="utf-8")
     found = list(FENCE.finditer(text))
     result = []
@@ -53,7 +52,6 @@ def is_session(block: Block) -> bool:
 
 
 def is_snippet(block: Block) -> bool:
-    """Say whether a block can be run."""
     return block.language == "python" or is_session(block)
 
 
@@ -89,7 +87,6 @@ def assert_alike(printed: str, expected: str, where: str) -> None:
 
 
 def run_program(block: Block, names: dict[str, Any], where: str) -> None:
-    """Run a block of Python without prompts."""
     if name := re.match(r"# (\w+\.py)\n", block.text):
         Path(name[1]).write_text(block.text, encoding="utf-8")
     output = io.StringIO()
@@ -114,7 +111,6 @@ def run_prompts(block: Block, names: dict[str, Any], where: str) -> None:
 
 
 def run_shell(command: str) -> str:
-    """Run a command; return both its outputs."""
     done = subprocess.run(
         ["bash", "-c", SHELL + command],
         env={**os.environ, "PYTHON": sys.executable, "COLUMNS": "100", "NO_COLOR": "1"},
@@ -130,7 +126,6 @@ def run_shell(command: str) -> str:
 
 
 def run_session(block: Block, where: str) -> None:
-    """Run the commands of a session."""
     for step in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         command, _, expected = step.partition("\n")
         assert_alike(run_shell(command), expected, f"{where}: {command}")

@@ -21,7 +21,6 @@ PATIENCE_S: Final = 600.0
 
 
 def wait_until(condition: Callable[[], object], what: str = "it did not come") -> None:
-    """Wait for something that comes soon."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, what
@@ -29,14 +28,12 @@ def wait_until(condition: Callable[[], object], what: str = "it did not come") -
 
 
 def thread_of(work: Callable[..., object], *args: Any) -> threading.Thread:
-    """Run something in a thread; return that."""
     thread = threading.Thread(target=work, args=args)
     thread.start()
     return thread
 
 
 def run_threads(threads: Iterable[threading.Thread]) -> None:
-    """Start threads, and wait until they have ended."""
     threads = list(threads)
     for thread in threads:
         thread.start()

@@ -120,8 +120,6 @@ def move(table: int, db_key: bytes, to: bytes) -> Damage:
 
 
 def each(*damages: Damage) -> Damage:
-    """Do one damage after the other."""
-
     def damage(raw: RawStore) -> None:
         for one in damages:
             one(raw)

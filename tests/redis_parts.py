@@ -79,7 +79,6 @@ def group_parts(draw: st.DrawFn, name: bytes) -> GroupPart:
 
 @st.composite
 def message_parts(draw: st.DrawFn) -> Messages:
-    """What idempotent XADD remembers."""
     producers = []
     for name in sorted(draw(st.sets(st.binary(min_size=1, max_size=5), max_size=3))):
         iids = draw(
@@ -95,7 +94,6 @@ def message_parts(draw: st.DrawFn) -> Messages:
 
 @st.composite
 def stream_parts(draw: st.DrawFn) -> list[Part]:
-    """A whole stream."""
     nodes = draw(node_lists())
     live = sum(int(node.ids.live) for node in nodes if node.ids is not None)
     end = max((node.ids.last_slot for node in nodes if node.ids is not None), default=(0, 0))

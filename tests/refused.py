@@ -31,7 +31,6 @@ def unchanged(on: Store[Any] | Transaction[Any]) -> Iterator[None]:
 
 
 def rows_of(on: Store[Any] | Transaction[Any]) -> Tables:
-    """Return every row of every table."""
     if isinstance(on, Transaction):
         on.txn.save()
         return _rows(on.txn)

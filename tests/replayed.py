@@ -163,7 +163,6 @@ class Mutator:
             pipe.execute(raise_on_error=False)
 
     def _command(self, on: Any) -> None:
-        """Run a command on a store or in a transaction."""
         chance = self.chance
         key, group = chance.choice(KEYS), chance.choice(GROUPS)
         consumer = f"c{chance.randrange(3)}"

@@ -69,7 +69,6 @@ def command(rng: random.Random, ids: list[bytes]) -> Words:
 
 
 def run(store: Store[Any], words: Words) -> Any:
-    """Run a command in this process."""
     spec = find(words, TABLE)
 
     def call(txn: Any) -> Any:

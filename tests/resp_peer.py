@@ -42,7 +42,6 @@ class Running:
 
 @contextmanager
 def serving(store: Store[bytes], path: Path, **options: Any) -> Iterator[Running]:
-    """Serve a store on a Unix socket."""
     ready = threading.Event()
     found: list[Running] = []
     problems: list[BaseException] = []
@@ -103,11 +102,9 @@ class Peer:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
         self.socket.close()
 
     def send(self, *words: Word) -> None:
-        """Send one command."""
         self.socket.sendall(encode_command(*words))
 
     def call(self, *words: Word) -> bytes:
@@ -120,7 +117,6 @@ class Peer:
         return decode(self.call(*words))
 
     def read(self) -> bytes:
-        """Return the bytes of the next reply."""
         while True:
             end = reply_end(self._data, 0)
             if end is not None:

@@ -23,7 +23,6 @@ Pairs = tuple[int, int, list[bytes]]
 
 
 def nodes_of(entries: list[Pairs], max_size: int = 200, number: int = 7) -> list[bytes]:
-    """Return the envelopes of these entries."""
     return [
         encode_envelope(number, ms, seq, 1, 2, b"", data, b"")
         for ms, seq, data in encode_nodes(entries, max_size)
@@ -31,7 +30,6 @@ def nodes_of(entries: list[Pairs], max_size: int = 200, number: int = 7) -> list
 
 
 def write(envelopes: list[bytes], **options: Any) -> bytes:
-    """Return a segment with these nodes."""
     values: dict[str, Any] = {
         "store_uuid": UUID,
         "stream_number": 7,
@@ -115,7 +113,6 @@ def retire(store: Any, number: int, entries: list[Pairs]) -> None:
 
 
 def pairs_of(store: Any, key: str) -> list[Pairs]:
-    """Return the live entries of a stream."""
     return [
         (*entry.stream_id, [part for pair in entry.pairs for part in pair])
         for entry in store.scan(key)

@@ -52,7 +52,6 @@ def build(path: Path, seed: int, *, scale: int = 1) -> None:
 
 
 def fill(txn: Any, name: Any, count: int, rng: random.Random, clock: ManualClock) -> None:
-    """Fill one stream."""
     ids: list[Any] = []
     for _ in range(count):
         size = rng.randrange(3000, 20_000) if name == "big" else rng.randrange(80)
@@ -99,7 +98,6 @@ class Specimen:
 
     @classmethod
     def make(cls, folder: Path, seed: int, *, scale: int = 1) -> Specimen:
-        """Build one."""
         path = folder / f"specimen-{seed}"
         build(path, seed, scale=scale)
         older = (path / "data.mdb").read_bytes()
@@ -166,7 +164,6 @@ def _nodes_in(tables: Tables, table: int) -> list[Node]:
 
 
 def all_entries(path: Path) -> Entries:
-    """Return the live entries of a sound store."""
     entries: Entries = {}
     for node in inspect(path)[0]:
         entries |= node.entries

@@ -15,7 +15,6 @@ from streamkeep.engine.system import failpoints
 
 
 def stop() -> None:
-    """Stop this process."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -57,7 +56,6 @@ def killed(work: Callable[[], object]) -> None:
 
 
 def die() -> None:
-    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -217,7 +217,6 @@ def break_folders(chance: random.Random, kind: str) -> None:
 
 
 def work(plan: dict[str, Any]) -> None:
-    """Be one of them."""
     with small_journal(threads=True):
         getattr(Worker(plan), plan["does"])()
 

@@ -41,7 +41,6 @@ class Disk:
         self._safe_names: dict[str, int] = {}  # names that were synced
 
     def close(self) -> None:
-        """Close all files."""
         for handle in self._handles.values():
             os.close(handle)
 

@@ -120,7 +120,6 @@ def interrupts(path: Path, sync: Any) -> None:
 
 
 def fail() -> None:
-    """Fail halfway."""
     raise RuntimeError("halfway")
 
 
@@ -146,7 +145,6 @@ class Interrupted:
         self.acknowledged.append(self.tried)
 
     def round(self, place: str) -> None:
-        """Get one interrupt at a place."""
         for _ in range(5):
             self.add()
         failpoints.arm(place, self.interrupt)

@@ -88,7 +88,6 @@ def file_of(path: Path, position: LogPosition) -> Path:
 
 
 def flip(file: Path, at: int, bits: int = 4) -> None:
-    """Flip a bit of a file."""
     data = bytearray(file.read_bytes())
     data[at] ^= bits
     file.write_bytes(data)

@@ -310,7 +310,6 @@ class Worker:
         self.store.close()
 
     def one(self, name: str) -> None:
-        """Run one transaction, single command or snapshot."""
         draw = self.draw
         kind = draw.choices(("transaction", "fails", "xadd", "read", "snapshot"), (9, 1, 3, 2, 4))[
             0
@@ -350,7 +349,6 @@ class Worker:
 
 
 def run_op(target: Any, op: Op) -> Op:
-    """Append, or read the newest entries."""
     kind, key, what = op
     if kind == "append":
         target.xadd(key, {"v": what})
@@ -371,7 +369,6 @@ def work(path: Path, notes: Path, seed: int) -> Callable[[], None]:
 
 
 def noted(notes: Path) -> list[Txn]:
-    """Return the transactions of a process."""
     found: dict[str, Txn] = {}
     lines = notes.read_text().split("\n") if notes.exists() else [""]
     for line in lines[:-1]:  # the process may have been killed in the middle of the last one

@@ -25,7 +25,6 @@ from streamkeep.format.journal.position import LogPosition
 
 @pytest.fixture
 def control(tmp_path: Path) -> Iterator[ControlFile]:
-    """A new control file."""
     one = ControlFile(Folder(tmp_path))
     yield one
     one.close()

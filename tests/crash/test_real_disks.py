@@ -35,7 +35,6 @@ _TESTS: Final = Path(__file__).resolve().parents[1]
 
 
 def outside(plan: Plan) -> Report:
-    """Run the program; return its report."""
     reason = mounts.why_not(plan.kind)
     if not reason and importlib.util.find_spec("mfusepy") is None:
         reason = "mfusepy is not installed"

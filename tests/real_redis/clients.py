@@ -32,7 +32,6 @@ class Client:
 
 
 def _poll(peer: Peer) -> bytes | None:
-    """Return a reply if there is one."""
     while True:
         end = reply_end(peer._data, 0) if peer._data else None
         if end is not None:
@@ -65,7 +64,6 @@ class Clients:
                 peer.call("HELLO", protocol)
 
     def close(self) -> None:
-        """End all connections."""
         for client in [*self.all, self.bystander]:
             for peer in client.peers:
                 peer.close()
@@ -158,7 +156,6 @@ class Clients:
         return [self.random.choice(names) for _ in range(self.random.randrange(1, 3))]
 
     def _waiting(self) -> Words:
-        """XREAD or XREADGROUP that waits."""
         keys = self._some(list(KEYS))
         count = [b"COUNT", b"1"] if self.random.random() < 0.4 else []
         block = [b"BLOCK", b"0"]
@@ -174,7 +171,6 @@ class Clients:
         ]  # fmt: skip
 
     def _other(self) -> Words:
-        """A command of keys and strings."""
         key, string = self.random.choice(KEYS), self.random.choice(STRINGS)
         value = self.random.choice([b"x", b"y"])
         one = self.random.choice([key, string])
@@ -206,7 +202,6 @@ class Clients:
 
 
 def _elements(reply: bytes) -> list[bytes]:
-    """Return the bytes of each element of an array."""
     at = reply.index(b"\r\n") + 2
     elements = []
     while at < len(reply):

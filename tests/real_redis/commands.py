@@ -333,5 +333,4 @@ class Generator:
         return [self._key(), self._key()]
 
     def make_nosuch(self) -> Words:
-        """No command of Redis."""
         return [self._key()]

@@ -32,7 +32,6 @@ class StreamValue(NamedTuple):
 
 
 def dump_stream(value: StreamValue) -> bytes:
-    """Return a payload for RESTORE."""
     parts = [bytes([TYPE_STREAM]), _length(len(value.nodes))]
     for (ms, seq), listpack in value.nodes:
         parts.append(_string(ms.to_bytes(8, "big") + seq.to_bytes(8, "big")))

@@ -66,7 +66,6 @@ class Replies:
         return b"$%d\r\n%b" % (len(name), name)
 
     def _facts(self, kind: bytes, value: Any) -> Any:
-        """Return what XINFO says."""
         if kind == b"STREAM":
             found = self._without(value)
             if isinstance(found.get(b"groups"), list):

@@ -41,17 +41,14 @@ class RealRedis:
         self.version = self._read_version()
 
     def call(self, *words: Argument) -> Any:
-        """Run one command; return its reply."""
         self._connection.send_command(*words)
         return self._reply()
 
     def call_all(self, commands: list[list[Argument]]) -> list[Any]:
-        """Run several commands in one round trip."""
         self._connection.send_packed_command(self._connection.pack_commands(commands))
         return [self._reply() for _ in commands]
 
     def close(self) -> None:
-        """End the connection."""
         self._connection.disconnect()
 
     def _reply(self) -> Any:

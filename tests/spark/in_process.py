@@ -42,7 +42,6 @@ LOCAL: Final[Any] = InProcess()
 
 
 def reader_of(store: Store[bytes], **options: str) -> StreamkeepReader:
-    """Return what reads all streams of a store."""
     given = {"path": str(store.path), "subscribePattern": ".*", "minPartitions": "4", **options}
     made = StreamkeepSource(given).reader(from_arrow_schema(DEFAULT_SCHEMA))
     assert isinstance(made, StreamkeepReader)

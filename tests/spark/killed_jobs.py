@@ -210,7 +210,6 @@ def run_job(spark: Any, wanted: Plan) -> dict[str, Any]:
 
 
 def tail(spark: LocalSpark, wanted: Plan) -> int:
-    """Follow a store into a table or another store."""
     checkpoint = Path(f"{wanted.target}.checkpoint")
     options = wanted.options
     given: dict[str, Any] = {"failOnDataLoss": options.get("fail_on_data_loss", True)}

@@ -20,12 +20,10 @@ STORE = "0b7cbc3e-58c4-4a0a-8b0e-3d2a7c7f1d5e"
 
 
 def origin(key: bytes = KEY, number: int = 1, store: str = STORE) -> Origin:
-    """Return a stream that entries come from."""
     return Origin(store, number, key)
 
 
 def rows(schema: Any, ids: list[tuple[int, int]]) -> Any:
-    """Return entries with these IDs."""
     return pa.RecordBatch.from_pylist(
         [
             {"ms": signed(ms), "seq": signed(seq), "fields": [{"field": b"n", "value": b"%d" % ms}]}
@@ -56,7 +54,6 @@ def committed(lake: Lake, files: list[LakeFile]) -> Lake:
 
 
 def problems_of(lake: Lake, *files: LakeFile) -> list[str]:
-    """Return what an audit says of files."""
     task = audit_worker.Task((), lake.uri, files)
     return [text for facts in audit_worker.look_at(task) for text in facts.problems]
 

@@ -101,7 +101,6 @@ class Life:
         self.store.archive()
 
     def drop(self) -> None:
-        """Remove segments of the archive."""
         _, number, model = self.some()
         if not self.store.archived_segments(stream_number=number):
             return

@@ -69,12 +69,10 @@ class S3Server:
         self._put(f"{_HIDE}{name}")
 
     def requests(self) -> int:
-        """Return the number of requests so far."""
         with urllib.request.urlopen(self.url + _COUNT, timeout=PATIENCE_S) as answer:
             return int(answer.read())
 
     def make_bucket(self) -> None:
-        """Make the bucket that tests use."""
         self._put(f"/{BUCKET}")
 
     def _put(self, path: str) -> None:
@@ -207,7 +205,6 @@ class _Application:
 
 
 def _without(listed: bytes, name: bytes) -> bytes:
-    """Return a listing without one object."""
     pattern = rb"<Contents>\s*<Key>" + re.escape(name) + rb"</Key>.*?</Contents>"
     return re.sub(pattern, b"", listed, flags=re.DOTALL)
 

@@ -32,7 +32,6 @@ _ENTRIES = 3000
 
 @contextmanager
 def running(environment: dict[str, str], log: Path, *command: str) -> Iterator[None]:
-    """Run one of Spark's daemons for the block."""
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
     try:
@@ -96,7 +95,6 @@ def clustered(tmp_path: Path, *on_worker: str) -> Iterator[str]:
 
 
 def wait_for_workers(web: int, logs: Path) -> None:
-    """Wait until the master knows two workers."""
     deadline = time.monotonic() + PATIENCE_S
     alive: list[Any] = []
     while len(alive) < 2:

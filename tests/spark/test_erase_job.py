@@ -47,7 +47,6 @@ def path(open_store: Callable[..., Store[bytes]]) -> str:
 
 @pytest.fixture
 def lake(path: str, tmp_path: Path) -> str:
-    """A lake that has everything of the store."""
     uri = str(tmp_path / "lake")
     to_lake(LOCAL, path, uri)
     return uri

@@ -58,7 +58,6 @@ WORKER: Final = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """What forks the drivers."""
     with forking("spark.killed_jobs") as one:
         yield one
 
@@ -94,7 +93,6 @@ class Prepared:
 
 @pytest.fixture(scope="module")
 def prepared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """What cases begin with."""
     return Prepared(server, tmp_path_factory.mktemp("prepared"))
 
 
@@ -178,7 +176,6 @@ class Case:
                 assert not list(staging.glob("*"))
 
     def check(self) -> None:
-        """Compare what is there with the model."""
         if self.job == "restore":
             assert self.contents() == {"orders": self.model["orders"]}
         else:

@@ -131,7 +131,6 @@ def test_workers_do_not_collect_what_they_imported_and_others_are_left_alone() -
 
 
 def stream(spark: SparkSession, store: Store[bytes], **options: Any) -> DataFrame:
-    """Return a streaming DataFrame."""
     reader = spark.readStream.format("streamkeep").schema("ms bigint, n int")
     return reader.options(**options).load(str(store.path))
 

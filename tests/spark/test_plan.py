@@ -52,7 +52,6 @@ size_of = attrgetter("size_bytes")
 
 
 def slices(sizes: list[int], segment: str | None = None) -> list[Slice]:
-    """Return slices of one stream, one after the other."""
     return [
         Slice(
             b"s", 1, StreamId(at, 0), StreamId(at, (1 << 64) - 1), size, size, segment=segment

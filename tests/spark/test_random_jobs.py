@@ -43,7 +43,6 @@ REFUSED: Final = (None, "DataLossError", "StreamReplacedError", "MissingSegmentE
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """What forks the drivers."""
     with forking("spark.killed_jobs") as one:
         yield one
 
@@ -54,7 +53,6 @@ def value_of(pairs: list[dict[str, bytes]]) -> bytes:
 
 
 def row_of(value: bytes) -> Row:
-    """Return what a value says of its entry."""
     number, one = value.split(b":")
     return int(number), parse(one)
 
@@ -135,7 +133,6 @@ class World:
             assert not silent, silent
 
     def erase(self) -> None:
-        """Erase entries in the store and in the lake."""
         key, number, model = self.life.some()
         known = {one for at, one in (row for row in self.copied()) if at == number}
         ids = self.life.rng.sample(sorted(known | model.history.keys()), 1)

@@ -64,7 +64,6 @@ def fill(store: Store[bytes], start: int, stop: int) -> None:
 
 
 def objects(place: str) -> list[str]:
-    """Return the files below a place."""
     system, path = file_system(place)
     found = system.get_file_info(pafs.FileSelector(path, recursive=True, allow_not_found=True))
     return [info.path for info in found if info.is_file]

@@ -52,7 +52,6 @@ def batch(**columns: Any) -> pa.RecordBatch:
 def write(
     store: Store[bytes], *partitions: list[pa.RecordBatch], schema: StructType = PLAIN, **given: Any
 ) -> None:
-    """Write partitions as Spark does."""
     options = {"path": str(store.path), "stream": "s", **{k: str(v) for k, v in given.items()}}
     writer = StreamkeepWriter(parse_write(options), schema, False)
     messages: list[WriterCommitMessage | None] = []
@@ -70,7 +69,6 @@ def write(
 
 
 def entries(store: Store[bytes], key: str = "s") -> list[tuple[str, list[bytes]]]:
-    """Return what a stream holds."""
     return [
         (entry.id.decode(), [part for pair in entry.pairs for part in pair])
         for entry in store.scan(key)

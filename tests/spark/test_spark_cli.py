@@ -29,7 +29,6 @@ def running(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with a store of one stream."""
     monkeypatch.chdir(tmp_path)
     with streamkeep.open("orders.store") as store:
         for number in range(20):

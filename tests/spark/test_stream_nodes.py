@@ -41,7 +41,6 @@ SHAPE = StructType().add("store", StringType()).add("incarnation", LongType())
 
 
 def pairs_of(data: bytes, ms: int, seq: int) -> list[tuple[int, int, list[bytes]]]:
-    """Return all entries of a node."""
     out: list[Any] = []
     read_range(data, ms, seq, Range(0, 0, TOP, TOP, 1 << 40, False, PAIRS), out)
     return out
@@ -85,7 +84,6 @@ def filled(store: Store[bytes], count: int) -> list[str]:
 
 
 def read(store: Store[bytes], slices: list[Slice]) -> list[str]:
-    """Return the IDs that tasks read."""
     found = []
     for one in slices:
         nodes = executor.read_nodes(store, one)
@@ -95,7 +93,6 @@ def read(store: Store[bytes], slices: list[Slice]) -> list[str]:
 
 
 def plan(store: Store[bytes], source: str, size: int = 1 << 30, **more: str) -> list[Slice]:
-    """Return the slices of a read."""
     options = parse_read({"path": str(store.path), "subscribe": "s", "source": source, **more})
     with store.snapshot() as snapshot:
         pins = pins_module.pin_streams(snapshot.txn, options)

@@ -93,7 +93,6 @@ def rows_in(reader: Any, parts: Any = None) -> int:
 
 
 def add(store: Store[bytes], first: int, count: int, key: str = "s") -> list[str]:
-    """Append entries with rising IDs; return these."""
     ids = [f"{first + n}-0" for n in range(count)]
     store.xadd_many(key, [{"n": str(n)} for n in range(count)], ids=ids)
     return ids

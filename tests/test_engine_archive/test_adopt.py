@@ -25,7 +25,6 @@ from streamkeep.recovery.backups.backup import backup
 
 
 def archived_entries(store: Store, key: str) -> list[Pairs]:
-    """Return what the segments of a stream hold."""
     found: list[Pairs] = []
     for record in store.archived_segments(key):
         found += entries_of(segment_files_of(store).open(record))

@@ -99,7 +99,6 @@ def replace_page(path: Path, place: int, page: int | bytes) -> bytes:
 def read(
     store: streamkeep.Store[bytes], key: str, wanted: list[bytes], newest_first: bool
 ) -> list[bytes]:
-    """Return the IDs of a range of the history, ascending."""
     if newest_first:
         down = store.xrevrange(key, wanted[-1], wanted[0], history=True)
         return [one.id for one in down][::-1]

@@ -54,7 +54,6 @@ from streamkeep.recovery.fsck.findings import Finding
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Path:
-    """The folder of the archives."""
     return tmp_path / "fleet"
 
 

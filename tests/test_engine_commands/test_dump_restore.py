@@ -32,7 +32,6 @@ from streamkeep.format.redis.stream_parts import GroupPart, Messages, Node, Part
 
 
 def parts_of(store: Store, name: bytes) -> list[Part]:
-    """Return the parts of a stream of a store."""
     with store.snapshot() as snapshot:
         return [
             part._replace(pending=list(part.pending)) if isinstance(part, GroupPart) else part

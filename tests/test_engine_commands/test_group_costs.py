@@ -37,7 +37,6 @@ class Work:
         self.transactions = [0]
 
     def count(self, name: str) -> None:
-        """Count one call."""
         self.calls[name] += 1
         self.transactions[-1] += 1
 
@@ -48,7 +47,6 @@ class Work:
 
     @property
     def total(self) -> int:
-        """All calls."""
         return self.calls.total()
 
 
@@ -67,11 +65,9 @@ class Counting:
         return getattr(self._wrapped, name)
 
     def begin(self, *args: Any) -> Counting:
-        """Begin a transaction that is counted."""
         return Counting(self._wrapped.begin(*args), self._work)
 
     def cursor(self, *args: Any) -> Counting:
-        """Open a cursor that is counted."""
         return Counting(self._wrapped.cursor(*args), self._work)
 
     def __iter__(self) -> Iterator[Any]:

@@ -248,7 +248,6 @@ def filled(store: Store[Any]) -> Store[Any]:
 
 
 def read(store: Store[Any], streams: Position, size: int, count: int | None = None) -> Any:
-    """Return how many entries of each stream came."""
     found = store.xreadgroup("g", "c", streams, max_size=size, count=count)
     return {name.decode(): len(entries) for name, entries in found}
 

@@ -31,7 +31,6 @@ NEW = {"s": ">"}
 
 @pytest.fixture
 def store(open_store: Open) -> Store[Any]:
-    """A store with a group of a stream."""
     store = open_store()
     store.xgroup_create("s", "g", id="0", mkstream=True)
     return store

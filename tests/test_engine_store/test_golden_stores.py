@@ -83,7 +83,6 @@ def _pending(store: Store[bytes]) -> list[Any]:
 
 
 def tracked(store: Store[Any], key: str = "s") -> tuple[int, int]:
-    """Return how many producers and messages are remembered."""
     info = store.xinfo_stream(key)
     return info["pids-tracked"], info["iids-tracked"]
 

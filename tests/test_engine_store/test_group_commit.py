@@ -71,7 +71,6 @@ class Held:
         wait_until(lambda: len(self.queue._queue) == calls)
 
     def let_go(self) -> None:
-        """Let the leader finish."""
         self._go_on.set()
         self._thread.join(PATIENCE_S)
 

@@ -99,7 +99,6 @@ def _no_sync() -> None:
 
 @contextmanager
 def failpoints_disarmed() -> Iterator[None]:
-    """Disarm all failpoints at the end."""
     try:
         yield
     finally:

@@ -52,7 +52,6 @@ def torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Return the bytes of all files of a store."""
     return {str(one): one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()}
 
 
@@ -189,7 +188,6 @@ def used_stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def use(path: Path, *, killed: bool) -> None:
-    """Use all kinds of files of a store."""
     store = streamkeep.open(path)
     for n in range(5):
         store.xadd("s", {"n": n})
@@ -203,7 +201,6 @@ def use(path: Path, *, killed: bool) -> None:
 
 @pytest.fixture(params=["closed", "killed"])
 def used(request: pytest.FixtureRequest, used_stores: dict[str, Path], tmp_path: Path) -> Path:
-    """A copy of one of them."""
     shutil.copytree(used_stores[request.param], tmp_path / "store", copy_function=copy)
     return tmp_path / "store"
 

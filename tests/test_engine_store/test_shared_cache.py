@@ -104,7 +104,6 @@ class Other:
         return json.loads(self._read())
 
     def close(self) -> None:
-        """End the process."""
         self._process.communicate(timeout=PATIENCE_S)
 
 
@@ -175,7 +174,6 @@ LOOKS: Final[tuple[dict[str, Any], ...]] = ({}, {"full": True, "count": 0})
 
 
 def state(store: Store[Any]) -> list[Any]:
-    """Return everything there is."""
     return [
         [key, *(run(store, ("xinfo_stream", [key], options)) for options in LOOKS)]
         for key in store.keys()  # noqa: SIM118  # not those of a dict

@@ -30,7 +30,6 @@ BOTH = f"{ANN},{BOB}"  # each must trust the other: this machine knows neither
 
 @pytest.fixture
 def umask() -> Iterator[Callable[[int], int]]:
-    """Set the umask; restore it at the end."""
     before = os.umask(0o022)
     yield os.umask
     os.umask(before)

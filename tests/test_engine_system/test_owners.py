@@ -76,7 +76,6 @@ def test_the_command_line_names_whom_to_trust(path: Path, monkeypatch: pytest.Mo
 
 
 def add(path: Path, trusted: list[int] | None = None) -> int:
-    """Append an entry; return how many there are."""
     with streamkeep.open(path, trust_owners=trusted or []) as store:
         store.xadd("s", {"f": "v"})
         return store.xlen("s")

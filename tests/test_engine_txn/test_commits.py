@@ -54,7 +54,6 @@ def expected(count: int) -> list[bytes]:
 
 
 def assert_right(path: Path, count: int) -> None:
-    """Check the entries of a closed store, and the store."""
     with streamkeep.open(path) as store:
         assert numbers(store) == expected(count)
     assert list(recovery.check(path)) == []

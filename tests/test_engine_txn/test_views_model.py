@@ -457,7 +457,6 @@ class Model:
         known.cursors[number] = view, table, here
 
     def hold(self, at: int) -> None:
-        """Take a snapshot, or close one."""
         known = self.known[at]
         held = [view for view in known.views if view != WRITE]
         if len(held) < MOST_VIEWS and self.draw.random() < 0.6:
@@ -470,7 +469,6 @@ class Model:
             self.ask(at, None, "close", view)
 
     def maintain(self, at: int, kind: float) -> None:
-        """Flush, look at everything, kill, and so on."""
         draw, known = self.draw, self.known[at]
         if kind < 0.3:
             self.ask(at, None, "flush_at", draw.choice((1, 3, 20, 1000)))

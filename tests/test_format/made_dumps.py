@@ -38,7 +38,6 @@ def pieces(data: bytes, size: int) -> Callable[[int], bytes]:
 
 
 def string(text: bytes) -> bytes:
-    """Return a string as a file stores it."""
     out = bytearray()
     put_string(out, text)
     return bytes(out)

@@ -16,7 +16,6 @@ NUMBER = 7
 
 
 def trained(size: int, samples: list[bytes]) -> bytes:
-    """Return a dictionary."""
     return zstandard.train_dictionary(size, [*samples]).as_bytes()
 
 

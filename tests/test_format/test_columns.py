@@ -56,7 +56,6 @@ def as_number(text: bytes | None) -> int | bytes | None:
 
 
 def pairs_of(columns: Columns) -> list[list[bytes | None]]:
-    """Return name, value, name, value, ... of each entry."""
     names, values = texts_of(columns.names), texts_of(columns.values)
     flat = [part for pair in zip(names, values, strict=True) for part in pair]
     assert len(names) == columns.pairs

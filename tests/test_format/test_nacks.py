@@ -30,7 +30,6 @@ class One(NamedTuple):
     order_key: bytes
 
     def encode(self) -> bytes:
-        """Return it as a page has it."""
         ms, seq = self.id
         return nacks.encode_nack(
             ms, seq, self.consumer, self.delivery_time, self.delivery_count, self.order_key
@@ -39,7 +38,6 @@ class One(NamedTuple):
 
 @st.composite
 def pages(draw: st.DrawFn) -> list[One]:
-    """A page with owned and unowned NACKs, ascending."""
     made = []
     for one in sorted(draw(st.lists(ids, min_size=1, max_size=12, unique=True))):
         consumer = draw(st.sampled_from([0, 1, 2, LAST_MEMBER]))

@@ -27,7 +27,6 @@ from test_format.made_journal import flipped
 
 
 def rdb(body: bytes, head: bytes = b"REDIS0011") -> bytes:
-    """Return an RDB file."""
     return sealed(head + body + b"\xff")
 
 

@@ -32,7 +32,6 @@ from test_format.made_journal import flipped
 
 
 def payload(parts: list[Part], server: str = stream_dump.NEWEST) -> bytes:
-    """Return the payload of a stream."""
     nodes = sum(isinstance(part, Node) for part in parts)
     return stream_dump.write_payload(
         parts, nodes, stream_dump.TARGETS[server], stream_dump.Losses()

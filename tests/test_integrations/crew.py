@@ -70,7 +70,6 @@ class Crew:
         return text
 
     def kill(self, one: subprocess.Popen[str]) -> None:
-        """Kill a process and its children."""
         with suppress(ProcessLookupError):
             os.killpg(one.pid, signal.SIGKILL)
         one.wait()

@@ -86,7 +86,6 @@ class Workers(Crew):
         (folder / "application.py").write_text(APPLICATION)
 
     def work(self, *options: str, module: str = "application") -> subprocess.Popen[str]:
-        """Start a worker; return when it is ready."""
         self._count += 1
         log = self.folder / f"w{self._count}.log"
         names = ("-n", f"w{self._count}@here", "-f", str(log))
@@ -107,7 +106,6 @@ def crew(tmp_path: Path) -> Iterator[Workers]:
 
 @pytest.fixture
 def sent(url: str) -> Iterator[Callable[..., Any]]:
-    """Signatures of the tasks of the application."""
     app = Celery("app", broker=url, backend=url, set_as_current=False)
     yield lambda name, *args, **how: app.signature(f"application.{name}", args=args, **how)
     app.close()

@@ -78,7 +78,6 @@ def bare() -> dict[str, str]:
 
 
 def run(*command: str | Path, **options: Any) -> str:
-    """Run a command; return what it prints."""
     done = subprocess.run(
         command,
         check=False,
@@ -138,7 +137,6 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 
 
 def chosen(python: str) -> str:
-    """Return the path of a Python."""
     if python == NEWEST:
         for found in filter(None, map(shutil.which, ("python3.14", "python3.13", "python3.12"))):
             if subprocess.run([found, "-c", ""], check=False).returncode == 0:  # pyenv has a shim
@@ -254,7 +252,6 @@ def copies(name: str, folder: Path) -> tuple[Path, Path]:
 
 
 def orders_of(folder: Path, key: str) -> list[str]:
-    """Return the orders in a stream of the store."""
     if not (folder / "orders.store" / "data.mdb").exists():
         return []
     with streamkeep.open(folder / "orders.store", decode_responses=True) as store:
@@ -262,6 +259,5 @@ def orders_of(folder: Path, key: str) -> list[str]:
 
 
 def keys_of(folder: Path) -> list[str]:
-    """Return the streams of parcels."""
     with streamkeep.open(folder / "orders.store", decode_responses=True) as store:
         return store.keys("parcel:*")

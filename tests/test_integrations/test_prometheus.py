@@ -17,7 +17,6 @@ from streamkeep.metrics import prometheus_text
 
 
 def samples(text: str) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
-    """Return name, labels and value of each sample."""
     found = set()
     for family in parser.text_string_to_metric_families(text):
         for one in family.samples:

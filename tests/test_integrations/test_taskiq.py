@@ -53,7 +53,6 @@ def message(number: int, name: str = "work", **labels: Any) -> BrokerMessage:
 
 @asynccontextmanager
 async def started(path: Path, *tasks: str, **options: Any) -> AsyncIterator[StreamkeepBroker]:
-    """Start a broker that has these tasks."""
     broker = StreamkeepBroker(path, **options)
     for name in tasks or ("work",):
         broker.register_task(lambda number: number, task_name=name)

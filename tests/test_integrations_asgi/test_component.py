@@ -22,8 +22,6 @@ from streamkeep.integrations.asgi import EventStream
 
 
 def send(app: Any, method: str, path: str = "/", **options: Any) -> httpx.Response:
-    """Send one request."""
-
     async def call() -> httpx.Response:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -33,8 +31,6 @@ def send(app: Any, method: str, path: str = "/", **options: Any) -> httpx.Respon
 
 
 def read(app: Any, count: int, path: str = "/", **headers: str) -> list[str]:
-    """Return the IDs of the first events."""
-
     async def call() -> list[str]:
         async with EventClient(app, path, **headers) as reader:
             reader.take()

@@ -19,26 +19,22 @@ except ImportError:
 
 @task
 def add(one: int, other: int = 0) -> int:
-    """Return a sum."""
     return one + other
 
 
 @task
 async def add_later(one: int, other: int = 0) -> int:
-    """Return a sum, in a coroutine."""
     await asyncio.sleep(0)
     return one + other
 
 
 @task
 def fail(text: str) -> None:
-    """Raise."""
     raise ValueError(text)
 
 
 @task
 def leave() -> None:
-    """Raise what is no Exception."""
     raise SystemExit("leaving")
 
 
@@ -50,13 +46,11 @@ class BareRetry(Retry):
 
 @task
 def raise_bare_retry() -> None:
-    """Raise what says nothing of the next attempt."""
     raise BareRetry
 
 
 @task
 def fail_first() -> int:
-    """Fail at the first attempt."""
     job = current_job()
     if job.attempt == 1:
         raise Retry(after=0, reason="not yet")
@@ -65,26 +59,22 @@ def fail_first() -> int:
 
 @task
 def return_object() -> object:
-    """Return what JSON cannot hold."""
     return object()
 
 
 @task
 def return_much(size: int) -> str:
-    """Return a long text."""
     return "x" * size
 
 
 @task(takes_context=True)
 def look(context: TaskContext, one: str) -> list[Any]:
-    """Return what the context says."""
     result = context.task_result
     return [result.id, result.status, context.attempt, result.args, one]
 
 
 @task
 def nap(seconds: float) -> None:
-    """Sleep."""
     time.sleep(seconds)
 
 

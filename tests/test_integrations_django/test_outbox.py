@@ -36,7 +36,6 @@ def outbox_backend(configure: Configure, database: None) -> Iterator[Any]:
 
 
 def forward() -> str:
-    """Forward what is there; return what the command says."""
     said = StringIO()
     call_command("streamkeep_forward", "--until-idle", stderr=said)
     return said.getvalue().strip()

@@ -242,7 +242,6 @@ def noting(notes: Path) -> Iterator[None]:
 
 @pytest.fixture
 def databases(database: None) -> Iterator[None]:
-    """The database of the outbox, and another one."""
     connections.settings["other"] = {**connections.settings["default"], "NAME": ":memory:"}
     try:
         yield

@@ -42,7 +42,6 @@ outbox.follow(
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    """A database in SQLite."""
     made = create_engine(f"sqlite:///{tmp_path}/shop.db")
     Base.metadata.create_all(made)
     yield made
@@ -50,7 +49,6 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def skus(store: Store) -> list[str]:
-    """Return the field `sku` of all entries."""
     return [entry.fields[b"sku"].decode() for entry in store.scan("orders")]
 
 

@@ -35,7 +35,6 @@ def counts(queue: Queue) -> tuple[int, int, int, int, int]:
 
 
 def letters(queue: Queue) -> list[dict[str, Any]]:
-    """Return the fields of the dead letters, as text."""
     found = queue.store.xrange(queue.core.names.dead)
     return [{str(name, "utf8"): str(one, "utf8") for name, one in e.fields.items()} for e in found]
 

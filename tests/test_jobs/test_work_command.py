@@ -96,7 +96,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def queue(folder: Path) -> Iterator[Queue]:
-    """The queue of the module, in this process."""
     with Queue(folder / "jobs.store", sync="none") as queue:
         yield queue
 

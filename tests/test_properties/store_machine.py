@@ -34,7 +34,6 @@ THOROUGH = 20  # in so many parts the tests marked `slow` run, each with example
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """Return what a call on the store answers."""
     try:
         return call()
     except CommandError as error:
@@ -61,11 +60,9 @@ class StoreMachine(RuleBasedStateMachine):
         raise NotImplementedError
 
     def any_look(self) -> SearchStrategy[Step]:
-        """Steps that change nothing."""
         raise NotImplementedError
 
     def compare_all(self) -> None:
-        """Compare everything that the store holds with the model."""
         raise NotImplementedError
 
     def shown(self, step: Step, answer: Any) -> Any:
@@ -88,11 +85,9 @@ class StoreMachine(RuleBasedStateMachine):
         return self.shown(step, value if isinstance(value, Failed) else step.from_model(value))
 
     def call(self, step: Step, commands: Any) -> Any:
-        """Run a step on a store or a transaction."""
         return self.shown(step, outcome(lambda: step.from_store(step.on_store(commands))))
 
     def run_step(self, step: Step) -> None:
-        """Run a step on both, and compare."""
         self.compare(step, self.opened)
 
     def compare(self, step: Step, commands: Store | Transaction) -> None:

@@ -63,7 +63,6 @@ class Model:
         self.archive_max_age_ms: int | None = None
 
     def trim(self, ids: list[Id]) -> None:
-        """Trim entries."""
         for one in ids:
             del self.live[one]
             if not self.archiving:
@@ -71,7 +70,6 @@ class Model:
                 self.kept.update(self.sealed & {one})
 
     def delete(self, ids: list[Id]) -> int:
-        """Delete entries; return how many were live."""
         there = [one for one in ids if one in self.live]
         for one in there:
             del self.live[one]
@@ -88,14 +86,12 @@ class Model:
         return len([one for one in ids if self.history.pop(one, None)])
 
     def enforce(self, now_ms: int) -> None:
-        """Trim to the retention."""
         if self.maxlen is not None and len(self.live) > self.maxlen:
             self.trim(list(self.live)[: len(self.live) - self.maxlen])
         if self.max_age_ms is not None:
             self.trim([one for one in self.live if one[0] < now_ms - (self.max_age_ms or 0)])
 
     def within(self, record: SegmentRecord) -> list[Id]:
-        """Return the entries of a segment."""
         return [one for one in self.history if record.first_id <= one <= record.last_id]
 
 
@@ -436,7 +432,6 @@ class Life:
         return self.spare
 
     def manifest(self) -> Manifest:
-        """Return what is published."""
         remote = environment_of(self.store).remote_archive()
         newest = None if remote is None else remote.newest()
         return Manifest({}, ()) if newest is None else newest[1]
@@ -451,7 +446,6 @@ class Life:
         return next(number for number, one in self.numbered().items() if one is model)
 
     def in_segments(self, number: int) -> set[Id]:
-        """Return what the archive of a stream holds."""
         records = self.store.archived_segments(stream_number=number)
         model = self.numbered()[number]
         return {one for record in records for one in model.within(record)}
@@ -528,7 +522,6 @@ class Life:
     # --- while it is read, and killed ---------------------------------------------------------
 
     def hold(self) -> None:
-        """Keep a snapshot."""
         shown = {key: dict(model.history) for key, model in self.models.items()}
         self.held.append((self.store.snapshot(), shown))
 

@@ -28,7 +28,6 @@ BEYOND = 1 << 64
 
 
 def fill(store: Store, count: int) -> None:
-    """Add entries 0-1, 0-2, ... to the stream `s`."""
     store.xadd_many("s", [FIELDS] * count, ids=[f"0-{seq}" for seq in range(1, count + 1)])
 
 

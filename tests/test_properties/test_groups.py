@@ -54,7 +54,6 @@ class GroupMachine(StoreMachine):
     # --- running steps ----------------------------------------------------------------------
 
     def steps(self) -> GroupSteps:
-        """Strategies for the model's present state."""
         return GroupSteps(self.model, self.clock.ms)
 
     def any_step(self) -> SearchStrategy[Step]:
@@ -119,7 +118,6 @@ class GroupMachine(StoreMachine):
         ),
     )
     def fill(self, data: st.DataObject, consumer: bytes, count: int) -> None:
-        """Make many entries pending at once."""
         key, group = data.draw(self.steps().places())
         entries = tuple(((b"f", b"%d" % number),) for number in range(count))
         self.run_step(XAddMany(key, entries))

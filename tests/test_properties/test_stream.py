@@ -111,7 +111,6 @@ class StreamMachine(StoreMachine):
     # --- running steps ----------------------------------------------------------------------
 
     def steps(self, *, approximate: bool) -> Steps:
-        """Strategies for the model's present state."""
         return Steps(self.model, approximate=st.booleans() if approximate else st.just(False))
 
     def shown(self, step: Step, answer: Any) -> Any:
@@ -121,7 +120,6 @@ class StreamMachine(StoreMachine):
         return answer
 
     def run_step(self, step: Step) -> None:
-        """Run a step on both, and compare."""
         trim = getattr(step, "trim", None)
         if trim is not None and trim.approximate and not self.exact_nodes:
             assert isinstance(step, XAdd | XTrim)
@@ -204,7 +202,6 @@ class StreamMachine(StoreMachine):
 
     @rule(data=st.data(), key=KEYS)
     def delete_some(self, data: st.DataObject, key: bytes) -> None:
-        """Make tombstones."""
         self.run_step(XDel(key, data.draw(some_ids(self.model.streams.get(key)))))
 
     @rule(ms=st.one_of(SMALL, st.sampled_from([10, 1_718_004_800_000, (1 << 63) - 1])))

@@ -111,7 +111,6 @@ def check_differences(folder: Path, seed: int) -> None:
 
 
 def changed(chance: random.Random, before: bytes) -> bytes:
-    """Return bytes with one to three random changes."""
     data = bytearray(before)
     for _ in range(chance.choice([1, 1, 3])):
         at, kind = chance.randrange(len(data) + 1), chance.randrange(6)

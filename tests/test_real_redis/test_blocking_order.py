@@ -27,7 +27,6 @@ pytestmark = pytest.mark.redis
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RealRedis]:
-    """A server for all scenarios."""
     with running_redis() as connection:
         yield connection
 
@@ -46,7 +45,6 @@ def read(*streams: str) -> str:
 
 
 def take(consumer: str, *keys: str, group: str = "g", most: int = 0) -> str:
-    """Return XREADGROUP that waits for new entries."""
     count = f" COUNT {most}" if most else ""
     return _waits(f"XREADGROUP GROUP {group} {consumer}{count}", *(f"{key} >" for key in keys))
 
@@ -157,7 +155,6 @@ SCENARIOS = {
 
 
 def on_engine(store: Store, scenario: Scenario) -> list[Any]:
-    """Play a scenario on the store."""
     call = caller(store)
     for line in scenario.before:
         call(*line.encode().split())

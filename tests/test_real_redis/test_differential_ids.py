@@ -148,7 +148,6 @@ def ids_of(answer: Any) -> Any:
 
 
 def server_answer(server: RealRedis, place: LogPosition, text: bytes) -> Any:
-    """Return what the server makes of a text."""
     answer = server.call(*place.words(text))
     if isinstance(answer, Failed):
         return answer
@@ -158,7 +157,6 @@ def server_answer(server: RealRedis, place: LogPosition, text: bytes) -> Any:
 
 
 def store_answer(store: Store, place: LogPosition, text: bytes) -> Any:
-    """Return what streamkeep makes of it."""
     try:
         return ids_of(place.call(store, text))
     except CommandError as error:
@@ -198,7 +196,6 @@ def restore(server: RealRedis, store: Store) -> None:
 
 
 def fill(server: RealRedis) -> None:
-    """Add entries with the IDs of SPREAD."""
     server.call_all([[b"XADD", b"spread", id_text(one), b"f", b"v"] for one in SPREAD])
 
 

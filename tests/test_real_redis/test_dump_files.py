@@ -31,7 +31,6 @@ pytestmark = pytest.mark.redis
 
 @pytest.fixture(scope="module")
 def real_redis() -> Iterator[RealRedis]:
-    """A server for all tests of this file."""
     with running_redis() as server:
         yield server
 
@@ -42,7 +41,6 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def server_folder(server: RealRedis) -> Path:
-    """Return where a server keeps its file."""
     return Path(server.call(b"CONFIG", b"GET", b"dir")[1].decode())
 
 

@@ -35,7 +35,6 @@ FUTURE = 1 << 60  # milliseconds that no server's clock has reached
 
 @pytest.fixture(scope="module")
 def real_redis() -> Iterator[RealRedis]:
-    """A server for all tests of this file."""
     with running_redis() as server:
         yield server
 

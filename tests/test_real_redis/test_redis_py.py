@@ -52,7 +52,6 @@ class Outcome(NamedTuple):
 
 
 def on_redis(client: redis.Redis, call: Call, value: Any) -> Outcome:
-    """Return what redis-py makes of a call."""
     try:
         return Outcome("result", call(client, value))
     except redis.ResponseError as error:
@@ -220,7 +219,6 @@ def ids_of(rows: list[dict[str, Any]]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[redis.Redis]:
-    """A client of redis-py with its default responses."""
     with running_redis() as server:
         socket = server._connection.path
         with redis.Redis(unix_socket_path=socket, protocol=2) as client:

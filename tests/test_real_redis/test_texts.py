@@ -19,7 +19,6 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RealRedis]:
-    """A server with one stream and one group."""
     with running_redis() as running:
         running.call(b"XADD", b"s", b"1-1", b"f", b"v")
         running.call(b"XGROUP", b"CREATE", b"s", b"g", b"0")

@@ -87,7 +87,6 @@ def rows_of(raw: RawStore) -> list[SegmentRecord]:
 
 
 def set_in_row(place: int, **values: Any) -> Damage:
-    """Set fields of a row of the manifest."""
     return lambda raw: put_row(raw, rows_of(raw)[place]._replace(**values))
 
 
@@ -96,8 +95,6 @@ def put_row(raw: RawStore, row: SegmentRecord) -> None:
 
 
 def garbage(path: Callable[[RawStore], str]) -> Damage:
-    """List a file as garbage."""
-
     def damage(raw: RawStore) -> None:
         raw.put(keys.GARBAGE, keys.pack_number(1), encode_file_garbage(path(raw)))
         raw.put(keys.META, NEXT_GARBAGE, encode_number(2))

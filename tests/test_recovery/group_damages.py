@@ -68,8 +68,6 @@ def change_group(raw: RawStore, name: bytes, change: Callable[[GroupRecord], Non
 
 
 def set_in_group(name: bytes, **values: int) -> Damage:
-    """Set fields of a group record."""
-
     def change(record: GroupRecord) -> None:
         for field, value in values.items():
             assert getattr(record, field) != value

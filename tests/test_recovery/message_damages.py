@@ -35,8 +35,6 @@ def build(path: Path) -> None:
 
 
 def set_in_stream(db_key: bytes, **values: int) -> Damage:
-    """Set fields of a stream's idempotence section."""
-
     def damage(raw: RawStore) -> None:
         number = int.from_bytes(db_key, "big")
         stream = decode_stream(number, b"", raw.value(tables.STREAMS, db_key))
@@ -52,8 +50,6 @@ def set_in_stream(db_key: bytes, **values: int) -> Damage:
 
 
 def set_in_producer(**values: int) -> Damage:
-    """Set fields of the producer `pong` of the first stream."""
-
     def damage(raw: RawStore) -> None:
         producer, name = producers.decode_producer(raw.body(tables.PRODUCERS, NAME_OF_PONG), "test")
         raw.put(tables.PRODUCERS, NAME_OF_PONG, producer._replace(**values).encode(name))
@@ -62,8 +58,6 @@ def set_in_producer(**values: int) -> Damage:
 
 
 def set_in_message(**values: Any) -> Damage:
-    """Set fields of the first message of `pong`."""
-
     def damage(raw: RawStore) -> None:
         message = producers.decode_message(raw.body(tables.IDEMPOTENCY, FIRST), "test")
         raw.put(tables.IDEMPOTENCY, FIRST, message._replace(**values).encode())

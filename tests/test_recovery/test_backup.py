@@ -54,7 +54,6 @@ def fill(store: Store, count: int = 2000) -> None:
 
 
 def contents(store: Store[Any]) -> list[Any]:
-    """Return what two equal stores agree on."""
     return [
         [
             name,
@@ -82,7 +81,6 @@ def target(tmp_path: Path) -> Path:
 
 @contextmanager
 def held(path: Path, *how: str) -> Iterator[None]:
-    """Have another process keep a store open."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path), *how], stdin=-1, stdout=-1, text=True
     ) as child:

@@ -65,12 +65,10 @@ from tiers import slow_but
 
 
 def steps(prefix: str) -> list[str]:
-    """Return the failpoints of a kind."""
     return [name for name in failpoint_names.NAMES if name.startswith(prefix)]
 
 
 def newest(store: Store[Any]) -> int:
-    """Return the newest commit of a store."""
     with store.snapshot() as snapshot:
         return snapshot.txn.newest_commit()
 
@@ -109,7 +107,6 @@ def shipping(store: Store[Any], target: Place, **options: Any) -> Iterator[Shipp
 
 
 def archive_some(store: Store[Any], count: int, left: int) -> None:
-    """Add entries, and archive all but the newest."""
     store.set_retention("s", archive=True)
     store.xadd_many("s", [{"n": str(n)} for n in range(count)])
     store.xtrim("s", maxlen=left, approximate=False)
@@ -117,7 +114,6 @@ def archive_some(store: Store[Any], count: int, left: int) -> None:
 
 
 def change(store: Store[Any], chance: random.Random) -> None:
-    """Run a random command."""
     key = f"s{chance.randrange(4)}"
     kind = chance.randrange(12)
     if kind < 5 or not store.exists(key):

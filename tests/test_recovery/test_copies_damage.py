@@ -88,7 +88,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
 
 
 def kind_of(path: Path) -> str:
-    """Return what an object of a copy is."""
     if path.suffix == ".skp":
         first = path.name.startswith("0" * 20)
         return "records" if path.parent.name == "0" else "base" if first else "rows"
@@ -218,7 +217,6 @@ def spoil(path: Path) -> None:
 
 
 def names(target: str) -> list[str]:
-    """Return the names of the generations of a copy."""
     return [one.name for one in Target(target).known_head().generations]
 
 

@@ -61,7 +61,6 @@ class Plan:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """What forks the processes to be killed."""
     with forking("crash.copy_worker") as one:
         yield one
 
@@ -84,7 +83,6 @@ class Run:
             pass
 
     def start(self, does: str, **options: Any) -> int:
-        """Fork a process."""
         self.number += 1
         name = f"{does}{self.number}"
         log = self.folder / f"{name}.log"
@@ -284,7 +282,6 @@ class Run:
         self.restore()
 
     def lose(self) -> None:
-        """The target loses what it has written last."""
         found = [one for one in Path(self.target).rglob("*.skp") if one.parent.name == "0"]
         if found:
             max(found, key=lambda one: one.stat().st_mtime_ns).unlink()

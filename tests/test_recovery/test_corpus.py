@@ -77,8 +77,6 @@ def build(path: Path) -> None:
 
 
 def record(**values: int) -> Recipe:
-    """Set fields of the record of `orders`."""
-
     def change(raw: RawStore) -> None:
         old = decode_envelope(raw.value(keys.STREAMS, keys.pack_number(ORDERS)), "test")
         new: StreamRecord = decode_stream_record(old.record, "test")
@@ -104,8 +102,6 @@ def put_node(raw: RawStore, db_key: bytes, number: int, ms: int, seq: int, **mor
 
 
 def at(file: str, offset: int, data: bytes) -> Recipe:
-    """Write bytes into a file."""
-
     def recipe(path: Path) -> None:
         with (path / file).open("r+b") as stream:
             stream.seek(offset)
@@ -115,7 +111,6 @@ def at(file: str, offset: int, data: bytes) -> Recipe:
 
 
 def page_of(path: Path, table: int) -> int:
-    """Return the first leaf of a table."""
     with open_source(path) as source:
         assert source.tables is not None
         return next(source.tables.tree(table).leaves()).number
@@ -129,8 +124,6 @@ def zero_leaf(table: int) -> Recipe:
 
 
 def in_node(*places: int, bits: int) -> Recipe:
-    """Flip bits of some bytes of a macro node."""
-
     def recipe(path: Path) -> None:
         with open_source(path) as source:
             assert source.tables is not None

@@ -19,7 +19,6 @@ SPECIMENS = 4
 
 @pytest.fixture(scope="module")
 def specimens() -> dict[int, Specimen]:
-    """Those that were made, by their seeds."""
     return {}
 
 

@@ -39,7 +39,6 @@ PARTS: Final = 8  # of all changes of a table, which are up to five thousand
 
 @pytest.fixture(scope="module")
 def specimen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store that is changed."""
     path = tmp_path_factory.mktemp("hostile") / "store"
     build(path)
     with raw_store(path) as raw:
@@ -49,13 +48,11 @@ def specimen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(specimen: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     shutil.copytree(specimen, tmp_path / "store")
     return tmp_path / "store"
 
 
 def changes(specimen: Path, table: int) -> list[list[Change]]:
-    """Return all changes of each row of a table."""
     with raw_store(specimen) as raw:
         return [list(hostile(table, key, raw.value(table, key))) for key in raw.keys(table)]
 

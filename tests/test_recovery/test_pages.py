@@ -48,7 +48,6 @@ def damage(specimen: Specimen, tmp_path: Path) -> Iterator[Damage]:
 
 
 def assert_saved(damage: Damage, folder: Path) -> None:
-    """Repair what is damaged: nothing is lost."""
     damage.write(folder / "store")
     assert repair(folder / "store", folder / "new").report.lines() == []
     assert shown(folder / "new") == damage.specimen.state

@@ -70,7 +70,6 @@ def followed(server: RealRedis, store: Path, **settings: Any) -> Iterator[Follow
 
 
 def check_same(server: RealRedis, store: Path, keys: tuple[bytes, ...] = KEYS) -> None:
-    """Compare streams with all that belongs to them."""
     there = [key for key in keys if server.call("TYPE", key) == b"stream"]
     with streamkeep.open(store) as opened:  # after a kill it is recovered
         assert opened.keys() == there
@@ -87,7 +86,6 @@ def check_same(server: RealRedis, store: Path, keys: tuple[bytes, ...] = KEYS) -
 
 
 def caught_up(server: RealRedis, store: Path) -> None:
-    """Wait until a store has all."""
     wait_until(lambda: server.call("WAIT", 1, 1000) == 1)
     # WAIT is about commands, not about the file, which is all there is before the first of them.
     wait_until(lambda: following_of(store))

@@ -113,7 +113,6 @@ def primary(tmp_path: Path) -> Iterator[Make]:
 
 
 def drain(client: socket.socket) -> None:
-    """Read acknowledgements, until the end."""
     while client.recv(4096):
         pass
 

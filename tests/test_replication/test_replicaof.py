@@ -65,7 +65,6 @@ def port_of(server: RealRedis) -> bytes:
 
 @contextmanager
 def replica(store: Path, **options: Any) -> Iterator[Peer]:
-    """Serve a store, and connect a client."""
     path = store.parent / "u"
     with served(store, unix=path, **options), Peer(path) as peer:
         yield peer

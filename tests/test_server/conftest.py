@@ -88,7 +88,6 @@ def connect(running: Running) -> Iterator[Connect]:
 
 @pytest.fixture
 def peer(connect: Connect) -> Peer:
-    """One client."""
     return connect()
 
 

@@ -31,7 +31,6 @@ def entry(key: str, entry_id: str, field: str = "f", value: str = "v") -> list[o
 
 
 def read(peer: Peer) -> object:
-    """Return the next reply as a value."""
     from resp_peer import decode
 
     return decode(peer.read())

@@ -49,7 +49,6 @@ def modules() -> Path:
 
 
 def run(*words: str | Path) -> str:
-    """Return what a program prints."""
     done = subprocess.run(
         [str(word) for word in words],
         capture_output=True,

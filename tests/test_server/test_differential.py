@@ -80,7 +80,6 @@ def test_clients_that_wait_and_watch_get_the_replies_of_redis(
 
 
 def real_path(real: RealRedis) -> str:
-    """Return the path of the server's socket."""
     return str(real._connection.path)
 
 
@@ -144,12 +143,10 @@ def replies_of(path: Path | str, steps: list[tuple[str, str]]) -> list[tuple[str
 
 
 def as_text(reply: bytes) -> str:
-    """Return a reply in one line."""
     return reply.removesuffix(b"\r\n").replace(b"\r\n", b" ").decode("latin-1")
 
 
 def is_blocked(watcher: Peer, name: str) -> bool:
-    """Return whether a client waits."""
     lines = watcher.ask("CLIENT", "LIST").decode().splitlines()
     return any(f" name={name} " in line and " flags=b" in line for line in lines)
 

@@ -30,12 +30,10 @@ INTERNAL = b"-ERR internal error: RuntimeError: injected\r\n"
 
 
 def fail(*args: object) -> Any:
-    """Fail as no command is known to."""
     raise RuntimeError("injected")
 
 
 def write_and_fail(txn: Any, words: list[bytes], shape: int) -> Any:
-    """Fail after the transaction was changed."""
     run_xadd(txn, [b"XADD", b"half", b"*", b"f", b"v"], 0)
     fail()
 
@@ -47,16 +45,13 @@ class FailingCall(BlockingCall):
         self.runs = 0
 
     def run(self, txn: Any) -> Any:
-        """Wait, or fail."""
         self.runs += 1
         return [] if self.runs == 1 else fail()
 
     def pause(self, txn: Any) -> int:
-        """Wait for a commit."""
         return -1
 
     def interests(self) -> list[Any]:
-        """Return what it waits for."""
         return [(b"k", b"", READ)]
 
 

@@ -78,7 +78,6 @@ def test_restore_checks_as_redis_does(peer: Peer) -> None:
 
 
 def facts(peer: Peer, section: str) -> dict[str, Any]:
-    """Return the lines of a section of INFO."""
     text = peer.ask("INFO", section).decode()
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 

@@ -42,7 +42,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def held(running: Running) -> int:
-    """Return how many bytes clients need."""
     return int(running.ask(lambda server: server.turns.held))
 
 
@@ -58,7 +57,6 @@ def read_large(one: Peer, *words: Any) -> bytes:
 
 
 def look(running: Running) -> None:
-    """Let a second pass."""
     running.ask(lambda server: server.memory.look())
 
 
@@ -76,7 +74,6 @@ def test_clients_that_do_not_read_take_a_bounded_memory(bounded: Running, connec
 
 
 def waiting(server: Server) -> int:
-    """Return how many clients wait for room."""
     return sum(client.waits_for_room for client in server.clients.values())
 
 
@@ -128,14 +125,12 @@ def test_a_reply_that_is_larger_than_all_memory_still_comes(
 
 
 def queue_commands(one: Peer) -> None:
-    """Queue commands that are never run."""
     one.call("MULTI")
     for _ in range(40):
         one.call("XADD", "k", "*", "f", b"x" * 100_000)
 
 
 def send_a_part(one: Peer) -> None:
-    """Send most of a command."""
     one.socket.sendall(b"*5\r\n$4\r\nXADD\r\n$1\r\nk\r\n$1\r\n*\r\n$1\r\nf\r\n$9000000\r\n")
     one.socket.sendall(b"x" * 4_000_000)
 
@@ -146,13 +141,11 @@ def send_words(one: Peer) -> None:
 
 
 def wait_for_many(one: Peer) -> None:
-    """Wait for very many streams."""
     keys = [b"k%d" % number + b"x" * 4000 for number in range(500)]
     one.send("XREAD", "BLOCK", 0, "STREAMS", *keys, *["$"] * len(keys))
 
 
 def watch_many(one: Peer) -> None:
-    """Watch very many keys."""
     for first in range(4):
         one.send("WATCH", *[b"k%d-%d" % (first, number) for number in range(2000)])
         one.read()

@@ -73,7 +73,6 @@ def test_a_server_whose_store_was_deleted_ends_at_sigterm(tmp_path: Path, sync: 
 
 
 def waiting_at(path: Path) -> bytes:
-    """Return what a server says of its clients."""
     with Peer(path) as peer:
         found: bytes = peer.ask("INFO", "clients")
         return found

@@ -340,8 +340,6 @@ words: Final = encode_command
 
 
 def same(wanted: object) -> Check:
-    """Return a check of the last reply."""
-
     def check(replies: list[Any]) -> None:
         assert replies[-1] == wanted
 

@@ -45,7 +45,6 @@ class Fed:
         return self._primary
 
     def figure(self, name: bytes) -> int:
-        """Return a number of INFO stats."""
         return int(info(self.call, b"stats")[name])
 
     def catch_up(self, replica: RealRedis) -> None:
@@ -57,7 +56,6 @@ class Fed:
 
 
 def info(call: Callable[..., Any], section: bytes = b"replication") -> dict[bytes, bytes]:
-    """Return a section of INFO."""
     lines = call(b"INFO", section).split(b"\r\n")
     return dict(line.split(b":", 1) for line in lines if b":" in line)
 
@@ -107,7 +105,6 @@ def apart(folder: Path, port: str = "0") -> Iterator[tuple[subprocess.Popen[str]
 
 @contextmanager
 def stopped_for(process: int) -> Iterator[None]:
-    """Stop a process while the block runs."""
     os.kill(process, signal.SIGSTOP)
     try:
         yield
@@ -117,13 +114,11 @@ def stopped_for(process: int) -> Iterator[None]:
 
 @contextmanager
 def replica_of(port: str, **settings: str) -> Iterator[RealRedis]:
-    """Run a replica of a server on this machine."""
     with running_redis({"replicaof": f"127.0.0.1 {port}", **settings}) as replica:
         yield replica
 
 
 def write(fed: Fed, count: int, size: int = 100) -> None:
-    """Add entries."""
     for number in range(count):
         fed.call(b"XADD", b"written", b"*", b"n", b"%d" % number, b"text", b"x" * size)
 

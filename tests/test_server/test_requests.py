@@ -14,7 +14,6 @@ WORDS = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 
 
 def all_of(parser: RequestParser) -> list[list[bytes]]:
-    """Return the commands that have arrived."""
     found = []
     while (words := parser.next()) is not None:
         found.append(words)

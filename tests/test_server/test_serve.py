@@ -35,7 +35,6 @@ from test_server.conftest import served
 
 
 def ask_tcp(host: str, port: int, context: ssl.SSLContext | None = None) -> bytes:
-    """Return the reply to PING over TCP."""
     with ExitStack() as stack:
         one: socket.socket = stack.enter_context(socket.create_connection((host, port)))
         if context is not None:

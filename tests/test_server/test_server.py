@@ -41,7 +41,6 @@ def test_commands_of_one_turn_share_a_commit(running: Running, peer: Peer) -> No
 
 
 def read_all(one: Peer) -> bytes:
-    """Return what comes until the server closes the connection."""
     data = b""
     while part := one.socket.recv(1 << 16):
         data += part
@@ -220,7 +219,6 @@ def test_a_client_that_has_gone_keeps_no_other_one_waiting(
             return True
 
         def write(self, data: bytes) -> None:
-            """Fail."""
             raise RuntimeError("the handler is closed")
 
     def their_commit_is_on_disk(server: Server) -> None:

@@ -42,7 +42,6 @@ class Pair:
         self.other.close()
 
     def do(self, *lines: str) -> None:
-        """Run commands on the first store."""
         for line in lines:
             run(self.one, line.encode().split())
 

@@ -23,7 +23,6 @@ def app(store: Store) -> App:
 
 @pytest.fixture
 def client(app: App) -> Client:
-    """Calls it with the token."""
     return Client(app)
 
 

@@ -50,7 +50,6 @@ class Site:
         asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE_S)
 
     def stop(self) -> None:
-        """Stop the server."""
         self._run(self._server.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
@@ -67,7 +66,6 @@ def kept(tmp_path: Path) -> Iterator[Store[bytes]]:
 
 @pytest.fixture
 def site(kept: Store[bytes]) -> Iterator[Callable[..., Site]]:
-    """A function that serves the store."""
     sites: list[Site] = []
 
     def serve(write: bool = False, port: int = 0) -> Site:

@@ -18,7 +18,6 @@ from streamkeep.server.http.app import create_app
 
 @pytest.fixture
 def queue(store: Store) -> Queue:
-    """A queue with a job of each state."""
     queue = Queue(store, "mail", retries=0)
     first = queue.put({"to": "dead"})
     with pytest.raises(ValueError, match="no such user"), queue.get(0) as job:

@@ -179,7 +179,6 @@ USERS = [
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """A store with a stream, a group, and a queue."""
     with open_at(tmp_path / "s") as found:
         found.xadd("k", {"n": 1}, id="1-0")
         found.xadd("other", {"n": 1}, id="1-0")
@@ -236,7 +235,6 @@ async def status_of(app: App, case: Case, authorization: bytes | None) -> int:
 
 
 def basic(name: str) -> bytes:
-    """Return the header of a user."""
     return b"Basic " + base64.b64encode(f"{name}:pw".encode())
 
 

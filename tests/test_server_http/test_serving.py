@@ -40,7 +40,6 @@ class Served:
         self.port = port
 
     async def peer(self) -> Peer:
-        """Connect."""
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def ask(self, data: bytes) -> bytes:
@@ -88,7 +87,6 @@ def serve(
 
 
 def get(path: str, more: str = "Connection: close\r\n") -> bytes:
-    """Return a request."""
     return f"GET {path} HTTP/1.1\r\n{HEAD}{more}\r\n".encode()
 
 

@@ -26,7 +26,6 @@ def _folder() -> None:
 
 
 def every(command: click.Command) -> list[click.Command]:
-    """Return a command and all below it."""
     return [command, *(each for one in below(command).values() for each in every(one))]
 
 

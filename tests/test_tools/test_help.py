@@ -30,7 +30,6 @@ def generator() -> ModuleType:
 def all_commands(
     command: click.Command = main, path: str = "streamkeep"
 ) -> list[tuple[str, click.Command]]:
-    """Return the path of every command, and the command."""
     found = [(path, command)]
     for name, one in below(command).items():
         found += all_commands(one, f"{path} {name}")

@@ -111,13 +111,11 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """The store `s`."""
     with streamkeep.open("s") as store:
         yield store
 
 
 def interrupt(process: subprocess.Popen[bytes]) -> None:
-    """Press Ctrl-C."""
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, output, errors.split()) == (1, b"", [b"Aborted!"])

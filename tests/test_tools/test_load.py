@@ -29,7 +29,6 @@ def load(name: str, text: str | bytes, *options: str, status: int = 0) -> str:
 
 
 def stored(key: str = "k") -> list[list[list[str]]]:
-    """Return the fields of all entries."""
     return [one["fields"] for one in objects("range", "s", key)[:-1]]
 
 

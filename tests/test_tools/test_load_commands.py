@@ -25,7 +25,6 @@ def load(*commands: str | bytes, status: int = 0, options: tuple[str, ...] = ())
 
 
 def ids(key: str) -> list[str]:
-    """Return the IDs of a stream."""
     return [one["id"] for one in objects("range", "s", key)[:-1]]
 
 

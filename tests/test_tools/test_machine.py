@@ -21,7 +21,6 @@ from streamkeep.tools.commands import doctor_cmd as doctor
 
 
 def states(place: Path) -> dict[str, str]:
-    """Return the state of each check."""
     return {check.name: check.state for check in doctor.examine(place)}
 
 

@@ -23,7 +23,6 @@ def _folder() -> None:
 
 
 def ids(*args: str) -> list[str]:
-    """Return the IDs that a command prints."""
     return [line.split()[0] for line in lines(*args)]
 
 

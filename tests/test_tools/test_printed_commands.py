@@ -21,7 +21,6 @@ OF_THREADS = {"worker", "handler", "orders", "leases", "lake", "sync"}  # their 
 
 
 def printed() -> Iterator[tuple[str, str]]:
-    """Yield where a command is named, and the command."""
     for folder in FOLDERS.split():
         for path in sorted((ROOT / folder).rglob("*.py")):
             source = path.read_text()

@@ -31,7 +31,6 @@ def _folder() -> None:
 
 
 def facts(*args: str, status: int = 0) -> dict[str, Any]:
-    """Return the summary of `status --json`."""
     [summary] = objects("status", "s", *args, status=status)
     return summary
 

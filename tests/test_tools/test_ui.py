@@ -19,7 +19,6 @@ pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store with one entry."""
     with streamkeep.open(tmp_path / "s.store") as store:
         store.xadd("k", {"n": 1})
     return tmp_path / "s.store"

@@ -20,7 +20,6 @@ from streamkeep.engine.system import files
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Make a store with one entry."""
     with streamkeep.open(tmp_path / "s") as store:
         store.xadd("orders", {"sku": "7"})
     return tmp_path / "s"

@@ -71,12 +71,10 @@ def covered(pieces: list[Piece]) -> bytes:
 
 
 def is_wrong(pieces: list[Piece]) -> bool:
-    """Say whether a piece reports damage."""
     return any(piece.name == "damage" or piece.value.startswith("WRONG") for piece in pieces)
 
 
 def value_of(pieces: list[Piece], name: str) -> str:
-    """Return what the piece of a name says."""
     return next(piece.value for piece in pieces if piece.name == name)
 
 

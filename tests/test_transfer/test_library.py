@@ -52,7 +52,6 @@ def fill(path: str = "s", entries: int = 40) -> None:
 
 
 def contents(path: str | Path) -> dict[bytes, list[str]]:
-    """Return the entries of every stream of a store."""
     with streamkeep.open(path, readonly=True) as store:
         return {key: [repr(one) for one in store.scan(key)] for key in store.scan_iter()}
 

@@ -77,7 +77,6 @@ class History:
 
 
 def copy_sparse(source: int, target: Path) -> None:
-    """Copy an open file with its holes."""
     size = os.fstat(source).st_size
     with target.open("wb") as file:
         file.truncate(size)

@@ -86,7 +86,6 @@ class Report:
     failures: list[str] = field(default_factory=list)
 
     def add(self, problem: str, where: str = "") -> None:
-        """Count what came of a loss."""
         if problem == RECOVERED:
             self.recovered += 1
         elif problem:
@@ -118,7 +117,6 @@ class Disk:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Mount the recorded image."""
         mount = self.recorded.parent
         mount.mkdir()
         program = [sys.executable, "-m", "crash.disks.recorder"]
@@ -220,7 +218,6 @@ class Disk:
         os.waitpid(child, 0)
 
     def returned(self) -> int:
-        """Return how many transactions have returned."""
         return sum(path.read_bytes().count(b'["!"') for path in self.scratch.glob("*.notes"))
 
     def errors(self) -> str:
@@ -358,7 +355,6 @@ def evict(folder: Path) -> None:
 
 
 def main(plan: Plan) -> Report:
-    """Do what is planned."""
     report = Report()
     scratch = Path(tempfile.mkdtemp(prefix="streamkeep-disk-", dir=SCRATCH))
     try:

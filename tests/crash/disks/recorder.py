@@ -40,7 +40,6 @@ class Event(NamedTuple):
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Yield what a disk was told, in order."""
     with path.open("rb") as file:
         while len(head := file.read(EVENT.size)) == EVENT.size:
             at, offset, size = EVENT.unpack(head)

@@ -108,7 +108,6 @@ class Actor:
         os.write(self._file, json.dumps(words).encode() + b"\n")
 
     def begin(self, step: Step) -> None:
-        """Note that a transaction begins."""
         self._note("?", step.number, time.monotonic(), step.sync, step.operations)
 
     def done(self, step: Step, results: list[Any]) -> None:
@@ -128,7 +127,6 @@ class Actor:
     # --- choice -----------------------------------------------------------------------------
 
     def step(self) -> Step:
-        """Choose the next transaction."""
         several = self.random.random() < self.style.several
         count = self.random.randrange(2, self.style.most + 1) if several else 1
         operations: list[oracle.Operation] = []

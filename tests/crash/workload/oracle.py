@@ -54,7 +54,6 @@ def own_key(actor: str, number: int) -> str:
 
 
 def kind_of(key: str) -> str:
-    """Return what kind of stream a key is."""
     return key.split(":")[0]
 
 
@@ -128,7 +127,6 @@ class Dump:
 
 
 def order(one: str) -> int:
-    """Return an ID as a number."""
     ms, seq = one.split("-")
     return (int(ms) << 64) + int(seq)
 
@@ -280,7 +278,6 @@ class View:
         self.done = 0
 
     def shown(self, key: str) -> Shown:
-        """Return what of it a store shows."""
         if kind_of(key) == QUEUE:
             return tuple(sorted((token, one.failed) for token, one in self.jobs.items())), self.done
         pending = tuple(sorted(self.pending, key=order))
@@ -401,7 +398,6 @@ class Transaction:
         return self.takes() and self.results == [[]]
 
     def erased(self) -> set[str]:
-        """Return the tokens that it erases."""
         return {token for name, _, *more in self.operations if name == "erase" for token in more[0]}
 
 

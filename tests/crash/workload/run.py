@@ -147,7 +147,6 @@ class Run:
     # --- rounds -----------------------------------------------------------------------------
 
     def play(self) -> None:
-        """Play one round."""
         self.round += 1
         kind = self.random.choice(self.only)
         self.figures.rounds[kind] += 1
@@ -250,7 +249,6 @@ class Run:
         return self.folder / f"{name}.notes"
 
     def start(self, works: list[Work]) -> None:
-        """Start the processes of a round."""
         for name in self.actors:
             if not any(name == one.name for work in works for one in work.actors):
                 self._notes(name).unlink(missing_ok=True)
@@ -284,7 +282,6 @@ class Run:
             time.sleep(0.002)
 
     def reap(self) -> None:
-        """Note which processes have ended."""
         for child in self.children:
             if child.status is None:
                 pid, status = os.waitpid(child.pid, os.WNOHANG)
@@ -297,14 +294,12 @@ class Run:
             raise Failure(f"a process ended with {child.status}: {self.errors()}")
 
     def kill(self, child: Child) -> None:
-        """Kill a process, and wait for its end."""
         if child.status is None:
             os.kill(child.pid, signal.SIGKILL)
             self._ended(child, os.waitpid(child.pid, 0)[1])
             self.figures.kills += 1
 
     def stop_all(self) -> None:
-        """Kill what is left of a round."""
         for child in self.children:
             if child.status is None:
                 os.kill(child.pid, signal.SIGKILL)
@@ -312,7 +307,6 @@ class Run:
         self.children = []
 
     def alive(self) -> list[Child]:
-        """Return the processes that have not ended."""
         self.reap()
         return [one for one in self.children if one.status is None]
 
@@ -322,12 +316,10 @@ class Run:
         return [one for one in self.alive() if one.work.actors and one.work.path not in gone]
 
     def errors(self) -> str:
-        """Return what the processes of the round have printed."""
         texts = [child.work.errors for child in self.children]
         return "".join(path.read_text() for path in texts if path.exists())[-3000:]
 
     def end_by_kills(self) -> None:
-        """Kill all processes, one after the other."""
         self.random.shuffle(self.children)
         for child in self.children:
             self.kill(child)
@@ -418,7 +410,6 @@ class Run:
     # --- comparing --------------------------------------------------------------------------
 
     def notes(self) -> dict[str, dict[int, oracle.Transaction]]:
-        """Return the transactions of the round."""
         return {name: oracle.read_notes(self._notes(name)) for name in self.actors}
 
     def compare(
@@ -567,7 +558,6 @@ def flushes_fail(run: Run) -> None:
 
 
 def writes_fail(run: Run) -> None:
-    """Writes to files fail in one process."""
     kills(run, writes_fail=run.random.choice([0.001, 0.02]))
 
 

@@ -120,7 +120,6 @@ def fork(work: Callable[[], object], errors: Path) -> int:
 
 
 def run(work: Work) -> None:
-    """Be the process."""
     threading.excepthook = end_at_once
     kinds = {
         "threads": _threads,
@@ -302,7 +301,6 @@ def look(actor: Actor, store: Any) -> None:
 
 
 def on_store(store: Any, actor: Actor, step: Step) -> list[Any]:
-    """Run a step through the public classes."""
     first = step.operations[0]
     if first[0] == "checkpoint":
         environment_of(store).make_checkpoint()
@@ -393,8 +391,6 @@ def _rest(actor: Actor) -> None:
 
 
 def _tasks(work: Work) -> None:
-    """A task of asyncio for each actor."""
-
     async def act(store: aio.AsyncStore[str], actor: Actor) -> None:
         for _ in range(work.steps):
             step = actor.step()
@@ -420,7 +416,6 @@ def _tasks(work: Work) -> None:
 
 
 async def on_async_store(store: Any, sync: str, actor: Actor, step: Step) -> list[Any]:
-    """Run a step through the classes of asyncio."""
     first = step.operations[0]
     if first[0] == "checkpoint":
         await asyncio.to_thread(environment_of(store._store).make_checkpoint)
@@ -439,7 +434,6 @@ async def on_async_store(store: Any, sync: str, actor: Actor, step: Step) -> lis
 
 
 def _visit(work: Work) -> None:
-    """Open the store, read, and close it, again and again."""
     for readonly in itertools.cycle([True, False]):
         try:
             with streamkeep.open(work.path, readonly=readonly) as store, store.snapshot() as one:
@@ -538,7 +532,6 @@ def _text(reply: Any) -> Any:
 
 
 def words_of(actor: Actor, operation: list[Any]) -> list[Any]:
-    """Return an operation as a command of Redis."""
     name, key, *more = operation
     if name == "add":
         fields = contents(more[0][0])

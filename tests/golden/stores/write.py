@@ -46,7 +46,6 @@ def ids(first_ms: int, count: int) -> list[str]:
 
 
 def fill(store: Store[bytes], clock: ManualClock) -> None:
-    """Write what a store may hold."""
     store.xadd_many("orders", entries(0, 600), ids(NOW_MS, 600))
     store.xdel("orders", f"{NOW_MS + 3}-0", f"{NOW_MS + 3}-1", f"{NOW_MS + 60}-2")
     store.xadd("orders", [("same", "1"), ("same", "2"), ("", "")], f"{NOW_MS + 900}-0")
@@ -126,7 +125,6 @@ def fill_more(store: Store[bytes], clock: ManualClock) -> None:
 
 
 def fill_rows(store: Store[bytes]) -> None:
-    """Write rows of a program."""
     for number in range(300):
         store.row_put("counters", b"%04d" % number, b"value %d" % number * 20)
     store.row_put("settings \xff", b"\x00", b"")
@@ -134,7 +132,6 @@ def fill_rows(store: Store[bytes]) -> None:
 
 
 def fill_all(store: Store[bytes], clock: ManualClock) -> None:
-    """Write what a golden store holds."""
     fill(store, clock)
     fill_more(store, clock)
     fill_rows(store)

@@ -22,8 +22,6 @@ NOW_MS = 1_718_004_800_000  # 2024-06-10T07:33:20Z
 
 
 def declare(queue: Queue) -> None:
-    """Give a queue the tasks of the store."""
-
     @queue.task(concurrency=1)
     def limited(number: int) -> int:
         return number
