@@ -34,8 +34,6 @@ from streamkeep.format.core.keys import TABLES
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.salvage.repair import Repaired, repair
 
-# --- damages ------------------------------------------------------------------------------------
-
 
 class Damage:
     """Changes the data file of a copy of a specimen."""
@@ -171,9 +169,6 @@ class Damage:
     def _copy(self, source: int, target: int) -> None:
         page = self.data[source * PAGE : (source + 1) * PAGE]
         self.data[target * PAGE : (target + 1) * PAGE] = page
-
-
-# --- a run --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

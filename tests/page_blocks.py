@@ -55,9 +55,6 @@ def is_snippet(block: Block) -> bool:
     return block.language == "python" or is_session(block)
 
 
-# --- what is compared ---------------------------------------------------------------------------
-
-
 def plain(text: str) -> str:
     """Return a text without what differs from run to run."""
     text = re.sub(r"^WARNING: Using incubator modules.*\n", "", text, flags=re.MULTILINE)  # Java
@@ -81,9 +78,6 @@ def assert_alike(printed: str, expected: str, where: str) -> None:
     assert re.fullmatch(pattern, found, re.DOTALL), (
         f"{where} prints\n{printed}\nbut the page says\n{expected}"
     )
-
-
-# --- running ------------------------------------------------------------------------------------
 
 
 def run_program(block: Block, names: dict[str, Any], where: str) -> None:

@@ -65,8 +65,6 @@ class RandomLife:
     def name(self) -> bytes:
         return self.random.choice(NAMES)
 
-    # --- steps ------------------------------------------------------------------------------
-
     def append(self, key: bytes) -> None:
         for _ in range(self.random.choice([1, 1, 5, 30])):
             self.store.xadd(key, self.fields())

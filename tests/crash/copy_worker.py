@@ -50,8 +50,6 @@ class Worker:
         context_of(store).memtable.most_commits = self.random.choice((20, 1000))
         return store
 
-    # --- writing --------------------------------------------------------------------------------
-
     def write(self) -> None:
         self.store = self.opened()
         self.store.set_retention("archived", archive=True)
@@ -145,8 +143,6 @@ class Worker:
         if done:
             self.tell(kind="promise", commit=newest)
 
-    # --- shipping -------------------------------------------------------------------------------
-
     def ship(self) -> None:
         patch = pytest.MonkeyPatch()  # for good
         patch.setattr(writer, "_SMALL", 20)
@@ -174,8 +170,6 @@ class Worker:
             except StreamkeepError as error:
                 self.tell(kind="refused", error=f"{type(error).__name__}: {error}")
             store.close()
-
-    # --- elsewhere ------------------------------------------------------------------------------
 
     def restore(self) -> None:
         if self.plan["failpoint"]:

@@ -109,9 +109,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# --- the tasks ----------------------------------------------------------------------------------
-
-
 def untouched(here: State, other: State, target: State) -> None:
     assert (here, other, target) == (everything(), {}, {})
 
@@ -205,9 +202,6 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have many transactions where one would do."""
     monkeypatch.setattr(restore, "_STEP_NODES", 3)
     monkeypatch.setattr(segments, "_DROP_AT_ONCE", 1)
-
-
-# --- what is left -------------------------------------------------------------------------------
 
 
 def open_store(path: Path) -> Store[bytes]:

@@ -55,9 +55,6 @@ class Txn(NamedTuple):
     ops: list[Op]
 
 
-# --- the checker --------------------------------------------------------------------------------
-
-
 class Anomaly(Exception):
     """What no order of the transactions explains."""
 
@@ -189,9 +186,6 @@ class Graph:
         return " ".join([*words, self.txns[cycle[0]].name])
 
 
-# --- the checker's own tests --------------------------------------------------------------------
-
-
 def txn(name: str, began: int, ended: int | None, *ops: Op, failed: bool = False) -> Txn:
     return Txn(name, began, ended, failed, list(ops))
 
@@ -276,9 +270,6 @@ def test_an_anomaly_is_reported(txns: list[Txn], orders: Orders, message: str) -
     with pytest.raises(Anomaly) as caught:
         check(txns, orders)
     assert message in str(caught.value)
-
-
-# --- histories ----------------------------------------------------------------------------------
 
 
 class Fails(Exception):

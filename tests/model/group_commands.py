@@ -24,8 +24,6 @@ _KEY_REQUIRED = (
 class GroupCommands(Keyspace):
     """XGROUP, XREADGROUP, XACK and their kin."""
 
-    # --- XGROUP -----------------------------------------------------------------------------
-
     def xgroup_create(
         self,
         key: bytes,
@@ -98,8 +96,6 @@ class GroupCommands(Keyspace):
             )
         return stream, stream.groups[group]
 
-    # --- XREADGROUP -------------------------------------------------------------------------
-
     def xreadgroup(
         self,
         group: bytes,
@@ -154,8 +150,6 @@ class GroupCommands(Keyspace):
             reply.append((key, taken))
         return reply or None
 
-    # --- acknowledge, delete, return --------------------------------------------------------
-
     def xack(self, key: bytes, group: bytes, *ids: Id) -> int:
         if key not in self.streams or group not in self.streams[key].groups:
             return 0
@@ -206,8 +200,6 @@ class GroupCommands(Keyspace):
             given_back += 1
         return given_back
 
-    # --- XPENDING ---------------------------------------------------------------------------
-
     def xpending(
         self, key: bytes, group: bytes
     ) -> tuple[int, Id | None, Id | None, list[tuple[bytes, bytes]] | None]:
@@ -253,8 +245,6 @@ class GroupCommands(Keyspace):
             else:
                 rows.append((nack.id, nack.owner, idle_ms, nack.delivery_count))
         return rows[: max(0, count)]
-
-    # --- XCLAIM, XAUTOCLAIM -----------------------------------------------------------------
 
     def xclaim(
         self,
@@ -343,8 +333,6 @@ class GroupCommands(Keyspace):
                 claimed.append((nack.id, pairs))
         cursor = waiting[0].id if waiting else ZERO
         return cursor, [one for one, _ in claimed] if justid else claimed, gone
-
-    # --- XINFO ------------------------------------------------------------------------------
 
     def xinfo_groups(self, key: bytes) -> list[dict[str, Any]]:
         stream = self.existing(key)

@@ -178,9 +178,6 @@ class XInfoConsumers(GroupStep):
     group: bytes
 
 
-# --- pending entries ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class XAck(GroupStep):
     command, spread = "xack", "ids"
@@ -247,9 +244,6 @@ class XAutoClaim(GroupStep):
     def from_model(self, value: Any) -> Any:
         _, claimed, _ = value
         return friendly(claimed if self.justid else value)  # redis-py hands out no more
-
-
-# --- idempotence --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

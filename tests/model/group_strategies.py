@@ -130,8 +130,6 @@ class GroupSteps(Places):
         super().__init__(model)
         self.now_ms = now_ms
 
-    # --- the stream -------------------------------------------------------------------------
-
     def trims(self, key: bytes) -> SearchStrategy[Trim]:
         """Trimming options; `~` only where the engine's nodes are those of the model."""
         stream = self.stream(key)
@@ -217,8 +215,6 @@ class GroupSteps(Places):
             st.builds(RenameNx, self.keys, self.keys),
         )
 
-    # --- groups and consumers ---------------------------------------------------------------
-
     def groups_made(self) -> SearchStrategy[Step]:
         """XGROUP in all its forms."""
 
@@ -243,8 +239,6 @@ class GroupSteps(Places):
 
         new = st.tuples(self.keys, self.groups).flatmap(create)
         return st.one_of(new, self.places().flatmap(change))
-
-    # --- deliver ----------------------------------------------------------------------------
 
     def deliveries(self) -> SearchStrategy[Step]:
         """XREADGROUP of one stream or several, new entries and history, with all options."""
@@ -278,8 +272,6 @@ class GroupSteps(Places):
             return st.one_of(COUNTS, st.none()).flatmap(options)
 
         return self.places().flatmap(build)
-
-    # --- pending entries --------------------------------------------------------------------
 
     def acknowledgements(self) -> SearchStrategy[Step]:
         """XACK, XACKDEL, XNACK."""
@@ -333,8 +325,6 @@ class GroupSteps(Places):
             return st.builds(group_steps.XAutoClaim, *where, IDLES, start, count, BOOLEANS)
 
         return self.places().flatmap(build)
-
-    # --- observe ----------------------------------------------------------------------------
 
     def pending(self) -> SearchStrategy[Step]:
         """XPENDING in all its forms."""

@@ -42,8 +42,6 @@ class Keyspace:
         """Return a stream, created when it is missing."""
         return self.streams.setdefault(key, Stream(self.rewrites))
 
-    # --- commands ---------------------------------------------------------------------------
-
     def keys(self) -> list[bytes]:
         """KEYS *: all names, ascending."""
         return sorted(self.streams)

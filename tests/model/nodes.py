@@ -91,8 +91,6 @@ class Stream:
     iids_duplicates: int = 0
     open_node: Id | None = None  # the key of the node that was appended to last
 
-    # --- what is derived --------------------------------------------------------------------
-
     @property
     def length(self) -> int:
         """The number of live entries."""
@@ -119,8 +117,6 @@ class Stream:
         """Return the pairs of a live entry; None when there is none of this ID."""
         return dict(self.entries()).get(entry_id)
 
-    # --- append -----------------------------------------------------------------------------
-
     def append(self, entry_id: Id, pairs: Pairs, max_bytes: int, max_entries: int) -> None:
         """Append an entry, whose ID is above all others, to the last node or to a new one."""
         if max_bytes == 0 or max_bytes > GIB:
@@ -133,8 +129,6 @@ class Stream:
         self.open_node = None if full else self.nodes[-1].key
         self.last_id = entry_id
         self.entries_added = min(self.entries_added + 1, (1 << 63) - 1)
-
-    # --- remove -----------------------------------------------------------------------------
 
     def delete(self, ids: list[Id]) -> int:
         """Delete entries, as XDEL does; return how many there were."""
@@ -224,8 +218,6 @@ class Stream:
         self.nodes.remove(node)
         if self.open_node == node.key:
             self.open_node = None
-
-    # --- references from groups -------------------------------------------------------------
 
     def is_referenced(self, entry_id: Id) -> bool:
         """Say whether a group has not read the entry yet, or has it pending."""

@@ -32,9 +32,6 @@ def attempt(call: Callable[[], Any]) -> Any:
         return Failed(error.text)
 
 
-# --- shapes -------------------------------------------------------------------------------------
-
-
 def friendly(value: Any) -> Any:
     """Return an answer of the model as redis-py would."""
     if is_id(value):
@@ -71,9 +68,6 @@ def _is_pairs(value: Any) -> bool:
             for pair in value
         )
     )
-
-
-# --- steps --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -333,9 +327,6 @@ class XInfoFull(XInfoStream):
         answer = super().from_model(value)
         answer["entries"] = dict(answer["entries"])
         return answer
-
-
-# --- keys ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,6 @@ class ModelStore(GroupCommands, IdempotencyCommands):
     Here are the commands that know nothing of groups; the others are in the base classes.
     """
 
-    # --- append -----------------------------------------------------------------------------
-
     def xadd(
         self,
         key: bytes,
@@ -82,8 +80,6 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         if maxlen is not None or minid is not None:
             self._trim(stream, maxlen, minid, approximate, limit, policy)
         return entry_id
-
-    # --- remove -----------------------------------------------------------------------------
 
     def xtrim(
         self,
@@ -159,8 +155,6 @@ class ModelStore(GroupCommands, IdempotencyCommands):
             limit=limit,
             policy=policy,
         )
-
-    # --- read -------------------------------------------------------------------------------
 
     def xlen(self, key: bytes) -> int:
         return self.streams[key].length if key in self.streams else 0
@@ -244,8 +238,6 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         if position == "$":
             return stream.last_id
         return values.previous_id(stream.last_live_id) if stream.length else values.ZERO
-
-    # --- observe and set --------------------------------------------------------------------
 
     def xinfo_stream(self, key: bytes, now_ms: int = 0) -> dict[str, Any]:
         """XINFO STREAM, without radix-tree-nodes, which is any positive number."""

@@ -125,8 +125,6 @@ class Clients:
             for made, reply in zip(self.made, replies, strict=True)
         ]
 
-    # --- commands ---------------------------------------------------------------------------
-
     def _words(self, client: Client) -> Words:
         chance = self.random.random()
         if client.queued is not None and chance < 0.3:

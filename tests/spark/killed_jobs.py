@@ -79,9 +79,6 @@ class Plan:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-# --- what Spark does ------------------------------------------------------------------------------
-
-
 class TaskFailedError(Exception):
     """A task failed as often as it may."""
 
@@ -183,9 +180,6 @@ class Query:
             draft.write_text(json.dumps([start, end]))
             draft.replace(path)
         return start, end
-
-
-# --- the jobs -------------------------------------------------------------------------------------
 
 
 def run_job(spark: Any, wanted: Plan) -> dict[str, Any]:

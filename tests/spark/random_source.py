@@ -140,8 +140,6 @@ class Life:
             model.erase(ids)
             self.gone.update((number, one) for one in ids)
 
-    # --- what is there ----------------------------------------------------------------------
-
     def rows(self, source: str = "auto") -> Rows:
         """Return all entries of the streams that are there."""
         return {

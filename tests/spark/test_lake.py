@@ -39,9 +39,6 @@ def lake(uri: str) -> Lake:
     return Lake.create(uri)
 
 
-# --- names ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "key",
     [
@@ -100,9 +97,6 @@ def test_days_end_with_the_calendar() -> None:
     assert folder_of(origin(), None).endswith("/date=__HIVE_DEFAULT_PARTITION__")
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
 def test_a_file_ends_with_its_day(lake: Lake) -> None:
     ids = [(DAY_MS - 1, 0), (DAY_MS, 0), (DAY_MS, 1), (3 * DAY_MS, 0)]
     files = write(lake, ids)
@@ -129,9 +123,6 @@ def test_an_abandoned_writer_leaves_no_file(lake: Lake) -> None:
         raise KeyboardInterrupt
     assert list(Path(lake.uri).rglob("*.parquet")) == []
     assert list(Path(lake.uri).rglob("*.draft")) == []
-
-
-# --- commits --------------------------------------------------------------------------------------
 
 
 def test_of_two_jobs_at_once_one_wins(lake: Lake) -> None:

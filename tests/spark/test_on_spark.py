@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-# --- reads ---------------------------------------------------------------------------------------
-
-
 def load(spark: SparkSession, store: Store[bytes], schema: str = "", **options: Any) -> DataFrame:
     """Return a DataFrame over a store; nothing is registered by hand."""
     reader = spark.read.format("streamkeep").options(**options)
@@ -127,9 +124,6 @@ def test_workers_do_not_collect_what_they_imported_and_others_are_left_alone() -
     assert executor.freeze_imports.cache_info().currsize == 0
 
 
-# --- queries -------------------------------------------------------------------------------------
-
-
 def stream(spark: SparkSession, store: Store[bytes], **options: Any) -> DataFrame:
     reader = spark.readStream.format("streamkeep").schema("ms bigint, n int")
     return reader.options(**options).load(str(store.path))
@@ -204,9 +198,6 @@ def test_a_listener_hears_how_far_behind_queries_are(
     (group,) = store.xinfo_groups("s")  # as of the last batch but one: Spark says so with the next
     assert group["name"] == b"spark"
     assert group["lag"] == 10
-
-
-# --- writes --------------------------------------------------------------------------------------
 
 
 def fail_first(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -297,9 +288,6 @@ def test_rows_are_appended_and_what_cannot_be_written_says_so(
     save("append", stream="s")
     with Store(tmp_path / "store", readonly=True) as store:
         assert sorted(entry.fields[b"n"] for entry in store.scan("s")) == [b"0", b"1", b"2"]
-
-
-# --- jobs ----------------------------------------------------------------------------------------
 
 
 def test_a_lake_has_each_entry_once(
@@ -412,9 +400,6 @@ def test_the_examples_of_every_job_work(
     assert count >= 8
 
 
-# --- workers that are killed ---------------------------------------------------------------------
-
-
 def number(store: Store[bytes], first: int, last: int) -> None:
     numbers = range(first, last + 1)
     store.xadd_many("orders", [{"n": str(n)} for n in numbers], ids=[f"{n}-0" for n in numbers])
@@ -473,9 +458,6 @@ def test_workers_that_are_killed_are_replaced_and_nothing_comes_twice(
     ids = [row.ms for row in read_lake(spark, lake).select("ms").orderBy("ms").collect()]
     assert ids == [n for n in range(1, 901) if n != 7]
     assert [entry.stream_id.ms for entry in target.scan("orders")] == ids
-
-
-# --- Spark Connect -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -71,8 +71,6 @@ class World:
         self.erased: set[Row] = set()
         self.killed = 0
 
-    # --- running ----------------------------------------------------------------------------
-
     def run(self, job: str, *, kill: bool = True, **options: Any) -> dict[str, Any] | None:
         """Run a job while the store changes; return what it says, None if it was killed."""
         rng, said = self.life.rng, self.folder / "said"
@@ -143,8 +141,6 @@ class World:
         model.erase([one for one in ids if one in model.history])
         self.life.gone |= {(number, one) for one in ids}
         self.erased |= {(number, one) for one in ids}
-
-    # --- what there is ----------------------------------------------------------------------
 
     def copied(self) -> Rows:
         """Return what the job has copied, which must be true, and of which nothing comes twice."""

@@ -84,9 +84,6 @@ def add(found: Rows, more: Rows) -> None:
     found |= more
 
 
-# --- batches --------------------------------------------------------------------------------------
-
-
 def read_batch(life: Life, folder: Path) -> None:
     """Read a range at random while the store changes, and compare."""
     rng = life.rng
@@ -147,9 +144,6 @@ def test_batches_of_a_store_that_changes(
     for _ in range(15):
         life.steps(6)
         read_batch(life, tmp_path)
-
-
-# --- streaming queries ----------------------------------------------------------------------------
 
 
 class Killed(Exception):
@@ -295,9 +289,6 @@ def test_queries_on_a_store_that_changes(
         life.steps(6)
         reading.run(strict=life.rng.random() < 0.8)
     reading.check()
-
-
-# --- on Spark -------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark

@@ -215,9 +215,6 @@ def test_a_stream_that_was_made_again_is_not_taken_for_the_old_one(small: Store[
         read(small, slices)
 
 
-# --- with the archiver itself ---------------------------------------------------------------------
-
-
 def test_partitions_have_no_more_entries_than_was_asked_for(small: Store[bytes]) -> None:
     ids = filled(small, 1000)
     given = {"path": str(small.path), "subscribe": "s", "maxRecordsPerPartition": "100"}

@@ -171,9 +171,6 @@ def test_spark_may_ask_for_everything_whatever_the_options(
     assert len(read(reader, start, end)) == 100
 
 
-# --- what is gone ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("limit", [40, 100])
 def test_trimming_what_was_not_read_is_an_error(
     store: Store[bytes], query: Query, limit: int
@@ -600,9 +597,6 @@ def test_a_stream_that_is_renamed_is_read_on_under_its_new_key(
     with pytest.raises(DataLossError, match=r"renamed to 'y', which the query does not read"):
         everything(single, offset)
     assert everything(query(subscribe="x", failOnDataLoss=False), offset) == {}
-
-
-# --- what others see ------------------------------------------------------------------------------
 
 
 def test_a_subscribed_stream_that_is_not_there_is_named(

@@ -24,8 +24,6 @@ from streamkeep.format.core.errors import StoreError
 
 NEW = {"s": ">"}
 
-# --- the same methods ---------------------------------------------------------------------------
-
 
 async def test_open_gives_an_asyncio_store(tmp_path: Path) -> None:
     store = await streamkeep.aio.open(tmp_path / "store", sync="none")
@@ -155,9 +153,6 @@ async def test_a_pipeline_is_awaited(twin: AsyncStore) -> None:
             await pipeline.execute()
 
 
-# --- writes of many tasks -----------------------------------------------------------------------
-
-
 async def test_tasks_share_transactions(twin: AsyncStore) -> None:
     context = context_of(twin._store)
     await twin.xadd("s", {"f": "v"})
@@ -180,9 +175,6 @@ async def test_each_command_of_a_batch_has_its_own_result(twin: AsyncStore) -> N
         bytes,
     ]
     assert [entry.id for entry in await twin.xrange("s")] == [b"5-1", b"6-1", b"7-1"]
-
-
-# --- what goes wrong ----------------------------------------------------------------------------
 
 
 async def test_what_fails_behind_a_commit_does_not_run_again(open_store: Open) -> None:

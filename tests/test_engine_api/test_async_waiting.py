@@ -28,9 +28,6 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-# --- blocked tasks ------------------------------------------------------------------------------
-
-
 async def test_hundreds_of_tasks_wait_with_one_descriptor(twin: AsyncStore) -> None:
     await twin.xgroup_create("s", "g", mkstream=True)
     threads = threading.active_count()
@@ -139,9 +136,6 @@ async def test_another_sync_mode(twin: AsyncStore) -> None:
     assert await view.xack("s", "g", "1-1") == 1
     assert await view.xlen("s") == 1
     assert (await twin.durability()).durable_commit
-
-
-# --- iterators ----------------------------------------------------------------------------------
 
 
 async def first(entries: AsyncIterator[Any], count: int) -> list[bytes]:

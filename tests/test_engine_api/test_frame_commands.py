@@ -55,8 +55,6 @@ def numbers(table: Any) -> list[int]:
     return found
 
 
-# --- what columns hold --------------------------------------------------------------------------
-
 text = st.text("ab\u00e9", max_size=3).map(str.encode)
 pair = st.tuples(st.sampled_from([b"", b"a", b"id", b"ts", b"field.x"]), text | st.binary())
 entries = st.lists(st.lists(pair, min_size=1, max_size=4), min_size=1, max_size=12)
@@ -248,9 +246,6 @@ def test_batches_are_bounded_in_rows_and_cells(
     assert sizes == [20] * 5
 
 
-# --- where entries are --------------------------------------------------------------------------
-
-
 def test_history_is_in_frames_on_request(archived: Store) -> None:
     types = {"n": int}
     whole = archived.to_arrow("s", columns=["n"], types=types, history=True)
@@ -301,9 +296,6 @@ def test_a_snapshot_that_ends_ends_its_frames(archived: Store) -> None:
         reader.read_next_batch()
     with pytest.raises(StoreError, match="has ended"):
         reader.read_all()
-
-
-# --- other libraries ----------------------------------------------------------------------------
 
 
 def test_pandas_keeps_large_numbers_beside_missing_ones(store: Store) -> None:
@@ -372,9 +364,6 @@ def test_a_missing_package_is_named_with_its_install(
             method("s")
     with pytest.raises(ImportError):
         store.from_arrow("s", None)
-
-
-# --- rows as entries ----------------------------------------------------------------------------
 
 
 def test_rows_become_entries_as_xadd_would_store_them(store: Store) -> None:

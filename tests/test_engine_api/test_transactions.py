@@ -50,9 +50,6 @@ def damaged_write(txn: Any) -> None:
     raise streamkeep.CorruptionError("here", "damaged")
 
 
-# --- how a transaction ends -------------------------------------------------------------------
-
-
 def test_what_was_aborted_never_was_and_the_block_goes_on(opened: Open) -> None:
     store = opened()
     store.xadd("s", {"n": 1})
@@ -201,9 +198,6 @@ def test_an_aborted_transaction_costs_a_load_nothing(opened: Open) -> None:
         incoming.append([Row(n, b"s", n, 0, [b"n", b"1"]) for n in range(1, 10)])
         load.publish()
     assert store.xinfo_stream("s")["radix-tree-keys"] == 3
-
-
-# --- text ---------------------------------------------------------------------------------------
 
 
 def queue_bad_reads(commands: Any) -> None:

@@ -338,9 +338,6 @@ def test_an_interrupted_adoption_is_made_again(open_store: Open, tmp_path: Path,
             (store.path / "archive" / path).unlink()
 
 
-# --- verify, export, drop -----------------------------------------------------------------------
-
-
 def test_verifying_names_every_problem(store: Store) -> None:
     archive(store, "orders", some(200), some(60, 3000), some(60, 5000), some(60, 7000))
     one, two, three, four = store.archived_segments("orders")

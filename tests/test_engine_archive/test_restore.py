@@ -176,9 +176,6 @@ def test_a_key_that_is_below_its_node_is_no_obstacle(store: Store) -> None:
     assert [entry[:2] for entry in pairs_of(store, "copy")] == [(5, 0), (6, 0), (7, 0)]
 
 
-# --- interruptions ------------------------------------------------------------------------------
-
-
 class Stopped(Exception):
     pass
 
@@ -214,9 +211,6 @@ def test_a_restore_that_was_stopped_after_its_last_step_was_complete(
     with pytest.raises(Stopped):
         store.restore_archive("copy", "orders")
     assert store.restore_archive("copy", "orders").already == 10
-
-
-# --- asked for again ----------------------------------------------------------------------------
 
 
 def test_a_restore_that_was_complete_changes_nothing(store: Store, archived: list[Pairs]) -> None:
@@ -366,9 +360,6 @@ def test_a_file_that_is_gone_or_damaged_is_an_error_and_what_was_before_it_stays
     path.with_suffix(".copy").write_bytes(data)
     path.with_suffix(".copy").rename(path)
     assert store.restore_archive("copy", "orders").entries == 300
-
-
-# --- erasures -----------------------------------------------------------------------------------
 
 
 def test_what_is_erased_while_it_is_restored_does_not_come_back(

@@ -23,9 +23,6 @@ pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 NEW = {"s": ">"}
 
 
-# --- arguments and timeouts ---------------------------------------------------------------------
-
-
 def test_a_block_beyond_the_end_of_time_is_refused(store: Store) -> None:
     with pytest.raises(streamkeep.CommandError, match="not an integer or out of range"):
         store.xread({"s": "$"}, block=1 << 63)
@@ -93,9 +90,6 @@ def test_another_sync_mode_waits_as_well(store: Store, no_fallback: None) -> Non
     callers.start(lambda: view.xreadgroup("g", "c", NEW, block=0))
     view.xadd("s", {"f": "v"}, id="1-1")
     assert [ids(result) for result in callers.end()] == [[b"1-1"], [b"1-1"]]
-
-
-# --- what wakes ---------------------------------------------------------------------------------
 
 
 def test_plus_is_looked_up_again_when_woken(store: Store, no_fallback: None) -> None:
@@ -187,9 +181,6 @@ def test_a_claim_waits_for_what_others_are_given(open_store: Open, no_fallback: 
     wait_until(lambda: len(callers.finished) == 2)
     first, second = callers.end()
     assert ids(first) == ids(second) == [b"1-1"]
-
-
-# --- iterators ----------------------------------------------------------------------------------
 
 
 def test_follow_begins_where_it_was_called(store: Store, no_fallback: None) -> None:

@@ -75,9 +75,6 @@ def lease_rows_of(store: Store[Any]) -> int:
         return sum(is_lease_key(key) for key, _ in rows_with(snapshot.txn, CONSUMERS, b""))
 
 
-# --- the file -----------------------------------------------------------------------------------
-
-
 def is_locked(path: Path) -> bool:
     inode = path.stat().st_ino
     places = re.findall(r"\d+: POSIX .* \w+:\w+:(\d+) ", Path("/proc/locks").read_text())
@@ -145,9 +142,6 @@ def test_no_lease_no_delivery(store: Store[Any], monkeypatch: pytest.MonkeyPatch
             store.xreadgroup("g", "ann", NEW)
     assert store.xpending("s", "g")["pending"] == 0
     assert len(store.xreadgroup("g", "ann", NEW)) == 1
-
-
-# --- what is claimed ----------------------------------------------------------------------------
 
 
 def test_what_was_delivered_without_a_lease_is_claimed_by_time_only(

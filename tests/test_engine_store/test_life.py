@@ -273,9 +273,6 @@ print("loaded")
     assert run(code) == "loaded\n"
 
 
-# --- interrupts of `close` ----------------------------------------------------------------------
-
-
 def interrupted(step: Callable[[], None], times: int, *, after: bool) -> Callable[[], None]:
     """Return a step of closing that is interrupted some times, before or after its work."""
     left = [times]

@@ -182,9 +182,6 @@ def test_a_group_that_the_machine_does_not_have(tmp_path: Path) -> None:
         streamkeep.open(tmp_path / "store", group="no such group")
 
 
-# --- other users ----------------------------------------------------------------------------------
-
-
 def add(path: Path, count: int = 1) -> int:
     with streamkeep.open(path) as store:
         for index in range(count):

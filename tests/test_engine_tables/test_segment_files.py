@@ -143,9 +143,6 @@ def test_a_file_that_shrinks_while_it_is_read_is_reported(tmp_path: Path) -> Non
         segment.block(1)
 
 
-# --- writing and removing -----------------------------------------------------------------------
-
-
 def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     folder, name = Folder(tmp_path), "7-k/1.seg"
     path = tmp_path / name

@@ -183,9 +183,6 @@ def test_a_big_commit_is_flushed_at_once(tmp_path: Path) -> None:
         assert numbers(store) == expected(2)
 
 
-# --- erasures -----------------------------------------------------------------------------------
-
-
 def is_clear(store: Store[bytes]) -> bool:
     """Return whether the memory of this process has been cleared since the last erasure."""
     return context_of(store).erasures == journal_of(store).control.erasures()

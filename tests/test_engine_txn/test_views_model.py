@@ -56,9 +56,6 @@ class Halfway(Exception):
     """What makes a commit fail at a failpoint."""
 
 
-# --- a process ----------------------------------------------------------------------------------
-
-
 def entries(txn: Txn, name: bytes, count: int) -> bytes:
     """Return the first bytes of the newest entries of a stream, in its order."""
     found: list[Any] = xrange.xrange(txn, name, Range(0, 0, TOP, TOP, count, True, int(PAIRS)))
@@ -242,9 +239,6 @@ class Remote:
             os.waitpid(self.pid, 0)
 
 
-# --- the model ----------------------------------------------------------------------------------
-
-
 class Known:
     """What is known of one process: its views, and where its cursors are."""
 
@@ -307,8 +301,6 @@ class Model:
     def end_processes(self) -> None:
         for process in self.processes:
             process.end()
-
-    # --- steps of each sort ---------------------------------------------------------------------
 
     def write(self, at: int) -> None:
         draw, views = self.draw, self.known[at].views

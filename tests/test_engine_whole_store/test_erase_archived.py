@@ -309,9 +309,6 @@ def test_a_file_in_the_folder_of_another_stream_loses_what_was_erased_from_eithe
     assert erased == [{ids[0]}, {ids[2]}]
 
 
-# --- whose archive it is ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("replaced", [False, True])
 def test_what_waits_of_a_deleted_stream_is_erased(open_store: Open, *, replaced: bool) -> None:
     store = open_store(sync="commit")

@@ -24,9 +24,6 @@ ids = st.tuples(
 )
 
 
-# --- damage -------------------------------------------------------------------------------------
-
-
 def problems(data: bytes) -> list[Exception]:
     """Return what is found wrong with a file; anything but our errors comes out."""
     try:

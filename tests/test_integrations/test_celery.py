@@ -277,9 +277,6 @@ def test_what_kombu_cannot_read_becomes_a_dead_letter(connection: Connection, ur
     assert letter.reason == "Kombu cannot read it: KeyError('properties')"
 
 
-# --- exchanges ----------------------------------------------------------------------------------
-
-
 def mailbox(name: str, exchange: Exchange, routing_key: str = "") -> Queue:
     return Queue(name, exchange, routing_key=routing_key, auto_delete=True, durable=False)
 

@@ -68,8 +68,6 @@ RUNS: Final = {
     ),
 }
 
-# --- environments -------------------------------------------------------------------------------
-
 
 def bare() -> dict[str, str]:
     """Return the environment of this process without what changes a Python."""
@@ -144,9 +142,6 @@ def chosen(python: str) -> str:
     return sys.executable
 
 
-# --- pages --------------------------------------------------------------------------------------
-
-
 def lines_of(name: str) -> str:
     """Return the first block of commands of a page, without the install."""
     page = (ROOT / "docs" / "integrations" / f"{name}.md").read_text(encoding="utf-8")
@@ -182,9 +177,6 @@ def test_the_first_lines_of_a_page_run_in_an_environment_with_the_extra_only(
         else:
             page = (ROOT / "docs" / "integrations" / f"{name}.md").read_text(encoding="utf-8")
             assert f"he last line prints `{last}`." in page, printed
-
-
-# --- workers that are killed --------------------------------------------------------------------
 
 
 @pytest.mark.slow

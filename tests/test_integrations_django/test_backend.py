@@ -312,9 +312,6 @@ def test_a_full_queue_says_so(backend: Any) -> None:
         shop_tasks.add.enqueue(2)
 
 
-# --- the command `streamkeep_worker` --------------------------------------------------------------
-
-
 def test_it_runs_what_is_due(backend: Any) -> None:
     results = [shop_tasks.add.enqueue(1, 2), shop_tasks.add_later.enqueue(3, 4)]
     call_command("streamkeep_worker", "--until-idle")

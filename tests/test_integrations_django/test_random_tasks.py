@@ -68,8 +68,6 @@ class World:
         self.tasks: list[Sent] = []
         self.blocks: list[tuple[str, list[Sent]]] = []  # transactions that are open, by database
 
-    # --- enqueue --------------------------------------------------------------------------------
-
     def enqueue(self) -> None:
         alias, queue = self.rng.choice(list(BACKENDS)), self.rng.choice(QUEUES)
         priority, how = self.rng.choice([-7, 0, 0, 7]), self.rng.choice(ENDS)
@@ -122,8 +120,6 @@ class World:
             if sent.state == "row":
                 sent.state = "there"
 
-    # --- run ------------------------------------------------------------------------------------
-
     def queues(self) -> Iterator[Any]:
         for alias in ("default", "other"):  # of each store; the others have the same queues
             for name in QUEUES:
@@ -152,8 +148,6 @@ class World:
         shop_tasks.deadly = dies
         with noting(self.notes):
             self.rng.choice(list(self.queues())).run_until_idle(count)
-
-    # --- look -----------------------------------------------------------------------------------
 
     def told(self) -> dict[int, list[str]]:
         """Return what is known of each task: that it began, and how its attempts ended."""

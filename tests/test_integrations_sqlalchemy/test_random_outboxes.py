@@ -94,8 +94,6 @@ class Database:
     def row(self, token: int) -> dict[str, str]:
         return {"stream": "s", "payload": encode_fields({"db": self.name, "token": token})}
 
-    # --- what applications do -------------------------------------------------------------------
-
     def write(self) -> None:
         """Make a transaction, with savepoints; undo it at times."""
         rng, tokens = self.world.rng, set[int]()
@@ -187,8 +185,6 @@ class Database:
         with self.engine.begin() as connection:
             METADATA.drop_all(connection)
             METADATA.create_all(connection)
-
-    # --- what befalls ---------------------------------------------------------------------------
 
     def lock(self) -> None:
         """Keep forwarders from the database for a while, or cut their connections."""

@@ -22,9 +22,6 @@ def payloads(queue: Queue, count: int = 99) -> list[Any]:
     return [job.payload for job in queue.get_many(count)]
 
 
-# --- times --------------------------------------------------------------------------------------
-
-
 def test_jobs_start_in_the_order_of_their_times_and_none_before(
     queue: Queue, clock: ManualClock
 ) -> None:
@@ -94,9 +91,6 @@ def test_a_job_is_cancelled_unless_it_has_started(queue: Queue, kind: str) -> No
     assert not [key for key, _ in left if key[:1] in b"jsh"]
 
 
-# --- keys ---------------------------------------------------------------------------------------
-
-
 def test_jobs_of_a_key_run_in_order_one_at_a_time(queue: Queue, clock: ManualClock) -> None:
     for number in range(3):
         queue.put(("a", number), key="a")
@@ -129,9 +123,6 @@ def test_a_hundred_thousand_jobs_of_one_key_do_not_slow_the_others(queue: Queue)
     assert queue.store.xlen("mails") == 4
 
 
-# --- unique names -------------------------------------------------------------------------------
-
-
 def test_a_unique_name_is_taken_until_its_job_ends(queue: Queue) -> None:
     first = queue.put(1, unique="u")
     again = queue.put(2, unique="u")
@@ -147,9 +138,6 @@ def test_a_unique_name_is_taken_until_its_job_ends(queue: Queue) -> None:
     assert counts(queue) == (1, 0, 0, 1, 1)
 
 
-# --- priorities ---------------------------------------------------------------------------------
-
-
 def test_higher_priorities_go_first_and_lower_ones_are_not_starved(queue: Queue) -> None:
     for number in range(20):
         for priority in ("low", "normal", "high"):
@@ -158,9 +146,6 @@ def test_higher_priorities_go_first_and_lower_ones_are_not_starved(queue: Queue)
     assert [one[:-1] if one[-2].isalpha() else one[:-2] for one in order].count("high") == 12
     assert {"normal0", "normal1", "low0", "low1"} <= set(order)
     assert order[0] == "high0"
-
-
-# --- limits -------------------------------------------------------------------------------------
 
 
 def test_a_full_queue_refuses_jobs(queue: Queue) -> None:
@@ -204,9 +189,6 @@ def test_so_many_jobs_run_as_the_limit_of_the_queue_says(queue: Queue) -> None:
     assert payloads(queue) == [1, 2]
     queue.set_limits(concurrency=3)
     assert payloads(queue) == [3]
-
-
-# --- control ------------------------------------------------------------------------------------
 
 
 def test_a_paused_queue_gives_no_jobs(queue: Queue, clock: ManualClock) -> None:

@@ -129,9 +129,6 @@ def lines_of(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.splitlines()]
 
 
-# --- in this process ----------------------------------------------------------------------------
-
-
 def test_what_cannot_be_imported_ends_with_status_2(folder: Path) -> None:
     (folder / "broken_module.py").write_text("import this_is_missing\n")
     for target, problem in (
@@ -171,9 +168,6 @@ def test_a_worker_takes_an_asyncio_queue(folder: Path) -> None:
 def test_until_idle_refuses_what_it_would_ignore(folder: Path, option: list[str]) -> None:
     said = run("work", "shop:queue", "--until-idle", *option, status=2).stderr
     assert "--until-idle runs one job after the other" in said
-
-
-# --- as a process -------------------------------------------------------------------------------
 
 
 def test_a_stopped_worker_gives_back_and_a_killed_one_loses_nothing(

@@ -53,8 +53,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.store: Store | None = None
         self.snapshots: list[tuple[Snapshot, ModelStore]] = []
 
-    # --- what subclasses say ----------------------------------------------------------------
-
     def any_step(self) -> SearchStrategy[Step]:
         """What transactions and pipelines are made of, for the model's present state."""
         raise NotImplementedError
@@ -68,8 +66,6 @@ class StoreMachine(RuleBasedStateMachine):
     def shown(self, step: Step, answer: Any) -> Any:
         """Take out of an answer what the model cannot know."""
         return answer
-
-    # --- running steps ----------------------------------------------------------------------
 
     @property
     def opened(self) -> Store:
@@ -95,8 +91,6 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self.expect(step, self.clock.ms)
         with unchanged(commands) if isinstance(expected, Failed) else nullcontext():
             assert self.call(step, commands) == expected
-
-    # --- rules ------------------------------------------------------------------------------
 
     @rule(data=st.data(), commits=st.booleans())
     def transaction(self, data: st.DataObject, commits: bool) -> None:
@@ -173,8 +167,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.opened.close()
         self.sync = sync
         self.open()
-
-    # --- the end ----------------------------------------------------------------------------
 
     def teardown(self) -> None:
         try:

@@ -51,8 +51,6 @@ class GroupMachine(StoreMachine):
         self.run_step(XGroupCreate(b"a", b"g", ZERO))
         self.run_step(XReadGroup(b"g", b"ann", ((b"a", ">"),), 5))
 
-    # --- running steps ----------------------------------------------------------------------
-
     def steps(self) -> GroupSteps:
         return GroupSteps(self.model, self.clock.ms)
 
@@ -70,8 +68,6 @@ class GroupMachine(StoreMachine):
     def expect(self, step: Step, now_ms: int) -> Any:
         answer = super().expect(step, now_ms)
         return decoded(answer) if self.decode else answer
-
-    # --- rules ------------------------------------------------------------------------------
 
     @rule(data=st.data())
     def append(self, data: st.DataObject) -> None:
@@ -142,8 +138,6 @@ class GroupMachine(StoreMachine):
         """The store comes back as it was, whether it then answers with bytes or with text."""
         self.decode = text
         super().reopen(sync)
-
-    # --- comparing --------------------------------------------------------------------------
 
     @invariant()
     def all_is_shown_alike(self) -> None:

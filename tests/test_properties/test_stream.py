@@ -108,8 +108,6 @@ class StreamMachine(StoreMachine):
 
     exact_nodes = False  # whether the model knows the nodes of the store
 
-    # --- running steps ----------------------------------------------------------------------
-
     def steps(self, *, approximate: bool) -> Steps:
         return Steps(self.model, approximate=st.booleans() if approximate else st.just(False))
 
@@ -156,8 +154,6 @@ class StreamMachine(StoreMachine):
                 assert trim.minid is not None
                 assert head.last_slot >= trim.minid
         self.model.xtrim(step.key, maxlen=left)
-
-    # --- rules ------------------------------------------------------------------------------
 
     @rule(data=st.data())
     def append(self, data: st.DataObject) -> None:

@@ -226,8 +226,6 @@ def test_any_text_is_the_same_id_or_the_same_error(
     assert ours == theirs
 
 
-# --- patterns of names --------------------------------------------------------------------------
-
 NAMES = [
     *b"a b ab abc a-c ] [ \\ ^ * ? - \xff".split(b" "),
     *(b"a\n", b"", b"aaaaabaaaac", b"abcabcabc", b"a" * 1100),

@@ -41,9 +41,6 @@ def build(path: Path) -> None:
         store.xreadgroup("mail", "ann", {"orders": ">"}, count=5)
 
 
-# --- recipes ------------------------------------------------------------------------------------
-
-
 def file(place: int, change: Callable[[Path], object]) -> Recipe:
     """Do something to one of the segment files."""
 

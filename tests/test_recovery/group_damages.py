@@ -57,9 +57,6 @@ def build(path: Path) -> None:
         store.xgroup_create("s", "idle", 0)
 
 
-# --- how rows are changed -----------------------------------------------------------------------
-
-
 def change_group(raw: RawStore, name: bytes, change: Callable[[GroupRecord], None]) -> None:
     db_key = name_key(STREAM, name)
     record = decode_group(raw.body(GROUPS, db_key), "test")
@@ -112,9 +109,6 @@ def set_inline(index: int, **values: int) -> Damage:
             record.inline_nacks = field_set(record.inline_nacks, index, field, value)
 
     return lambda raw: change_group(raw, b"few", change)
-
-
-# --- each damage --------------------------------------------------------------------------------
 
 
 def garbage(number: int, kind: int, of: int) -> Damage:

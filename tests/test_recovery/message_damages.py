@@ -31,9 +31,6 @@ def build(path: Path) -> None:
         store.xadd("t", {"f": "v"}, idmp=("ping", "only"))
 
 
-# --- how rows are changed -----------------------------------------------------------------------
-
-
 def set_in_stream(db_key: bytes, **values: int) -> Damage:
     def damage(raw: RawStore) -> None:
         number = int.from_bytes(db_key, "big")
@@ -70,9 +67,6 @@ def garbage(kind: int) -> Damage:
         put(tables.GARBAGE, tables.pack_number(1), records.encode_garbage(kind, 1)),
         put(tables.META, NEXT_GARBAGE, records.encode_number(2)),
     )
-
-
-# --- each damage --------------------------------------------------------------------------------
 
 
 def producer_without_messages(raw: RawStore) -> None:

@@ -96,9 +96,6 @@ def store(open_store: Open) -> Store:
     return store
 
 
-# --- backup -------------------------------------------------------------------------------------
-
-
 def test_a_full_disk_of_the_backup_leaves_the_earlier_one(
     open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,9 +313,6 @@ def test_the_command_backs_up_and_says_what_it_did(
     run("backup", store.path, tmp_path, status=3)
 
 
-# --- compaction ---------------------------------------------------------------------------------
-
-
 def test_compaction_gives_room_back_and_changes_nothing_else(store: Store) -> None:
     before = contents(store)
     epoch = store.durability().epoch
@@ -383,9 +377,6 @@ def test_the_command_compacts_and_prints_both_sizes(store: Store) -> None:
     assert summary["after_bytes"] <= summary["before_bytes"]
     run("compact", store.path / "missing", status=6)
     assert not (store.path / "missing").exists()
-
-
-# --- the archive --------------------------------------------------------------------------------
 
 
 @pytest.fixture

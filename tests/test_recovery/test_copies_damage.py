@@ -206,9 +206,6 @@ def test_an_error_for_a_damaged_piece_names_the_command_that_does_without_it(
         list(changes(target, max(copy.states)))
 
 
-# --- renewal ------------------------------------------------------------------------------------
-
-
 def spoil(path: Path) -> None:
     """Change a byte in the middle of an object."""
     data = bytearray(path.read_bytes())

@@ -232,8 +232,6 @@ class Run:
             if one["kind"] == "delete" and one.get("after", 1 << 62) <= commit:
                 assert one["what"] not in there["deleted"], (one, commit)
 
-    # --- between lives --------------------------------------------------------------------------
-
     def happen(self) -> None:
         """Do to the store and its copy what people and disks do."""
         happens = (self.nothing, self.compact, self.erase, self.twin, self.lose)

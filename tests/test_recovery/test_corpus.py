@@ -73,9 +73,6 @@ def build(path: Path) -> None:
         store.xreadgroup("mail", "ann", {"orders": ">"}, count=5)
 
 
-# --- recipes ------------------------------------------------------------------------------------
-
-
 def record(**values: int) -> Recipe:
     def change(raw: RawStore) -> None:
         old = decode_envelope(raw.value(keys.STREAMS, keys.pack_number(ORDERS)), "test")
@@ -341,9 +338,6 @@ CASES: Final[dict[str, Recipe]] = {
     "SK113-not-trimmed": rows(mark_trimmed),
     "SK114-other-place": rows(lambda raw: put_node(raw, keys.node_key(ORDERS, 1, 1), MAILS, 0, 1)),
 }
-
-
-# --- the tests ----------------------------------------------------------------------------------
 
 
 def numbered(kind: str, damages: list[tuple[str, Damage]]) -> dict[str, Recipe]:

@@ -100,9 +100,6 @@ def fill(server: RealRedis, key: str, count: int, *options: str) -> list[bytes]:
     return server.call_all([["XADD", key, *options, "*", "n", n] for n in range(count)])
 
 
-# --- what comes --------------------------------------------------------------------------------
-
-
 def test_once_brings_a_store_up_to_the_server(server: RealRedis, store: Path) -> None:
     first = fill(server, "s", 300)
     server.call("XGROUP", "CREATE", "s", "g", "0")
@@ -324,9 +321,6 @@ def test_what_was_deleted_here_comes_back_when_all_streams_are_taken_anew(
     check_same(server, store, (b"s", b"t", b"u"))
 
 
-# --- which keys -----------------------------------------------------------------------------------
-
-
 def test_only_keys_that_fit_are_followed(server: RealRedis, store: Path) -> None:
     fill(server, "orders:1", 3)
     fill(server, "other", 3)
@@ -522,9 +516,6 @@ def test_a_store_that_is_detached_owns_its_streams(server: RealRedis, store: Pat
         assert opened.retention("s").archive
     with pytest.raises(FollowError, match="a stream 's' of its own"):
         once(server, store)
-
-
-# --- the link -------------------------------------------------------------------------------------
 
 
 def test_another_server_is_refused_unless_it_goes_on(server: RealRedis, store: Path) -> None:

@@ -386,9 +386,6 @@ def test_only_a_connection_with_tls_reads_the_authorities_of_the_system(
     assert read == []
 
 
-# --- the spool ------------------------------------------------------------------------------------
-
-
 def test_what_does_not_fit_into_memory_goes_through_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

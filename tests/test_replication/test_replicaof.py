@@ -100,9 +100,6 @@ def caught_up(server: RealRedis) -> None:
     wait_until(lambda: server.call(b"WAIT", 1, 1000) == 1)
 
 
-# --- as a Redis does ------------------------------------------------------------------------------
-
-
 def test_a_server_follows_and_is_promoted(server: RealRedis, store: Path) -> None:
     first = fill(server, "s", 20)
     with replica(store) as peer:
@@ -305,9 +302,6 @@ def test_a_replica_without_a_connection_feeds_nobody(
         assert peer.ask("XLEN", "s") == 3
 
 
-# --- nothing is lost ------------------------------------------------------------------------------
-
-
 def test_a_store_with_keys_of_its_own_is_refused(server: RealRedis, store: Path) -> None:
     with replica(store) as peer:
         for name in "abcde":
@@ -426,9 +420,6 @@ def test_a_process_that_follows_is_not_disturbed(server: RealRedis, store: Path)
         with streamkeep.open(store) as opened, pytest.raises(StoreLockedError):
             detach(opened)
         assert following_of(store).full == 1
-
-
-# --- what can go wrong ----------------------------------------------------------------------------
 
 
 def test_passwords(server: RealRedis, store: Path) -> None:

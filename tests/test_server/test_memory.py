@@ -243,9 +243,6 @@ def test_a_long_range_is_refused_and_a_long_delivery_is_cut(
     assert one.call("EXISTS", "other") == b":0\r\n"
 
 
-# --- time ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A command SLOW; what it adds to at each call."""

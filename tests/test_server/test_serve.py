@@ -225,9 +225,6 @@ def test_connections_without_a_handshake_count_and_end(
             assert answer.status == 200
 
 
-# --- the process --------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_sigterm_ends_the_server_after_the_replies(tmp_path: Path) -> None:
     path = tmp_path / "sock"

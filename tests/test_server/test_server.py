@@ -248,9 +248,6 @@ def test_a_full_store_refuses_appends_and_takes_deletions(tmp_path: Path) -> Non
         assert peer.call("DEL", "k") == b":1\r\n"
 
 
-# --- users --------------------------------------------------------------------------------------
-
-
 with_users = pytest.mark.parametrize(
     "access",
     [
@@ -346,9 +343,6 @@ def test_users_have_the_rights_of_their_rules(running: Running, connect: Connect
     assert writer.call("MULTI") == b"+OK\r\n"
     assert writer.call("XLEN", "c") == key
     assert writer.call("EXEC").startswith(b"-EXECABORT")
-
-
-# --- limits -------------------------------------------------------------------------------------
 
 
 def test_further_clients_are_refused(running: Running, connect: Connect) -> None:

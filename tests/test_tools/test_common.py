@@ -85,9 +85,6 @@ def test_sync_reaches_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     assert modes == ["commit", "none", "interval"]
 
 
-# --- errors -------------------------------------------------------------------------------------
-
-
 def test_an_error_is_one_object_under_json() -> None:
     found = error("info", "s", "nix", "--json", status=6)
     assert found == {
@@ -136,9 +133,6 @@ def test_no_hint_repeats_the_command_or_names_another_store() -> None:
             assert not hint.startswith(f"streamkeep {' '.join(words)} "), hint
             names = re.findall(r"streamkeep (?:streams|exec|info|fsck) ([^ ;]+)", hint)
             assert set(names) <= {store}, hint
-
-
-# --- statuses -----------------------------------------------------------------------------------
 
 
 def test_the_help_text_explains_every_status() -> None:

@@ -20,9 +20,6 @@ def fill(count: int, key: str = "k", path: str = "s") -> None:
         store.xadd_many(key, [{"n": str(n)} for n in range(1, count + 1)], ids)
 
 
-# --- add ----------------------------------------------------------------------------------------
-
-
 def test_add_creates_store_and_stream_and_prints_the_id() -> None:
     assert lines("add", "s", "k", "sku", "7", "--id", "5-1") == ["5-1"]
     assert lines("range", "s", "k") == ["5-1  sku=7"]
@@ -113,9 +110,6 @@ def test_a_message_that_is_sent_again_is_not_added_again() -> None:
     assert (counters["pids_tracked"], counters["iids_duplicates"]) == (1, 2)
 
 
-# --- read ---------------------------------------------------------------------------------------
-
-
 def test_a_missing_store_is_status_6_and_is_not_created() -> None:
     for command in ("range", "tail"):
         result = run(command, "s", "k", status=6)
@@ -171,9 +165,6 @@ def test_json_prints_one_object_per_line_and_a_summary() -> None:
     assert objects("range", "s", "none", status=6)[-1]["entries"] == 0
 
 
-# --- bytes --------------------------------------------------------------------------------------
-
-
 def test_binary_arguments_are_taken_as_they_are_and_shown_escaped() -> None:
     run("add", "s", b"\xff\xfe", b"\x80f", "a\nb", "ü", "Grüße", "sp", "two words", "--id", "1-0")
     [text] = lines("range", "s", b"\xff\xfe")
@@ -198,9 +189,6 @@ def test_a_huge_value_is_printed_whole() -> None:
     [text] = lines("range", "s", "k")
     assert text == f'1-0  f={"x" * 2_000_000} g="{chr(92)}xff' + r"\xff" * 999 + '"'
     assert len(objects("range", "s", "k")[0]["fields"][0][1]) == 2_000_000
-
-
-# --- trim ---------------------------------------------------------------------------------------
 
 
 def test_trim_exact_trims_to_the_entry() -> None:
@@ -232,9 +220,6 @@ def test_trim_removes_whole_nodes_up_to_its_limit() -> None:
     assert "see --limit; --exact" in result.stderr
     assert "see --limit" not in run("trim", "s", "k", "--maxlen", "10", "--limit", "0").stderr
     assert "is required" in run("trim", "s", "k", status=2).stderr
-
-
-# --- harm ---------------------------------------------------------------------------------------
 
 
 def test_reading_commands_do_not_change_the_data_file() -> None:

@@ -110,9 +110,6 @@ def test_a_word_with_dashes_goes_after_two() -> None:
         assert store.xrange("k") == [(b"1-0", {b"--json": b"-x"})]
 
 
-# --- replies ------------------------------------------------------------------------------------
-
-
 @given(st.recursive(st.none() | st.integers() | st.binary(), lambda one: st.lists(one, max_size=4)))
 def test_a_reply_is_printable_ascii_whatever_is_in_it(reply: Any) -> None:
     text = text_of(reply)

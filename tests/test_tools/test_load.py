@@ -36,9 +36,6 @@ def ids() -> list[str]:
     return [line.split()[0] for line in lines("range", "s", "k")]
 
 
-# --- what is taken ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.CSV.gz", "a.tsv", "a.tsv.gz"])
 def test_csv_names_its_fields_in_the_first_line(name: str) -> None:
     text = 'sku,note\n7,"two, words"\n8,\n\n9,"line\nbreak"\n'
@@ -118,9 +115,6 @@ def test_a_file_without_rows_creates_no_store() -> None:
     for name, text in (("a.csv", ""), ("b.csv", "a,b\n"), ("c.jsonl", "\n\n"), ("d.csv.gz", "")):
         assert load(name, text) == f"{name}: no entries\n"
     assert not Path("s").exists()
-
-
-# --- lines that are refused ---------------------------------------------------------------------
 
 
 def entry(id: str, fields: str = '[["a","b"]]') -> str:
@@ -266,9 +260,6 @@ def test_a_wrong_command_line_is_status_2(args: list[str], message: str) -> None
     assert not Path("s").exists()
 
 
-# --- IDs ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "unit", "ms"),
     [
@@ -322,9 +313,6 @@ def test_rows_older_than_the_stream_are_refused_also_when_sorted() -> None:
     assert reply("s", "XLEN", "k") == 1
     load("a.csv", "n,at\n1,2024-06-10T07:33:20Z\n", "--time", "at")
     assert ids()[1] == "1718004800000-6"
-
-
-# --- batches ------------------------------------------------------------------------------------
 
 
 def test_from_line_counts_the_lines_of_a_csv_file() -> None:

@@ -150,9 +150,6 @@ def test_a_second_process_that_hangs_ends_the_check(
         doctor.check_sharing(tmp_path)
 
 
-# --- the command -------------------------------------------------------------------------------
-
-
 def test_each_check_is_a_line_and_nothing_is_wrong_here() -> None:
     with streamkeep.open("s") as store:
         store.xadd("k", {"n": 1})

@@ -102,8 +102,6 @@ class Actor:
         """Close the file of notes, in the process that has forked the one which writes them."""
         os.close(self._file)
 
-    # --- notes ------------------------------------------------------------------------------
-
     def _note(self, *words: Any) -> None:
         os.write(self._file, json.dumps(words).encode() + b"\n")
 
@@ -123,8 +121,6 @@ class Actor:
     def refused(self, step: Step) -> None:
         """Note that nothing of a transaction has happened."""
         self._note("-", step.number, time.monotonic())
-
-    # --- choice -----------------------------------------------------------------------------
 
     def step(self) -> Step:
         several = self.random.random() < self.style.several

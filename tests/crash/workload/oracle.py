@@ -93,9 +93,6 @@ def put_order(token: str) -> tuple[int, ...]:
     return tuple(int(one) for one in token.split(".")[1:3])
 
 
-# --- what is found ------------------------------------------------------------------------------
-
-
 @dataclass
 class Found:
     """One stream as a store shows it.
@@ -250,9 +247,6 @@ def unpublished(store: Any, fleet: Path, found: Dump) -> list[str]:
         if erased := {str(one) for one in stream.erased} & shown.keys() - history.keys():
             problems.append(f"{stream.key!r}: it still has {erased}")
     return problems
-
-
-# --- what must be there -------------------------------------------------------------------------
 
 
 class View:

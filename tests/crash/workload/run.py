@@ -144,8 +144,6 @@ class Run:
         found = self._look(self.path)
         self.oracle.settle(found, {})
 
-    # --- rounds -----------------------------------------------------------------------------
-
     def play(self) -> None:
         self.round += 1
         kind = self.random.choice(self.only)
@@ -407,8 +405,6 @@ class Run:
         self.figures.losses += status != 0
         return target if status else image
 
-    # --- comparing --------------------------------------------------------------------------
-
     def notes(self) -> dict[str, dict[int, oracle.Transaction]]:
         return {name: oracle.read_notes(self._notes(name)) for name in self.actors}
 
@@ -512,9 +508,6 @@ def in_child(work: Callable[[], str], errors: Path) -> str:
         said = file.read().decode()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return said if status == 0 else f"{said}\nended with {status}: {errors.read_text()[-3000:]}"
-
-
-# --- the kinds of rounds ------------------------------------------------------------------------
 
 
 def kills(run: Run, **faults: Any) -> None:

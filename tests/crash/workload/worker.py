@@ -147,9 +147,6 @@ def flushing(commits: int) -> Iterator[None]:
         yield
 
 
-# --- one step -----------------------------------------------------------------------------------
-
-
 def perform(on: Any, actor: Actor, operation: list[Any]) -> Any:
     """Call the method of an operation; return what it returns."""
     name, key, *more = operation
@@ -329,9 +326,6 @@ def in_transaction(txn: Any, actor: Actor, step: Step) -> list[Any]:
     if step.fails_after == len(step.operations):
         raise Halfway
     return results
-
-
-# --- the kinds of processes -----------------------------------------------------------------------
 
 
 def _open(work: Work) -> Any:
