@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, AnyStr, Final
 
@@ -40,6 +41,21 @@ def run_threads(threads: Iterable[threading.Thread]) -> None:
     for thread in threads:
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+
+
+@contextmanager
+def beside(
+    *works: Callable[[], object], stop: Callable[[], object] = bool
+) -> Iterator[threading.Thread]:
+    """Run something in threads while the block runs; `stop` is what has them end after it."""
+    threads = [thread_of(work) for work in works]
+    try:
+        yield threads[0]
+    finally:
+        stop()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
 
 
 def line_of(process: subprocess.Popen[AnyStr], pipe: IO[AnyStr] | None = None) -> AnyStr:
