@@ -6,7 +6,8 @@ import os
 import shutil
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from inside import environment_of
@@ -43,6 +44,23 @@ def stopped_child(work: Callable[[], object]) -> int:
     child = child_of(work)
     assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
     return child
+
+
+@contextmanager
+def ended(child: int) -> Iterator[None]:
+    """Kill a child at the end, if it has not ended by itself."""
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def go_on(child: int) -> None:
+    """Let a stopped child go on to its end."""
+    os.kill(child, signal.SIGCONT)
+    assert status_of(child) == 0
 
 
 def killed(work: Callable[[], object]) -> None:

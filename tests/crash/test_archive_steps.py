@@ -8,7 +8,6 @@ task is asked for again, and must come to its end.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ import failpoint_names
 from crash.losses import in_child, small_journal, watching
 from crash.places import Fields, Id, assert_sound_and_in_one_place
 from crash.power import another_boot, copy_store, watched
-from stopped import die_at
+from stopped import child_of, die_at, status_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import restore, segments
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -266,17 +265,15 @@ def kill_at_steps(made: Path, folder: Path, name: str, *, every: bool) -> int:
     for step, passage in steps_of(passed(made, folder, name), every=every):
         path = folder / f"{step}-{passage}"
         copy_store(made / "store", path)
-        child = os.fork()
-        if child == 0:
-            try:
-                die_at(step, passage)
-                with open_store(path) as store:
-                    TASKS[name].run(store, made)
-            finally:
-                os._exit(7)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        def work(path: Path = path, step: str = step, passage: int = passage) -> None:
+            die_at(step, passage)
+            with open_store(path) as store:
+                TASKS[name].run(store, made)
+
+        status = status_of(child_of(work))
         if status != -9:  # passages differ where threads are at work: it was not reached
-            assert status == 7, (step, passage, status)
+            assert status == 0, (step, passage, status)
             assert step.startswith(ALSO), (step, passage)
         kills += 1
         try:

@@ -10,9 +10,11 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +22,7 @@ import streamkeep
 from crash.losses import in_child
 from inside import checkpoint_now, environment_of, flush_each_commit, wait_table_of
 from patience import PATIENCE_S
-from stopped import child_of, killed, status_of
+from stopped import child_of, ended, killed, status_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.lock import ArchiveLock
@@ -119,10 +121,6 @@ def interrupts(path: Path, sync: Any) -> None:
     store.close()
 
 
-def fail() -> None:
-    raise RuntimeError("halfway")
-
-
 class Interrupted:
     """A program that gets interrupts at a failpoint, and is then killed."""
 
@@ -150,7 +148,7 @@ class Interrupted:
         failpoints.arm(place, self.interrupt)
         try:
             if place == "commit:failed":
-                failpoints.arm("commit:journaled", fail)
+                failpoints.arm("commit:journaled", Mock(side_effect=RuntimeError("halfway")))
             self.add()
         except KeyboardInterrupt:
             self.interrupts += 1
@@ -198,14 +196,9 @@ def test_an_interrupt_in_a_commit_or_a_flush_loses_and_doubles_nothing(
         os.kill(os.getpid(), signal.SIGKILL)
 
     streamkeep.open(path).close()
-    other = child_of(disturb) if contended else 0
-    try:
+    with ended(child_of(disturb)) if contended else nullcontext():
         assert not in_child(work)
         acknowledged = [int(one) for one in told.read_text().split()]
-    finally:
-        if contended:
-            os.kill(other, signal.SIGKILL)
-            os.waitpid(other, 0)
     with streamkeep.open(path) as store:
         found = [int(entry.fields[b"n"]) for entry in store.xrange("s")]
     assert len(found) == len(set(found))

@@ -16,7 +16,7 @@ import streamkeep
 from crash.losses import killed_after
 from crash.power import another_boot, another_mount
 from inside import checkpoint_now, flush_now
-from stopped import child_of, die_at, killed, killed_at, status_of
+from stopped import child_of, die_at, ended, killed, killed_at, status_of
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.reader import Reader, file_name
@@ -677,19 +677,17 @@ def test_a_closed_store_needs_no_file_of_checkpoints(tmp_path: Path) -> None:
 def test_a_check_of_a_store_in_use_reads_the_commits_that_lmdb_lacks(tmp_path: Path) -> None:
     path = tmp_path / "store"
     ready, told = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            one = streamkeep.open(path)
-            one.xadd("s", {"n": 0})
-            for number in range(1, ALL):
-                one.xadd("s", {"n": number})
-            os.write(told, b"!")
-            signal.pause()
-        finally:
-            os._exit(1)
+
+    def work() -> None:
+        one = streamkeep.open(path)
+        for number in range(ALL):
+            one.xadd("s", {"n": number})
+        os.write(told, b"!")
+        signal.pause()
+
+    child = child_of(work)
     os.close(told)
-    try:
+    with ended(child), open(ready, "rb", 0):
         assert os.read(ready, 1) == b"!"
         assert list(recovery.check(path)) == []
         with open_source(path) as source:
@@ -705,10 +703,6 @@ def test_a_check_of_a_store_in_use_reads_the_commits_that_lmdb_lacks(tmp_path: P
             damaged.seek(newest.offset + 30)
             damaged.write(b"damage")
         assert "SK024" in str(errors(path))
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(ready)
 
 
 # --- records that extend a damaged row ------------------------------------------------------------

@@ -338,25 +338,22 @@ def test_a_record_is_cut_when_the_disk_takes_it_a_moment_later(path: Path) -> No
 def test_a_failed_sync_stops_other_processes_too(path: Path) -> None:
     Store(path).close()
     ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            with pytest.raises(streamkeep.RecoveryNeededError), Store(path, sync="none") as store:
+
+    def work() -> None:
+        with pytest.raises(streamkeep.RecoveryNeededError), Store(path, sync="none") as store:
+            store.xadd("s", {"from": "child"})
+            os.write(ready[1], b"r")
+            os.read(go[0], 1)
+            with pytest.raises(streamkeep.RecoveryNeededError):
                 store.xadd("s", {"from": "child"})
-                os.write(ready[1], b"r")
-                os.read(go[0], 1)
-                with pytest.raises(streamkeep.RecoveryNeededError):
-                    store.xadd("s", {"from": "child"})
-            status = 0
-        finally:
-            os._exit(status)
+
+    child = child_of(work)
     os.read(ready[0], 1)
     store = Store(path)
     with failing("sync_data", errno.EIO), pytest.raises(streamkeep.RecoveryNeededError):
         store.xadd("s", {"from": "parent"})
     os.write(go[1], b"g")
-    assert os.waitpid(child, 0)[1] == 0
+    assert status_of(child) == 0
     with pytest.raises(streamkeep.RecoveryNeededError):
         store.close()
     with Store(path) as store:
@@ -369,7 +366,11 @@ def test_a_failed_sync_of_a_checkpoint_stops_all_writing(path: Path, at: int) ->
     ids = [store.xadd("s", FIELDS) for _ in range(10)]
     if at == 1:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(checkpoint, "sync_lmdb", fail_in_lmdb)
+            patch.setattr(
+                checkpoint,
+                "sync_lmdb",
+                Mock(side_effect=lmdb.Error("mdb_env_sync: Input/output error", errno.EIO)),
+            )
             with pytest.raises(streamkeep.RecoveryNeededError):
                 checkpoint_now(store)
     else:
@@ -384,10 +385,6 @@ def test_a_failed_sync_of_a_checkpoint_stops_all_writing(path: Path, at: int) ->
         assert [entry.id for entry in store.xrange("s")] == ids
         assert store.durability().last_recovery is not None
     assert_sound(path)
-
-
-def fail_in_lmdb(raw: object) -> None:
-    raise lmdb.Error("mdb_env_sync: Input/output error", errno.EIO)
 
 
 @pytest.mark.parametrize("boot", [nullcontext, another_boot])

@@ -15,7 +15,7 @@ import streamkeep
 from crash.losses import in_child
 from crash.power import another_boot, watched
 from inside import checkpoint_now
-from stopped import die, die_at
+from stopped import child_of, die, die_at, status_of
 from streamkeep import recovery
 from streamkeep.engine.archive import archiver, garbage
 from streamkeep.engine.system import failpoints
@@ -126,16 +126,11 @@ def test_a_record_of_a_killed_process_names_no_file_that_another_one_removed(
     def both() -> None:
         ready, told = os.pipe()
         go, say = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                first(told, go)
-            finally:
-                os._exit(1)
+        child = child_of(lambda: first(told, go))
         os.read(ready, 1)
         store = streamkeep.open(path)
         os.write(say, b"!")
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        assert status_of(child) == -signal.SIGKILL
         monkeypatch.setattr(module, following, lambda *args: die())
         work(store)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 import signal
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from inside import checkpoint_file_of, checkpoint_now, checkpointer_of
+from stopped import child_of, ended
 from streamkeep import Store, StoreError
 from streamkeep.engine.journal import slots
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
@@ -95,15 +96,7 @@ def test_a_lock_ends_with_its_close_whenever_another_thread_forks(tmp_path: Path
         lock = slots.hold_slot(folder, "target")
         assert lock is not None
         slots._locks.discard(lock)  # as it is in the middle of `close`
-        child = os.fork()
-        if child == 0:
-            signal.pause()
-            os._exit(0)
-        try:
+        with closing(folder), ended(child_of(signal.pause)):
             assert slots.is_held(folder, "target")
             lock.close()
             assert not slots.is_held(folder, "target")
-        finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            folder.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 import streamkeep
 from conftest import assert_sound
 from inside import checkpoint_now
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, beside, wait_until
 from stopped import child_of, die, status_of
 from stores import Open
 from streamkeep.engine.api.store import Store
@@ -62,16 +63,9 @@ def test_the_map_grows_while_threads_scan_in_turns(small_map: None, store: Store
                 other.wait(0.3)  # until the other thread has a snapshot, too
                 other.clear()
 
-    readers = [threading.Thread(target=read, args=(turns[n], turns[1 - n])) for n in range(2)]
-    for reader in readers:
-        reader.start()
-    try:
+    with beside(partial(read, *turns), partial(read, *turns[::-1]), stop=stop.set):
         for _ in range(30):
             store.xadd_many("s", [{"data": "x" * 1000}] * 100)
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join()
     assert store.map_size_bytes > SMALL_MAP
 
 

@@ -390,20 +390,18 @@ def test_a_child_that_is_forked_while_a_store_is_opened_may_open_it(tmp_path: Pa
     """It neither waits for the thread of its parent nor keeps that from getting the lock."""
     ends = os.pipe()
     with slow_opening(tmp_path / "one") as (opened, _, recovering):
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                os.close(ends[1])
-                recovering.close()  # else the child would hold the lock, too
-                with streamkeep.open(tmp_path / "other") as other:
-                    other.xadd("s", {"n": 0})
-                os.read(ends[0], 1)  # until the parent has it open
-                with streamkeep.open(tmp_path / "one") as store:
-                    status = 0 if store.xlen("s") == 1 else 2
-            finally:
-                os._exit(status)
+
+        def work() -> None:
+            os.close(ends[1])
+            recovering.close()  # else the child would hold the lock, too
+            with streamkeep.open(tmp_path / "other") as other:
+                other.xadd("s", {"n": 0})
+            os.read(ends[0], 1)  # until the parent has it open
+            with streamkeep.open(tmp_path / "one") as store:
+                assert store.xlen("s") == 1
+
+        child = child_of(work)
         os.close(ends[0])
     assert len(opened) == 2
     os.close(ends[1])
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert status_of(child) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
 import threading
 import traceback
 from pathlib import Path
@@ -18,7 +17,7 @@ import streamkeep
 from inside import checkpoint_now, context_of, environment_of, group_commit_of
 from lock_order import ORDER, LockOrderError
 from patience import PATIENCE_S, thread_of, wait_until
-from stopped import stop, stopped_child
+from stopped import ended, go_on, stop, stopped_child
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store.command import Write
 from streamkeep.engine.system import failpoints, files, locks
@@ -224,13 +223,11 @@ def test_a_checkpoint_names_the_process_that_is_stopped_in_one(tmp_path: Path) -
         checkpoints = environment_of(store).checkpoints
         assert checkpoints is not None
         checkpoints.wait.limit_s = 0.1
-        try:
+        with ended(child):
             with pytest.raises(StoreLockedError, match=f"process {child}, which is stopped"):
                 checkpoint_now(store)
             store.xadd("s", {"of": "this process"})
-        finally:
-            os.kill(child, signal.SIGCONT)
-            os.waitpid(child, 0)
+            go_on(child)
         checkpoint_now(store)
         assert store.xlen("s") == 3
 
@@ -242,14 +239,12 @@ def test_a_store_is_closed_although_a_process_is_stopped(tmp_path: Path) -> None
     store.xadd("s", {"of": "this process"})
     child = stopped_child(lambda: in_a_transaction(path))
     context_of(store).wait.limit_s = 0.1
-    try:
+    with ended(child):
         with pytest.raises(StoreLockedError, match=f"process {child}, which is stopped"):
             store.close()
         with Store(path) as again:
             assert again.xlen("s") == 1
-    finally:
-        os.kill(child, signal.SIGCONT)
-        os.waitpid(child, 0)
+        go_on(child)
     with Store(path) as again:
         assert again.xlen("s") == 2
 
@@ -279,23 +274,16 @@ def test_an_opening_names_the_process_that_it_waits_for(
 
     child = stopped_child(in_a_flush)
     opening = thread_of(lambda: Store(path).close())
-    try:
+    with ended(child):
         wait_until(lambda: f"process {child}, which is stopped" in caplog.text)
-    finally:
-        os.kill(child, signal.SIGCONT)
-        os.waitpid(child, 0)
+        go_on(child)
     opening.join(PATIENCE_S)
 
 
 def test_an_opening_waits_for_no_transaction_of_another_process(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    child = stopped_child(lambda: in_a_transaction(path))
-    try:
-        with Store(path) as store:
-            assert store.xlen("s") == 0
-    finally:
-        os.kill(child, signal.SIGCONT)
-        os.waitpid(child, 0)
+    with ended(stopped_child(lambda: in_a_transaction(path))), Store(path) as store:
+        assert store.xlen("s") == 0
 
 
 def test_a_short_wait_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,15 +7,15 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from inside import context_of
 from patience import PATIENCE_S, thread_of, wait_until
-from stopped import child_of, die, stop, stopped_child
+from stopped import child_of, die, ended, go_on, stop, stopped_child
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.write_lock import WriteLock
@@ -24,23 +24,6 @@ from streamkeep.format.core.errors import StoreLockedError
 pytestmark = pytest.mark.usefixtures("plain_locks")
 
 ROUNDS = 10
-
-
-@contextmanager
-def ended(child: int) -> Iterator[None]:
-    """Kill a child at the end, if it has not ended by itself."""
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-
-
-def go_on(child: int) -> None:
-    """Let a stopped child go on to its end."""
-    os.kill(child, signal.SIGCONT)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def in_a_transaction(path: Path, then: Callable[[], None] = stop) -> None:

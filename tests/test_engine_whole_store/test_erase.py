@@ -21,7 +21,7 @@ from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
 from erased import SECRET, entry, grep, harmless
 from inside import checkpoint_now, environment_of, journal_of
-from patience import PATIENCE_S, line_of, thread_of
+from patience import PATIENCE_S, beside, line_of
 from stopped import child_of, killed
 from stores import Open
 from streamkeep.engine.api.store import Store
@@ -285,14 +285,10 @@ def test_writers_go_on_while_entries_are_erased(filled: Store) -> None:
         while not stop.is_set():
             added.append(filled.xadd("busy", harmless(len(added))))
 
-    thread = thread_of(write)
-    try:
+    with beside(write, stop=stop.set):
         for n in range(5):
             secret = filled.xadd("k", entry(n, size=50))
             assert filled.erase("k", secret) == 1
-    finally:
-        stop.set()
-        thread.join()
     assert grep(filled.path) == []
     assert [one.id for one in filled.xrange("busy")] == added
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from inside import journal_of
-from patience import PATIENCE_S, thread_of, wait_until
+from patience import PATIENCE_S, beside, thread_of, wait_until
 from streamkeep import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.system import failpoints
@@ -42,13 +42,8 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 @contextmanager
 def working(worker: Worker) -> Iterator[Worker]:
     """A worker that runs in a thread, and has ended after the block."""
-    thread = thread_of(worker.run)
-    try:
+    with beside(worker.run, stop=worker.stop_once):
         yield worker
-    finally:
-        worker.stop_once()
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
 
 
 class Seen(Report):
@@ -404,17 +399,6 @@ def stuck_disk() -> Iterator[None]:
         yield
     finally:
         free.set()
-
-
-@contextmanager
-def beside(work: Any) -> Iterator[threading.Thread]:
-    """A function that runs in a thread, which has ended after the block."""
-    thread = thread_of(work)
-    try:
-        yield thread
-    finally:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("mode", ["threads", "asyncio"])

@@ -21,7 +21,7 @@ import streamkeep
 from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
 from inside import checkpoint_now
-from patience import line_of
+from patience import beside, line_of
 from stopped import killed_at
 from stores import Open
 from streamkeep.engine.api.store import Store
@@ -143,9 +143,7 @@ def test_a_backup_shows_one_moment_while_writers_go_on(store: Store, tmp_path: P
                 txn.xtrim("a", maxlen=50)
             number += 1
 
-    threads = [threading.Thread(target=write)]
-    threads[0].start()
-    try:
+    with beside(write, stop=stop.set):
         for number in range(6):
             target = tmp_path / f"backup{number % 2}"
             backup(store, target)
@@ -155,9 +153,6 @@ def test_a_backup_shows_one_moment_while_writers_go_on(store: Store, tmp_path: P
                 last_b = copy.xrevrange("b", count=1)
                 assert last_a == last_b
                 assert copy.xlen("b") == sum(int(one.id.split(b"-")[0]) for one in last_b)
-    finally:
-        stop.set()
-        threads[0].join()
 
 
 def test_what_is_no_mere_backup_of_this_store_is_not_touched(

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -27,7 +26,7 @@ from crash.power import another_boot, copy_store
 from erased import SECRET, entry
 from golden_stores import describe, digest
 from inside import checkpoint_now, journal_of
-from patience import line_of, wait_until
+from patience import beside, line_of, wait_until
 from raw_store import raw_store
 from spark.s3_server import CARELESS, GOOD, LACKING, UNHEARD, S3Server, serving, serving_rclone
 from stopped import child_of, die_at, killed, killed_at, status_of
@@ -97,13 +96,8 @@ def assert_restored(target: Place, place: Path, store: Store[Any]) -> None:
 def shipping(store: Store[Any], target: Place, **options: Any) -> Iterator[Shipper]:
     """Ship a store in a thread while the block runs."""
     shipper = Shipper(store, target, **options)
-    thread = threading.Thread(target=shipper.run)
-    thread.start()
-    try:
+    with beside(shipper.run, stop=shipper.stop.set):
         yield shipper
-    finally:
-        shipper.stop.set()
-        thread.join()
 
 
 def archive_some(store: Store[Any], count: int, left: int) -> None:
@@ -1228,18 +1222,11 @@ def test_a_standby_of_a_target_that_has_lost_its_last_piece(store: Store, tmp_pa
     """The piece that comes in its place ends elsewhere, so the next one has no known name."""
     target = tmp_path / "target"
     add(store, 1, target)
-    following = Standby(target, tmp_path / "standby", every="1ms")
-    thread = threading.Thread(target=following.run)
-    try:
+    with closing(Standby(target, tmp_path / "standby", every="1ms")) as following:
         add(store, 1, target)
         following.run(once=True)
         (generation,) = Target(target).known_head().generations
         Path(target / str(Target(target).names(generation.name, 0)[-1])).unlink()
         add(store, 1, target)
-        thread.start()
-        while following.state.commit_number < newest(store):
-            time.sleep(0.005)
-    finally:
-        following.stop.set()
-        thread.join()
-        following.close()
+        with beside(following.run, stop=following.stop.set):
+            wait_until(lambda: following.state.commit_number >= newest(store))

@@ -327,10 +327,7 @@ def test_calls_that_survive_the_machine(
     with pytest.raises(StoreError, match="nothing ships"), store.transaction(sync="shipped") as txn:
         txn.xadd("s", {"n": "0"})
     assert not store.exists("s")
-    running = Shipper(store, target, every="50ms")
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    try:
+    with shipping(store, target, every="50ms") as running:
         wait_until(lambda: running.report().commit_number > 0)
         store.using("shipped").xadd("s", {"n": "1"})
         assert running.report().commit_number == newest(store)
@@ -339,9 +336,6 @@ def test_calls_that_survive_the_machine(
         assert running.report().commit_number == newest(store)
         store.xadd("s", {"n": "3"})
         assert store.using("shipped").xlen("s") == 3  # reads do not wait
-    finally:
-        running.stop.set()
-        thread.join()
     monkeypatch.setattr(store_module, "MOST_SHIPPING_S", 0.0)
     with pytest.raises(NotShippedError, match="on disk here, but no copy has it"):
         store.using("shipped").xadd("s", {"n": "4"})

@@ -12,6 +12,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
+from patience import beside
 from replayed import Mutator, Replayed, state_of
 from stores import Open
 from streamkeep import Store
@@ -113,12 +114,10 @@ def test_following_a_copy(store: Store, target: str) -> None:
             if "added" in got:
                 stop.set()
 
-    reader = threading.Thread(target=follow)
-    reader.start()
-    while not stop.is_set():
-        store.xadd("a", {"n": "1"})
-        ship(store, target)
-    reader.join()
+    with beside(follow):
+        while not stop.is_set():
+            store.xadd("a", {"n": "1"})
+            ship(store, target)
     assert "added" in got
 
 

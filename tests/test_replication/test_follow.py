@@ -20,7 +20,7 @@ import streamkeep
 from cli_runner import run
 from cli_runner import start as start_cli
 from conftest import ROOT
-from patience import line_of, wait_until
+from patience import beside, line_of, wait_until
 from real_redis.mixed import KEYS, random_command
 from real_redis.server import RealRedis, running_redis
 from real_redis.shown import TIMES, caller, stream
@@ -60,13 +60,8 @@ def once(server: RealRedis, store: Path, **settings: Any) -> Any:
 def followed(server: RealRedis, store: Path, **settings: Any) -> Iterator[Follower]:
     """Follow a server in a thread, until the block ends."""
     follower = Follower(source(server), store, **settings)
-    thread = threading.Thread(target=follower.run)
-    thread.start()
-    try:
+    with beside(follower.run, stop=follower.stop.set):
         yield follower
-    finally:
-        follower.stop.set()
-        thread.join()
 
 
 def check_same(server: RealRedis, store: Path, keys: tuple[bytes, ...] = KEYS) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S, beside, wait_until
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.redis.rdb import RdbWriter
 from streamkeep.format.redis.resp import encode_command
@@ -41,11 +41,7 @@ ADD = SELECT + encode_command("XADD", "s", "1-1", "a", "b")
 
 
 class Primary:
-    """A server that answers the words of a replica as a test says.
-
-    Attributes:
-        asked: the words of each command that came.
-    """
+    """A server that answers the words of a replica as a test says."""
 
     def __init__(self, path: Path, scripts: list[Script], offset: int = 0) -> None:
         self.path = path
@@ -168,13 +164,8 @@ def test_a_connection_that_breaks_goes_on_where_the_store_is(primary: Make, stor
 
     server = primary(cut_file, cut_command, rest)
     follower = Follower(f"unix://{server.path}", store, told=lambda text: None)
-    thread = threading.Thread(target=follower.run)
-    thread.start()
-    try:
+    with beside(follower.run, stop=follower.stop.set):
         wait_until(lambda: following_of(store) is not None and following_of(store).entries == 3)
-    finally:
-        follower.stop.set()
-        thread.join()
     asked = [words[1:] for words in server.asked if words[0] == b"PSYNC"]
     assert asked == [
         [b"?", b"-1"], [b"?", b"-1"], [ID.encode(), b"%d" % (len(ADD) + 1)],

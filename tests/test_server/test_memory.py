@@ -6,12 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from patience import PATIENCE_S, run_threads, thread_of, wait_until
+from patience import PATIENCE_S, beside, run_threads, thread_of, wait_until
 from resp_peer import Peer, Running, decode
 from streamkeep.commands import strings
 from streamkeep.commands.command_table import BY_NAME, READS, Spec
@@ -281,16 +282,9 @@ def test_a_slow_command_runs_while_short_ones_keep_coming(connect: Connect) -> N
             for _ in range(500):
                 one.read()
 
-    threads = [threading.Thread(target=keep_on, args=(connect(),)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
+    with beside(*(partial(keep_on, connect()) for _ in range(4)), stop=over.set):
         one = connect()
         assert [one.call("SLOW") for _ in range(5)] == [b"+OK\r\n"] * 5
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_replies_that_are_not_wanted_count_for_nothing(connect: Connect) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import streamkeep
 from cli_runner import objects, run
+from patience import beside
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CorruptionError
@@ -140,15 +141,10 @@ def test_a_store_in_use_is_checked_while_others_write(tmp_path: Path) -> None:
                 store.xadd_many("s", [{"n": "1"}] * 50)
                 store.xtrim("s", maxlen=2000)
 
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
+        with beside(write, stop=stop.set):
             for _ in range(15):
                 assert list(recovery.check(store)) == []
                 assert list(recovery.check(tmp_path / "store")) == []
-        finally:
-            stop.set()
-            writer.join()
 
 
 def test_a_store_that_needs_recovery_is_named_and_its_journal_saved(store: Path) -> None:
