@@ -27,6 +27,7 @@ from stores import MODES, open_at
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
+from streamkeep.engine.blocking import waiters
 from streamkeep.engine.system import failpoints, locks
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.recovery.fsck.findings import Severity
@@ -142,6 +143,12 @@ def no_collections() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a lost wake-up a failure: no reader looks again after a second."""
+    monkeypatch.setattr(waiters, "FALLBACK_S", 3600.0)
 
 
 @pytest.fixture
