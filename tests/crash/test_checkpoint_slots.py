@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -120,9 +121,6 @@ def test_without_descriptors_nothing_is_known_to_have_failed(
     with streamkeep.open(tmp_path / "store") as store:
         store.xadd("s", {"f": "v"})
 
-        def none_left(*_: object) -> int:
-            raise OSError(24, "Too many open files")
-
         name = "sync_data" if where == "journal" else "sync_folder"
         call: Callable[[], object] = (
             (lambda: store.xadd("s", {"f": "v"}))
@@ -130,7 +128,7 @@ def test_without_descriptors_nothing_is_known_to_have_failed(
             else lambda: checkpoint_now(store)
         )
         with monkeypatch.context() as patch:
-            patch.setattr(files, name, none_left)
+            patch.setattr(files, name, Mock(side_effect=OSError(24, "Too many open files")))
             with pytest.raises(StoreError, match="Too many open files"):
                 call()
         store.xadd("s", {"f": "v"})

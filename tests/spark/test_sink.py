@@ -13,6 +13,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -318,11 +319,8 @@ def test_a_crash_at_any_place_of_a_commit(
             again.abort(messages, batch_id)
             raise
 
-    def crash() -> None:
-        raise RuntimeError(place)
-
     attempt(0)
-    failpoints.arm(place, crash)
+    failpoints.arm(place, Mock(side_effect=RuntimeError(place)))
     with pytest.raises(RuntimeError, match=place):
         attempt(1)
     attempt(1)

@@ -146,16 +146,12 @@ def test_no_door_is_left_behind(store: Store) -> None:
 # --- without a board ----------------------------------------------------------------------------
 
 
-def refuse(*_: object) -> None:
-    raise PermissionError
-
-
 @pytest.mark.parametrize("missing", ["board", "pipes", "rows"])
 def test_without_a_board_the_store_is_asked_again_and_again(
     open_store: Open, monkeypatch: pytest.MonkeyPatch, no_fallback: None, missing: str
 ) -> None:
     if missing == "board":
-        monkeypatch.setattr(waiters, "WaitTable", refuse)
+        monkeypatch.setattr(waiters, "WaitTable", Mock(side_effect=PermissionError))
     elif missing == "pipes":
         monkeypatch.delattr(os, "mkfifo")
     store = open_store()

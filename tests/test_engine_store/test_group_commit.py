@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -251,9 +252,6 @@ async def test_a_cancelled_call_that_no_leader_has_taken_never_runs(store: Store
 
 
 def test_calls_of_an_interrupted_leader_run_once(open_store: Open) -> None:
-    def interrupted(txn: Any) -> None:
-        raise KeyboardInterrupt
-
     store = open_store()
     store.xadd("s", {"n": "first"})
     held = Held(store)
@@ -265,7 +263,7 @@ def test_calls_of_an_interrupted_leader_run_once(open_store: Open) -> None:
         await asyncio.to_thread(held.let_go)
         return await asyncio.wait_for(calls, PATIENCE_S)
 
-    leader, errors = start(lambda: store._run(Write(interrupted, ())))
+    leader, errors = start(lambda: store._run(Write(Mock(side_effect=KeyboardInterrupt), ())))
     held.wait_for(1)
     follower, others = start(lambda: store.xadd("s", {"n": "thread"}))
     held.wait_for(2)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -76,16 +77,13 @@ def test_databases_with_the_same_table_are_forwarded_into_one_store(
 ) -> None:
     """The forwarder of the first one died when it had appended its rows."""
 
-    def die(*args: object) -> None:
-        raise KeyboardInterrupt
-
     engines = [create_engine(f"sqlite:///{tmp_path}/{name}.db") for name in ("one", "other")]
     for engine in engines:
         Base.metadata.create_all(engine)
         with engine.begin() as connection:
             outbox.append(connection, "orders", {"sku": engine.url.database or ""})
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Forwarder, "_delete", die)
+        patch.setattr(Forwarder, "_delete", Mock(side_effect=KeyboardInterrupt))
         outbox.forward(engines[0], store, until_idle=True)
     assert [outbox.forward(one, store, until_idle=True) for one in reversed(engines)] == [1, 0]
     assert skus(store) == [one.url.database for one in engines]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -37,46 +37,6 @@ class BareRetry(Retry):
     def __init__(self) -> None: ...
 
 
-def half_a_character() -> None:
-    raise ValueError("caf\udce9")
-
-
-def no_text() -> None:
-    raise Mute
-
-
-def a_long_text() -> None:
-    raise ValueError("x" * 3 * MOST_TEXT)
-
-
-def retry_after_nonsense() -> None:
-    raise Retry(after="in 5 minutes")
-
-
-def retry_before_now() -> None:
-    raise Retry(after=-5)
-
-
-def retry_of_its_own() -> None:
-    raise BareRetry
-
-
-def retry_with_half_a_character() -> None:
-    raise Retry(reason="caf\udce9")
-
-
-def leave() -> None:
-    sys.exit(3)
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-def cancelled_elsewhere() -> None:
-    raise asyncio.CancelledError
-
-
 def cancel_itself() -> None:
     with suppress(RuntimeError):  # a plain handler has no event loop
         task = asyncio.current_task()
@@ -85,24 +45,31 @@ def cancel_itself() -> None:
     raise asyncio.CancelledError
 
 
-def fail_with_half_a_character() -> None:
-    current_job().fail("caf\udce9")
+FAILED = "it failed"
 
-
-POISON: dict[Callable[[], None], tuple[str, str, str]] = {  # error, in its message, in its reason
-    half_a_character: ("builtins.ValueError", "caf\\udce9", "it failed"),
-    no_text: ("test_jobs.test_poison.Mute", "its text cannot be made: RuntimeError", "it failed"),
-    a_long_text: ("builtins.ValueError", "xxx... (60,000 characters)", "it failed"),
-    retry_after_nonsense: ("streamkeep.ArgumentError", "'in 5 ", "it failed"),
-    retry_before_now: ("streamkeep.ArgumentError", "not -5", "it failed"),
-    retry_of_its_own: ("test_jobs.test_poison.BareRetry", "", "it cannot be retried: "),
-    retry_with_half_a_character: ("streamkeep.jobs.Retry", "caf\\udce9", "it failed"),
-    leave: ("builtins.SystemExit", "3", "it failed"),
-    interrupt: ("builtins.KeyboardInterrupt", "", "it failed"),
-    cancelled_elsewhere: ("asyncio.exceptions.CancelledError", "", "it failed"),
-    cancel_itself: ("asyncio.exceptions.CancelledError", "", "it failed"),
-    fail_with_half_a_character: ("", "", "caf\\udce9"),
+# What is raised, or done; the error, what is in its message, and in the reason.
+POISON: dict[str, tuple[Callable[[], BaseException | None], str, str, str]] = {
+    "text": (lambda: ValueError("caf\udce9"), "builtins.ValueError", "caf\\udce9", FAILED),
+    "mute": (Mute, "test_jobs.test_poison.Mute", "its text cannot be made: RuntimeError", FAILED),
+    "long": (
+        *(lambda: ValueError("x" * 3 * MOST_TEXT), "builtins.ValueError"),
+        *("xxx... (60,000 characters)", FAILED),
+    ),
+    "soon": (lambda: Retry(after="in 5 minutes"), "streamkeep.ArgumentError", "'in 5 ", FAILED),
+    "past": (lambda: Retry(after=-5), "streamkeep.ArgumentError", "not -5", FAILED),
+    "bare": (BareRetry, "test_jobs.test_poison.BareRetry", "", "it cannot be retried: "),
+    "why": (lambda: Retry(reason="caf\udce9"), "streamkeep.jobs.Retry", "caf\\udce9", FAILED),
+    "leave": (lambda: SystemExit(3), "builtins.SystemExit", "3", FAILED),
+    "interrupt": (KeyboardInterrupt, "builtins.KeyboardInterrupt", "", FAILED),
+    "cancelled": (asyncio.CancelledError, "asyncio.exceptions.CancelledError", "", FAILED),
+    "cancels": (cancel_itself, "asyncio.exceptions.CancelledError", "", FAILED),
+    "fails": (lambda: current_job().fail("caf\udce9"), "", "", "caf\\udce9"),
 }
+
+
+def poison(name: str) -> None:
+    if error := POISON[name][0]():
+        raise error
 
 
 @pytest.fixture
@@ -116,28 +83,25 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 def test_each_failure_is_booked_and_the_worker_goes_on(
     queue: Queue, mode: Any, is_async: bool
 ) -> None:
-    by_name = {poison.__name__: poison for poison in POISON}
-
-    def fail(name: str) -> None:
-        by_name[name]()
-
     async def afail(name: str) -> None:
-        by_name[name]()
+        poison(name)
 
-    bad = queue.task(name="bad", retries=0)(afail if is_async else fail)
+    bad = queue.task(name="bad", retries=0)(afail if is_async else poison)
 
     @queue.task
     def good(number: int) -> int:
         return number
 
     jobs = []
-    for number, name in enumerate(by_name):
+    for number, name in enumerate(POISON):
         bad.delay(name)
         jobs.append(good.delay(number))
     with working(Worker(queue, mode=mode)):
         assert [job.result(PATIENCE_S) for job in jobs] == list(range(len(jobs)))
         wait_until(lambda: queue.stats().failed == len(POISON))
-    for letter, (kind, message, reason) in zip(queue.dead_letters(), POISON.values(), strict=True):
+    for letter, (_, kind, message, reason) in zip(
+        queue.dead_letters(), POISON.values(), strict=True
+    ):
         assert (letter.error, letter.attempts) == (kind, 1)
         assert message in letter.message
         assert letter.reason.startswith(reason)
@@ -146,18 +110,17 @@ def test_each_failure_is_booked_and_the_worker_goes_on(
 
 @pytest.mark.parametrize("mode", ["threads", "asyncio"])
 def test_each_failure_is_retried(queue: Queue, mode: Any) -> None:
-    by_name = {poison.__name__: poison for poison in POISON}
     attempts: list[str] = []
 
     @queue.task(retries=1)
     def bad(name: str) -> int:
         attempts.append(name)
         if attempts.count(name) == 1:
-            by_name[name]()
+            poison(name)
         return attempts.count(name)
 
-    once = {"retry_of_its_own", "fail_with_half_a_character"}  # of these, no retry was asked for
-    jobs = [bad.delay(name) for name in by_name if name not in once]
+    once = {"bare", "fails"}  # of these, no retry was asked for
+    jobs = [bad.delay(name) for name in POISON if name not in once]
     with working(Worker(queue, mode=mode)):
         assert [job.result(PATIENCE_S) for job in jobs] == [2] * len(jobs)
 
@@ -168,13 +131,13 @@ def test_a_program_without_a_worker_books_them_too(
 ) -> None:
     @queue.task(retries=0)
     def bad() -> None:
-        no_text()
+        poison("mute")
 
     bad.delay()
     caplog.set_level(logging.WARNING, "streamkeep.jobs")
     if end == "with":
         with pytest.raises(Mute), queue.get(0):
-            no_text()
+            poison("mute")
     else:
         assert queue.run_until_idle() == 1
     assert queue.stats().failed == 1
@@ -310,10 +273,7 @@ def test_a_program_without_a_worker_gets_the_error_of_the_store(
 
     @queue.task(retries=0)
     def work() -> None:
-        monkeypatch.setattr(Core, "apply", refuse)
-
-    def refuse(core: Core, *args: Any, **options: Any) -> Any:
-        raise StoreFullError("the disk is full")
+        monkeypatch.setattr(Core, "apply", Mock(side_effect=StoreFullError("the disk is full")))
 
     work.delay()
     with pytest.raises(StoreFullError):

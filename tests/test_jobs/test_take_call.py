@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -162,11 +163,10 @@ def test_a_job_that_was_taken_without_a_sync_is_given_back(
     queue.put_many("ab")
     first = queue.get(0)
 
-    def refuse(handle: int) -> None:
-        raise OSError(errno.EMFILE, "too many open files")
-
     with monkeypatch.context() as patch:
-        patch.setattr(files, "sync_data", refuse)
+        patch.setattr(
+            files, "sync_data", Mock(side_effect=OSError(errno.EMFILE, "too many open files"))
+        )
         with pytest.raises(StoreError, match="committed and cannot be synced"):
             queue.get(0, after=first)
         assert queue.stats().running == 0

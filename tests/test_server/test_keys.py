@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import redis
@@ -133,11 +133,8 @@ def test_scan_and_randomkey_do_not_read_all_names(
         read += 1
         return row_body(*row)
 
-    def all_names(txn: Any) -> Any:
-        raise AssertionError("all names are read")
-
     monkeypatch.setattr("streamkeep.engine.commands.keys.row_body", counted)
-    monkeypatch.setattr(keys, "iter_keys", all_names)
+    monkeypatch.setattr(keys, "iter_keys", Mock(side_effect=AssertionError("all names are read")))
     cursor, found = b"0", []
     for _ in range(5):
         cursor, batch = peer.ask("SCAN", cursor, "COUNT", 10)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -98,10 +99,7 @@ def test_a_map_that_is_not_shared_is_wrong(tmp_path: Path, monkeypatch: pytest.M
 def fails(number: int) -> Callable[..., Any]:
     """Return a function that fails as the system does."""
 
-    def fail(*args: Any, **settings: Any) -> Any:
-        raise OSError(number, os.strerror(number))
-
-    return fail
+    return Mock(side_effect=OSError(number, os.strerror(number)))
 
 
 def test_what_the_file_system_cannot_do_is_said(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -134,10 +135,9 @@ def test_what_prints_one_number_has_json_too() -> None:
 def test_a_store_is_created_also_where_nothing_temporary_can_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def full(*args: object) -> object:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    monkeypatch.setattr(
+        "tempfile.TemporaryDirectory", Mock(side_effect=OSError(28, "No space left on device"))
+    )
     assert lines("add", "new", "k", "a", "b", "--id", "1-0") == ["1-0"]
 
 
@@ -180,10 +180,10 @@ def test_diff_names_the_store_that_is_not_there() -> None:
 
 
 def test_diff_does_not_guess_which_store_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: object) -> object:
-        raise streamkeep.ChecksumError("macro node 5-0", "wrong checksum")
-
-    monkeypatch.setattr("streamkeep.tools.commands.diff_cmd.differences", fail)
+    monkeypatch.setattr(
+        "streamkeep.tools.commands.diff_cmd.differences",
+        Mock(side_effect=streamkeep.ChecksumError("macro node 5-0", "wrong checksum")),
+    )
     run("add", "t", "k", "a", "b")
     told = run("diff", "s", "t", status=4).stderr
     assert "next: streamkeep fsck s; streamkeep fsck t" in told

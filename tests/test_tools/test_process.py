@@ -11,6 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
@@ -247,10 +248,9 @@ def test_bytes_of_the_shell_are_the_bytes_of_the_store() -> None:
 
 
 def test_no_permission_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **kwargs: object) -> object:  # what root would be let in for
-        raise PermissionError(13, "Permission denied", "s/data.mdb")
-
-    monkeypatch.setattr(streamkeep, "open", refuse)
+    monkeypatch.setattr(
+        streamkeep, "open", Mock(side_effect=PermissionError(13, "Permission denied", "s/data.mdb"))
+    )
     assert run("range", "s", "k", status=3).stderr == "streamkeep range: s: Permission denied\n"
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -176,10 +177,11 @@ def test_processes_that_have_the_store_open_are_named() -> None:
 
 
 def test_a_store_after_a_power_failure_is_recovering(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **options: object) -> object:
-        raise streamkeep.RecoveryNeededError("s: the system has been restarted")
-
-    monkeypatch.setattr(streamkeep, "open", refuse)
+    monkeypatch.setattr(
+        streamkeep,
+        "open",
+        Mock(side_effect=streamkeep.RecoveryNeededError("s: the system has been restarted")),
+    )
     found = facts(status=8)
     assert found["state"] == "recovering"
     assert found["problems"] == ["s: the system has been restarted"]
