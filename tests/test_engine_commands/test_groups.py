@@ -257,17 +257,13 @@ def consumers(store: Store[Any], name: str) -> int:
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, 1), (57, 1), (58, 2), (88, 2), (89, 3)])
-def test_an_empty_history_leaves_room_for_an_entry(
-    filled: Store[Any], size: int, expected: int
+@pytest.mark.parametrize("histories", ["a", "ae"])
+def test_empty_histories_leave_room_for_an_entry(
+    filled: Store[Any], histories: str, size: int, expected: int
 ) -> None:
-    assert read(filled, {"a": "0", "b": ">"}, size) == {"a": 0, "b": expected}
-
-
-@pytest.mark.parametrize(("size", "expected"), [(1, 1), (72, 1), (73, 2), (103, 2), (104, 3)])
-def test_two_empty_histories_leave_room_for_an_entry(
-    filled: Store[Any], size: int, expected: int
-) -> None:
-    assert read(filled, {"a": "0", "e": "0", "b": ">"}, size) == {"a": 0, "e": 0, "b": expected}
+    most = size + 15 * (len(histories) - 1) if size > 1 else 1
+    streams = {**dict.fromkeys(histories, "0"), "b": ">"}
+    assert read(filled, streams, most) == {**dict.fromkeys(histories, 0), "b": expected}
 
 
 @pytest.mark.parametrize("position", [">", "0"])
