@@ -33,11 +33,7 @@ CONTROL_S = 600  # each takes seconds, unless the machine is busy
 def run(
     folder: Path, *arguments: str, sources: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the program.
-
-    Args:
-        sources: where it imports the package from.
-    """
+    """Run the program."""
     paths = [*filter(None, [sources]), TESTS, *filter(None, sys.path)]
     return subprocess.run(
         [sys.executable, "-m", "crash.workload", "--folder", str(folder), *arguments],
@@ -55,7 +51,7 @@ def play(folder: Path, *arguments: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.parametrize("seed", [1, 2, "a fresh one"])
+@pytest.mark.parametrize("seed", slow_but([1, 2, "a fresh one"], 1, "a fresh one"))
 def test_stores_hold_what_was_acknowledged(tmp_path: Path, seed: int | str) -> None:
     """So many rounds, and not so many seconds: an idle machine shall be through sooner."""
     number = seed if isinstance(seed, int) else random.SystemRandom().randrange(1 << 30)

@@ -168,6 +168,7 @@ def test_the_age_of_a_share_is_that_of_the_last_of_it() -> None:
     assert result.within(2_000_000) == 0.99
 
 
+@pytest.mark.slow
 def test_entries_that_wait_for_consumers_are_as_old_as_they_were_due(tmp_path: Path) -> None:
     load: Any = import_module("benchmarks.load")
     waits = load.Load(
