@@ -27,11 +27,7 @@ Wanted = dict[str, Any]  # what a process is to do, in JSON
 
 
 class Server:
-    """A running program, as the tests have it.
-
-    Args:
-        module: the program, which calls `serve`.
-    """
+    """A running program, as the tests have it."""
 
     def __init__(self, module: str) -> None:
         paths = [str(_TESTS), *filter(None, sys.path)]
@@ -78,12 +74,7 @@ def forking(module: str) -> Iterator[Server]:
 
 
 def serve(work: Callable[[Wanted], object], errors_of: Callable[[Wanted], str]) -> None:
-    """Be the program: fork processes, and wait for them, as standard input says.
-
-    Args:
-        work: what a process does.
-        errors_of: where what it prints is appended.
-    """
+    """Be the program: fork processes, and wait for them, as standard input says."""
     children: set[int] = set()
     for line in sys.stdin:
         asked = json.loads(line)

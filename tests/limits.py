@@ -33,11 +33,7 @@ ESCAPED: Final = 70  # the exit status of a child that went on as its parent's t
 
 
 class Limits:
-    """The hooks, and the limit of the test that runs.
-
-    Args:
-        config: of this process of the tests.
-    """
+    """The hooks, and the limit of the test that runs."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

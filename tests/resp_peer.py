@@ -20,11 +20,7 @@ Word = bytes | str | int
 
 
 class Running:
-    """A server that runs in a thread.
-
-    Attributes:
-        path: of its socket.
-    """
+    """A server that runs in a thread."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, server: Server) -> None:
         self.path = path

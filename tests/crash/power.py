@@ -122,11 +122,7 @@ def mixed(old: bytes, new: bytes, random_: random.Random) -> bytes:
 
 @contextmanager
 def watched(folder: Path, *, safe: bool = False) -> Iterator[Disk]:
-    """Watch what the store in `folder` syncs, while the block runs.
-
-    Args:
-        safe: everything that is there already is on disk.
-    """
+    """Watch what the store in `folder` syncs, while the block runs."""
     disk = Disk(folder)
     if safe:
         disk.all_synced()

@@ -120,11 +120,7 @@ class Places:
 
 
 class GroupSteps(Places):
-    """Strategies for each kind of step.
-
-    Args:
-        now_ms: the time, around which the times of XCLAIM lie.
-    """
+    """Strategies for each kind of step."""
 
     def __init__(self, model: ModelStore, now_ms: int) -> None:
         super().__init__(model)

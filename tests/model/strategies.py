@@ -134,14 +134,7 @@ def trims(
 
 
 class Steps:
-    """Strategies for each kind of step, for a model in its present state.
-
-    Args:
-        keys: the keys to use.
-        approximate: whether trims are `~`.
-        counts: COUNT of reads.
-        words: what XREAD takes for an ID.
-    """
+    """Strategies for each kind of step, for a model in its present state."""
 
     def __init__(
         self,

@@ -84,11 +84,7 @@ class TaskFailedError(Exception):
 
 
 class LocalSpark(InProcess):
-    """Runs each task in a process of its own, and again when that dies.
-
-    Args:
-        begin: called in that process first, with the number of the attempt.
-    """
+    """Runs each task in a process of its own, and again when that dies."""
 
     def __init__(self, begin: Callable[[int], None], rows: Any = None) -> None:
         super().__init__(rows)

@@ -54,11 +54,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 @contextmanager
 def clustered(tmp_path: Path, *on_worker: str) -> Iterator[str]:
-    """Run a master and two workers for the block, which gets the URL.
-
-    Args:
-        on_worker: a command that runs a worker, which is its last arguments.
-    """
+    """Run a master and two workers for the block, which gets the URL."""
     from streamkeep.pipeline.spark_session.java import JavaMissingError, ensure_java
 
     kept = dict(os.environ)

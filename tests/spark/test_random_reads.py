@@ -151,11 +151,7 @@ class Killed(Exception):
 
 
 class Watched(Query):
-    """A query whose store changes between any two steps, and whose driver may die at any of them.
-
-    Args:
-        reading: gets what its batches have read.
-    """
+    """A query whose store changes between any two steps, and whose driver may die at any."""
 
     def __init__(self, reading: Reading, **options: object) -> None:
         self.life, self.reading = reading.life, reading

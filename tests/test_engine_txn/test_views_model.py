@@ -254,11 +254,7 @@ class Known:
 
 
 class Model:
-    """Draws steps and compares the answers.
-
-    Args:
-        count: of processes; 0 for this one.
-    """
+    """Draws steps and compares the answers."""
 
     def __init__(self, path: Path, seed: int, count: int) -> None:
         self.path = path

@@ -16,22 +16,12 @@ HERE = Path(sys.executable).parent  # the programs of this environment
 
 
 class Crew:
-    """The processes, each with its children; those that still run are killed when the block ends.
-
-    Attributes:
-        log: what they have written.
-        kills: how many were killed.
-    """
+    """The processes, each with its children; what still runs is killed when the block ends."""
 
     def __init__(
         self, folder: Path, programs: Path = HERE, environ: Mapping[str, str] | None = None
     ) -> None:
-        """Name the folder in which they run.
-
-        Args:
-            programs: the folder of an environment's programs.
-            environ: by default that of this process.
-        """
+        """Name the folder in which they run."""
         self.folder = folder
         self.log = folder / "log"
         self.kills = 0

@@ -27,11 +27,7 @@ Connect = Callable[[], Peer]
 def served(
     path: Path, prepare: Callable[[Server], object] | None = None, **options: Any
 ) -> Iterator[dict[str, str]]:
-    """Serve a store in a thread until the block ends; yield where it is reached.
-
-    Args:
-        prepare: is called with the server before the first client.
-    """
+    """Serve a store in a thread until the block ends; yield where it is reached."""
     ready = threading.Event()
     found: list[Server] = []
 

@@ -73,15 +73,7 @@ class Step:
 
 @dataclass
 class Actor:
-    """See the module.
-
-    Args:
-        name: of the actor; its streams and tokens have it.
-        number: of its next transaction.
-        state: what it has in each stream.
-        common: streams that all share.
-        notes: its file of notes.
-    """
+    """See the module."""
 
     name: str
     number: int

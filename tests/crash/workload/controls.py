@@ -14,13 +14,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 class Control(NamedTuple):
-    """A defect.
-
-    Attributes:
-        file: below the package.
-        good, bad: the text, and what takes its place.
-        rounds: the kinds of rounds that must find it.
-    """
+    """A defect."""
 
     file: str
     good: str

@@ -396,11 +396,7 @@ class Transaction:
 
 
 def read_notes(path: Path, *, jobs: bool = True) -> dict[int, Transaction]:
-    """Return the transactions of an actor by their numbers; the last line may be cut off.
-
-    Args:
-        jobs: with what they do to queues.
-    """
+    """Return the transactions of an actor by their numbers; the last line may be cut off."""
     found: dict[int, Transaction] = {}
     for line in path.read_text().splitlines(keepends=True) if path.exists() else ():
         if not line.endswith("\n"):
@@ -478,11 +474,7 @@ class Oracle:
     def problems(
         self, found: Dump, notes: dict[str, dict[int, Transaction]], to: Promise
     ) -> list[str]:
-        """Return what is wrong with a store.
-
-        Args:
-            notes: the transactions of each actor.
-        """
+        """Return what is wrong with a store."""
         wrong = list(found.problems)
         known = set(self.base.streams)
         known |= {one[1] for its in notes.values() for t in its.values() for one in t.operations}

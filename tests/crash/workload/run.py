@@ -411,11 +411,7 @@ class Run:
     def compare(
         self, path: Path, promise: oracle.Promise | None = None, boot: int = 0, **options: Any
     ) -> oracle.Dump:
-        """Check and open a store, and compare it with the notes; return what was found.
-
-        Args:
-            boot, options: see `_look`.
-        """
+        """Check and open a store, and compare it with the notes; return what was found."""
         found = self._look(path, boot, **options)
         wrong = self.oracle.problems(found, self.notes(), promise or oracle.Promise())
         if wrong:
