@@ -228,24 +228,6 @@ def test_consume_begins_with_what_is_pending(store: Store) -> None:
     assert [entry.id for entry in rest] == [b"1-4", b"1-6"]
 
 
-def test_consume_shows_pending_entries_that_were_deleted(store: Store) -> None:
-    store.xadd("s", {"f": "v"}, id="1-1")
-    store.xgroup_create("s", "g", id=0)
-    store.xreadgroup("g", "c", NEW)
-    store.xdel("s", "1-1")
-    assert list(store.consume("s", "g", "c", block=None)) == [(b"1-1", {})]
-
-
-def test_consume_takes_over_what_others_left(open_store: Open) -> None:
-    store: Store[Any] = open_store(clock=Clock(), decode_responses=True)
-    store.xadd("s", {"f": "v"}, id="1-1")
-    store.xgroup_create("s", "g", id=0)
-    store.xreadgroup("g", "dead", NEW)
-    mine = store.consume("s", "g", "c", claim_min_idle_time=30)
-    assert next(mine) == ("1-1", {"f": "v"})
-    assert store.xpending("s", "g")["consumers"] == [{"name": "c", "pending": 1}]
-
-
 def test_consume_needs_a_group(store: Store) -> None:
     with pytest.raises(streamkeep.NoSuchGroupError):
         next(store.consume("s", "g", "c"))

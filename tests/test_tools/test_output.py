@@ -6,18 +6,13 @@ import click
 import pytest
 from rich.cells import cell_len
 
-from streamkeep.format.humanize import time_text
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import as_options
 from streamkeep.tools.commands.load_cmd import load
 from streamkeep.tools.commands.status_cmd import fitting
 
 
-def test_times() -> None:
-    assert time_text(1_718_004_800_999) == "2024-06-10T07:33:20Z"
-    assert time_text(0) == "1970-01-01T00:00:00Z"
-    assert time_text(253_402_300_799_999) == "9999-12-31T23:59:59Z"
-    assert time_text((1 << 64) - 1) == "18446744073709551615 ms"
+def test_spans() -> None:
     assert output.span_text(3.44) == "3.4s"
     assert output.span_text(725.2) == "12m5s"
 

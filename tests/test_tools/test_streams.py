@@ -94,16 +94,6 @@ def test_streams_as_json(stored: str) -> None:
     assert (summary["streams"], summary["entries"], summary["size_bytes"]) == (1, 50, size)
 
 
-def test_wide_characters_do_not_push_columns_aside() -> None:
-    for key in ("日本", "abcd"):
-        run("add", "s", key, "f", "v")
-    heading, narrow, wide = lines("streams", "s")
-    assert heading.index("entries") == 6
-    assert narrow[:6] == "abcd  "
-    assert wide[:4] == "日本  "
-    assert len(wide) == len(narrow) - 2
-
-
 def test_long_keys_are_cut_in_the_table_only() -> None:
     key = "k" * 3000
     run("add", "s", key, "f", "v")

@@ -67,14 +67,6 @@ def ids_of(path: str, key: str = "k") -> list[str]:
 # --- there and back -----------------------------------------------------------------------------
 
 
-def test_an_rdb_file_has_functions_of_its_own() -> None:
-    fill()
-    transfer.dump("s", "a.rdb", keys="k", redis="8.10")
-    report = transfer.load("t", "a.rdb", key="k")
-    assert (report.kind, report.streams, report.entries) == ("streams", 1, 39)
-    assert ids_of("t") == ids_of("s")
-
-
 def test_commands_are_applied_whatever_the_store_decodes() -> None:
     Path("a.aof").write_bytes(
         b"*5\r\n$4\r\nXADD\r\n$1\r\n\xff\r\n$3\r\n1-0\r\n$1\r\na\r\n$1\r\n\xfe\r\n"
