@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 import streamkeep
 from cli_runner import run
 from conftest import assert_sound
+from patience import peak_of
 from segments import entries_of, nodes_of, opened, write
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import StoreError
@@ -32,16 +31,6 @@ def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def peak(call: Callable[[], object]) -> int:
-    """Return how many bytes a call has allocated at once."""
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 @MODES
 def test_adopting_a_small_file_with_a_huge_block_allocates_nothing_of_it(
     tmp_path: Path, bomb: Path, sync: Sync
@@ -56,7 +45,7 @@ def test_adopting_a_small_file_with_a_huge_block_allocates_nothing_of_it(
             assert f"max_block_bytes is {MAX_BLOCK_BYTES:,}" in told
             assert "(--max-block-bytes)" in told
 
-        assert peak(refused) < 8 << 20
+        assert peak_of(refused, limit=8 << 20) < 8 << 20
         assert store.keys() == []
         (adopted,) = store.adopt_segments(bomb, max_block_bytes=2 * SIZE)
         assert adopted.record is not None
@@ -79,7 +68,7 @@ def test_dump_refuses_it_and_takes_the_limit_as_an_option(bomb: Path) -> None:
             assert f"block 0 of {bomb}: needs" in ended.stderr
             assert "--max-block-bytes" in ended.stderr
 
-    assert peak(refused) < 16 << 20
+    assert peak_of(refused, limit=16 << 20) < 16 << 20
     ended = run("dump", "--segment", str(bomb), "--max-block-bytes", str(2 * SIZE))
     assert "live     1-0" in ended.stdout
 

@@ -38,6 +38,7 @@ from streamkeep.format.core.errors import CommandError, ErasureBlockedError, Sta
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import Manifest, parts_of
 from streamkeep.recovery.fsck.findings import Severity
+from tiers import slow_but
 
 Id = tuple[int, int]
 Entries = dict[Id, bytes]
@@ -666,7 +667,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "_DROP_AT_ONCE", 1)
 
 
-@pytest.mark.parametrize("seed", [14, 15, 16, 17, 47])
+@pytest.mark.parametrize("seed", slow_but([14, 15, 16, 17, 47], 14, 47))
 def test_history_is_what_was_added_and_not_removed(tmp_path: Path, seed: int) -> None:
     Life(tmp_path, seed).live(80)
 

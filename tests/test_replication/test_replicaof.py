@@ -40,6 +40,7 @@ from test_replication.test_follow import (
 )
 from test_replication.test_link import FILE, FULL, SELECT, Primary, drain, sized
 from test_server.conftest import served
+from tiers import slow_but
 
 pytestmark = pytest.mark.redis
 
@@ -614,7 +615,7 @@ def test_no_one_in_the_middle_of_a_difference(
         assert peer.ask("XADD", "s", "*", "own", "1") is not None
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", slow_but([signal.SIGKILL, signal.SIGTERM], signal.SIGKILL))
 def test_a_server_that_ends_in_the_middle_of_a_file_begins_anew(
     how: signal.Signals, store: Path
 ) -> None:

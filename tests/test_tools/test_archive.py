@@ -78,14 +78,6 @@ def test_erasing_from_a_deleted_stream_is_no_failure(path: Path) -> None:
     assert lines("erase", path, "orders", "--where", "no=such", "--yes") == ["0"]
 
 
-def test_a_renamed_and_deleted_stream_is_erased_under_both_keys(path: Path) -> None:
-    with Store(path) as store:
-        store.rename("orders", "kept")
-        store.delete("kept")
-    for hour, key in ((0, "orders"), (1, "kept"), (2, "orders")):
-        assert lines("erase", path, key, f"{MAY + hour * HOUR}-0", "--yes") == ["1"]
-
-
 def test_erasing_what_is_in_no_node_any_more(tmp_path: Path) -> None:
     """Its bytes are still in free pages and in the journal."""
     path = tmp_path / "s"

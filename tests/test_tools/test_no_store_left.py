@@ -65,13 +65,6 @@ def test_a_folder_that_was_there_stays_and_can_become_a_store() -> None:
     run("fsck", "new")
 
 
-def test_what_was_committed_stays_and_is_told() -> None:
-    Path("half.resp").write_text("XADD k 1-0 a b\r\nXADD k 1-0 a b\r\n")
-    told = run("load", "new", "half.resp", status=1).stderr
-    assert "; 1 command applied" in told
-    assert reply("new", "XLEN", "k") == 1
-
-
 def test_a_store_that_was_there_stays_though_it_is_empty() -> None:
     with streamkeep.open("new"):
         pass
