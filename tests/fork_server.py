@@ -58,7 +58,6 @@ class Server:
 
     def _ask(self, what: object) -> int:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(what) + "\n")
         self._process.stdin.flush()
         return int(line_of(self._process))

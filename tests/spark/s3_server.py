@@ -89,7 +89,6 @@ def serving() -> Iterator[S3Server]:
         env={**os.environ, "PYTHONPATH": str(_TESTS)},
     ) as process:
         try:
-            assert process.stdout is not None
             server = S3Server(int(line_of(process)))
             server.make_bucket()
             yield server

@@ -210,7 +210,6 @@ def test_a_death_is_seen_from_another_pid_namespace(
         [*APART, sys.executable, "-c", WAITING, str(store.path)], stdout=subprocess.PIPE, text=True
     )
     try:
-        assert waiting.stdout is not None
         assert line_of(waiting) == "ready\n"
         holders.kill(pid)
         assert line_of(waiting) == "2\n"

@@ -94,7 +94,6 @@ class Other:
         assert self._read() == "ready"
 
     def _read(self) -> str:
-        assert self._process.stdout is not None
         return line_of(self._process).strip()
 
     def run(self, call: Call) -> Any:

@@ -266,7 +266,6 @@ def test_the_memory_of_another_writer_brings_nothing_back(
     filled: Store, writer: subprocess.Popen[str]
 ) -> None:
     assert writer.stdin is not None
-    assert writer.stdout is not None
     ids = line_of(writer).split()
     filled.erase("other", *ids)
     assert grep(filled.path) == []

@@ -175,7 +175,6 @@ def test_an_erasure_finishes_another_that_was_killed_meanwhile(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert child.stdout is not None
         assert line_of(child) == b"ready\n"
         killed: list[int] = []
 

@@ -805,7 +805,6 @@ def test_other_processes_read_a_standby(
         },
     )
     assert reader.stdin is not None
-    assert reader.stdout is not None
     try:
         assert line_of(reader) == "open\n"
         for round_number in range(10):

@@ -230,7 +230,6 @@ def test_sigterm_ends_the_server_after_the_replies(tmp_path: Path) -> None:
     path = tmp_path / "sock"
     with start("--json", "serve", str(tmp_path / "s"), "--socket", str(path),
                stdout=subprocess.PIPE) as child:  # fmt: skip
-        assert child.stdout is not None
         told = json.loads(line_of(child))
         assert told["addresses"] == [str(path)]
         with Peer(path) as peer:

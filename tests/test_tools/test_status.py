@@ -166,7 +166,6 @@ def test_processes_that_have_the_store_open_are_named() -> None:
     )
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], **pipes) as child:
-        assert child.stdout is not None
         assert line_of(child) == b"open\n"
         [one] = facts()["open_by"]
         assert one["process"] == child.pid

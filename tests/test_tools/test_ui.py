@@ -54,7 +54,6 @@ def test_an_address_in_use_is_named(path: Path) -> None:
 def test_it_serves_until_a_signal(path: Path, stop: signal.Signals) -> None:
     process = start("ui", str(path), "--bind", "127.0.0.1:0", "--json")
     try:
-        assert process.stdout is not None
         told: dict[str, Any] = json.loads(line_of(process))
         base, _, token = told["url"].partition("/page/#token=")
         request = urllib.request.Request(f"{base}/streams/k")
