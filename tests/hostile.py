@@ -53,9 +53,6 @@ class Change(NamedTuple):
         raw.put_value(self.table, self.new_key, self.value)
 
 
-# --- the store that is changed ------------------------------------------------------------------
-
-
 def build(path: Path) -> None:
     """Write a small store with rows of every kind."""
     clock = ManualClock(NOW_MS)
@@ -95,9 +92,6 @@ def add_rare_rows(raw: RawStore) -> None:
         )
     ):
         raw.put(tables.GARBAGE, tables.pack_number(100 + number), body)
-
-
-# --- the changes --------------------------------------------------------------------------------
 
 
 def contents(body: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
@@ -178,9 +172,6 @@ def _envelopes(old: Envelope, rng: random.Random) -> Iterator[tuple[str, Envelop
 def vars_of(one: Envelope) -> dict[str, Any]:
     names = ("number", "ms", "seq", "epoch", "commit_number", "record", "listpack", "trimmed")
     return {name: getattr(one, name) for name in names}
-
-
-# --- what must hold -----------------------------------------------------------------------------
 
 
 def attempt(call: Callable[[], Any]) -> Any:

@@ -295,8 +295,8 @@ def test_a_failed_sync_stops_all_writing_until_recovery(path: Path, name: str) -
     assert_sound(path)
 
 
-def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(path: Path) -> None:
-    """A recovery would make its commit, whose caller got an error: nothing may follow it."""
+def halfway(path: Path) -> Store[bytes]:
+    """Return an open store whose next commit fails when its record is written."""
     store = Store(path, sync="none")
     flush_each_commit(store)
     store.xadd("s", FIELDS)
@@ -304,6 +304,12 @@ def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(path: Path
     assert file is not None
     file._writes = True  # as where overwritten blocks move
     failpoints.arm("commit:journaled", Mock(side_effect=RuntimeError("halfway")))
+    return store
+
+
+def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(path: Path) -> None:
+    """A recovery would make its commit, whose caller got an error: nothing may follow it."""
+    store = halfway(path)
     refused = pytest.raises(streamkeep.RecoveryNeededError, match="writing to the disk has failed")
     with failing("write_at", errno.ENOSPC, at=2), refused:
         store.xadd("s", FIELDS)
@@ -318,13 +324,7 @@ def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(path: Path
 
 def test_a_record_is_cut_when_the_disk_takes_it_a_moment_later(path: Path) -> None:
     """As btrfs does: it can use what was freed only when it has committed that."""
-    store = Store(path, sync="none")
-    flush_each_commit(store)
-    store.xadd("s", FIELDS)
-    file = journal_of(store)._file
-    assert file is not None
-    file._writes = True  # as where overwritten blocks move
-    failpoints.arm("commit:journaled", Mock(side_effect=RuntimeError("halfway")))
+    store = halfway(path)
     with failing("write_at", errno.ENOSPC, at=2, times=2), pytest.raises(RuntimeError):
         store.xadd("s", FIELDS)
     assert store.xlen("s") == 1

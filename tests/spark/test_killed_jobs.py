@@ -121,8 +121,6 @@ class Case:
     def _result(self) -> str:
         return str(self.folder / "said")
 
-    # --- running ----------------------------------------------------------------------------
-
     def run(self, wanted: Plan) -> dict[str, Any]:
         """Run a job to its end; return what it says."""
         status = self.server.wait(self.server.fork(wanted))
@@ -144,8 +142,6 @@ class Case:
         time.sleep(seconds)
         os.kill(pid, signal.SIGKILL)
         return self.server.wait(pid) == -signal.SIGKILL
-
-    # --- what has to be there ---------------------------------------------------------------
 
     def finish(self, done: bool = False) -> None:
         """Run the job until it is done, unless it is; check what is there, and what one more run
@@ -221,9 +217,6 @@ def case(server: Server, prepared: Prepared, tmp_path: Path) -> Callable[[str], 
     return lambda job: Case(server, prepared, tmp_path, job)
 
 
-# --- kills ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("failpoint", "passages"), slow_but(DRIVER, *DRIVER[:1]))
 def test_a_driver_is_killed(case: Callable[[str], Case], failpoint: str, passages: int) -> None:
     one = case("restore")
@@ -280,9 +273,6 @@ def test_what_dead_jobs_left_is_swept(case: Callable[[str], Case]) -> None:
     on_disk = {str(path.relative_to(lake)) for path in lake.glob("bucket=*/**/*") if path.is_file()}
     assert on_disk == set(one.named())
     one.check()
-
-
-# --- two at once ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,6 @@ def lake(uri: str) -> Lake:
     return Lake.create(uri)
 
 
-# --- compaction and audit, without Spark ----------------------------------------------------------
-
-
 def test_groups_are_neighbours_of_one_partition() -> None:
     def file(key: bytes, day: str, first: int, last: int, size: int) -> LakeFile:
         path = new_path(origin(key), day, StreamId(first, 0), StreamId(last, 0), "0" * 16)
@@ -132,9 +129,6 @@ def test_an_entry_of_one_store_is_erased_there_alone(lake: Lake) -> None:
     assert done.details["erased_in_lake"] == 1
     entries = {file.origin.store: file.entries for file in Lake.open(lake.uri).files()}
     assert entries == {STORE: 2, other: 1}
-
-
-# --- the balance ----------------------------------------------------------------------------------
 
 
 def test_entries_that_were_trimmed_between_runs_are_named_and_counted(
@@ -353,9 +347,6 @@ def test_a_key_that_was_made_again_has_two_incarnations(
     newest = max(file.origin.number for file in Lake.open(lake).files())
     assert restore_job.restore(*where, incarnation=newest).entries == 10
     assert target.xrange("orders") == store.xrange("orders")
-
-
-# --- two jobs, and restoring ----------------------------------------------------------------------
 
 
 def test_a_job_that_lost_begins_again(

@@ -23,9 +23,6 @@ pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 NEW = {"s": ">"}
 
 
-# --- seen times ---------------------------------------------------------------------------------
-
-
 def seen_ms(store: Store) -> int:
     """Return when the only consumer was seen, as XINFO FULL says."""
     (group,) = store.xinfo_stream("s", full=True)["groups"]
@@ -90,9 +87,6 @@ def test_a_group_destroyed_before_the_note_is_an_error(
     with pytest.raises(streamkeep.NoSuchGroupError):
         store.xreadgroup("g", "c", NEW, block=0)
     assert tickets(store) == 0
-
-
-# --- order --------------------------------------------------------------------------------------
 
 
 def test_many_consumers_are_served_in_the_order_they_came(store: Store, no_fallback: None) -> None:
@@ -173,9 +167,6 @@ def test_an_interrupt_right_after_the_registration_leaves_no_ticket(store: Store
     assert wait.registered
     assert tickets(store) == 0
     waiters.give_back(bell, keep=False)
-
-
-# --- consumers that waited the last time --------------------------------------------------------
 
 
 def _serve_after_a_wait(store: Store, callers: Callers) -> None:

@@ -32,9 +32,6 @@ from tiers import daily_or_all
 pytestmark = pytest.mark.both_modes
 
 
-# --- what a second opening asks for -------------------------------------------------------------
-
-
 def test_a_readonly_store_refuses_to_write_beside_one_that_writes(open_store: Open) -> None:
     store = open_store()
     store.xadd("s", {"n": 0}, id="1-0")
@@ -87,9 +84,6 @@ def test_a_second_opening_cannot_have_what_the_first_has_not(
         open_store(force_recovery="checkpoint")
     with open_store() as same, open_store(max_store_bytes=4 << 20, node_max_entries=10):
         same.xadd("s", {"n": 0})
-
-
-# --- closing beside other threads ---------------------------------------------------------------
 
 
 def in_thread(action: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
@@ -166,9 +160,6 @@ def test_only_the_last_user_closes(open_store: Open, monkeypatch: pytest.MonkeyP
         thread.join(PATIENCE_S)
         assert results == [None]
     assert left == [0]
-
-
-# --- what a failed opening leaves ---------------------------------------------------------------
 
 
 def test_a_failed_opening_leaves_no_descriptors(path: Path) -> None:
@@ -261,8 +252,6 @@ def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
     assert results == [None]
 
 
-# --- without permission to write lock.mdb -------------------------------------------------------
-
 UNLISTED = """
 import sys
 from streamkeep.engine.store import opening
@@ -320,9 +309,6 @@ print(list(recovery.check(sys.argv[1])))
         with pytest.raises(AssertionError, match="reading it at the same time needs"):
             run(code, tmp_path / "store")
     assert run(code, tmp_path / "store") == "[]\n"
-
-
-# --- an opening that takes long -----------------------------------------------------------------
 
 
 @contextmanager

@@ -72,9 +72,6 @@ def test_the_command_line_names_whom_to_trust(path: Path, monkeypatch: pytest.Mo
     run("fsck", path)
 
 
-# --- stores that a group shares -------------------------------------------------------------------
-
-
 def add(path: Path, trusted: list[int] | None = None) -> int:
     with streamkeep.open(path, trust_owners=trusted or []) as store:
         store.xadd("s", {"f": "v"})

@@ -82,9 +82,6 @@ def untouched(path: Path, tmp_path: Path) -> Iterator[Callable[[], None]]:
     assert contents_below(tmp_path) == before[0]
 
 
-# --- files and folders that lead elsewhere --------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     pairs_of(FILES, ["symlink", "dangling", "hard link", "pipe", "socket", "folder"]),
@@ -220,9 +217,6 @@ def test_a_new_file_of_the_journal_is_not_made_of_a_link(path: Path, victim: Pat
     assert [str(one) for one in check(path)] == []
 
 
-# --- the archive ----------------------------------------------------------------------------------
-
-
 def segment_of(path: Path) -> Path:
     (segment,) = (path / "archive").glob("*/*.seg")
     return segment
@@ -314,9 +308,6 @@ def test_the_command_line_refuses_planted_stores(
     untouched()
     command, *options = words
     assert "steady: a symbolic link" in run(command, path, *options, status=3).stderr
-
-
-# --- the folder -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["../victim", "a/../../victim", "", "/etc/passwd", "a//b", "."])

@@ -174,9 +174,6 @@ def test_a_job_that_was_taken_without_a_sync_is_given_back(
     assert queue.get(0).payload == "b"
 
 
-# --- many retries at a time ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("why", ["no room", "paused"])
 def test_due_retries_without_room_hold_up_nothing_else(
     queue: Queue, clock: ManualClock, why: str
@@ -245,9 +242,6 @@ def test_a_late_retry_is_no_stray(queue: Queue, clock: ManualClock) -> None:
     assert other.stats().retrying == 2
 
 
-# --- what was not begun -------------------------------------------------------------------------
-
-
 def test_a_purge_removes_jobs_that_one_that_runs_holds(queue: Queue, clock: ManualClock) -> None:
     queue.put("dead")
     queue.get(0).fail("no paper")
@@ -288,17 +282,11 @@ def test_parked_jobs_that_no_worker_began_are_purged_and_cancelled(queue: Queue)
     assert jobs[0].state() == "waiting"
 
 
-# --- names --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ending", [":high", ":low", ":dead"])
 def test_no_queue_is_called_as_a_stream_of_another(queue: Queue, ending: str) -> None:
     with pytest.raises(ArgumentError, match="the queue 'mails' has a stream of that name; next"):
         Queue(queue.store, f"mails{ending}")
     assert Queue(queue.store, f"mails{ending}s").name == f"mails{ending}s"
-
-
-# --- what waits, counted ------------------------------------------------------------------------
 
 
 def test_jobs_that_wait_are_counted_after_one_was_cancelled(queue: Queue) -> None:

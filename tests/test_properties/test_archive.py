@@ -151,8 +151,6 @@ class Life:
         only_room = ("SK311", "SK312")  # files that killed processes have left
         assert [str(one) for one in findings if one.code not in only_room] == []
 
-    # --- one stream ---------------------------------------------------------------------------
-
     def key(self) -> bytes:
         """Return the key of a stream, which is made if there is none."""
         there = list(self.models)
@@ -304,8 +302,6 @@ class Life:
                 del model.history[one]
             model.live = {}
 
-    # --- its archive --------------------------------------------------------------------------
-
     def archive(self) -> None:
         size = self.random.choice([1, 200, 1 << 20])
         options = ArchiveOptions(target_bytes=size, block_bytes=200)
@@ -409,8 +405,6 @@ class Life:
         assert sum(record.entries for record in records) == len(back)
         model.history = {one: v for one, v in before.items() if one in back | model.history.keys()}
         model.removed -= back
-
-    # --- elsewhere ----------------------------------------------------------------------------
 
     def publish(self, *, seal: bool | None = None, place: Path | None = None) -> None:
         """Archive under a URI, which may be another one; the one before is then not needed."""
@@ -520,8 +514,6 @@ class Life:
             self.store.archive(seal=True)
             self.compare_published(sealed=True)
 
-    # --- while it is read, and killed ---------------------------------------------------------
-
     def hold(self) -> None:
         shown = {key: dict(model.history) for key, model in self.models.items()}
         self.held.append((self.store.snapshot(), shown))
@@ -607,8 +599,6 @@ class Life:
         elif place is not None:  # it is not repeated, and what it has noted counts
             self.drop()
             self.erase_of_gone()
-
-    # --- comparing ----------------------------------------------------------------------------
 
     def compare(self) -> None:
         for key, model in self.models.items():

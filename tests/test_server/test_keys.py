@@ -158,9 +158,6 @@ def test_scan_and_randomkey_do_not_read_all_names(
     assert read <= 100
 
 
-# --- locks and times to live ----------------------------------------------------------------------
-
-
 def test_a_lock_of_redis_py(running: Running) -> None:
     client = redis.Redis(unix_socket_path=str(running.path))
     other = redis.Redis(unix_socket_path=str(running.path))

@@ -94,8 +94,6 @@ class Client:
     def note_id(self, replies: list[Any]) -> None:
         self.id = replies[0]
 
-    # --- what it sends ----------------------------------------------------------------------
-
     def send(
         self,
         data: bytes,
@@ -252,8 +250,6 @@ class Client:
         self.events[key] = []
         self.send(request("GET", f"/streams/{key}?after=0", kind="text/event-stream"), waits=True)
         self.last = True
-
-    # --- its end, and what comes ------------------------------------------------------------
 
     def leave(self) -> None:
         """Send no more; go at once, reset the connection, or read until the server ends it."""

@@ -27,9 +27,6 @@ def ids(*args: str) -> list[str]:
     return [line.split()[0] for line in lines(*args)]
 
 
-# --- times --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("start", "end", "found"),
     [
@@ -57,9 +54,6 @@ def test_a_time_bounds_a_range(start: str, end: str, found: list[str]) -> None:
 def test_a_time_that_is_none_is_a_usage_error() -> None:
     for time in ("(2024-06-31", "1969-12-31"):
         assert time.strip("(") in run("range", "s", "k", time, status=2).stderr
-
-
-# --- options ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -109,9 +103,6 @@ def test_tail_of_no_entries_prints_none() -> None:
     assert "no stream 'nix'" in run("tail", "s", "nix", "-n", "0", status=6).stderr
 
 
-# --- results ------------------------------------------------------------------------------------
-
-
 def test_what_prints_one_number_has_json_too() -> None:
     def summary(*args: str, status: int = 0) -> dict[str, object]:
         [one] = objects(*args, status=status)
@@ -127,9 +118,6 @@ def test_what_prints_one_number_has_json_too() -> None:
         "key": "nix",
         "id": None,
     }
-
-
-# --- stores that are not there ------------------------------------------------------------------
 
 
 def test_a_store_is_created_also_where_nothing_temporary_can_be(
