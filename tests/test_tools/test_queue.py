@@ -14,11 +14,6 @@ from streamkeep.tools.cli import main
 from test_tools.test_help import examples
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
 def queue_of(path: Path) -> Queue:
     return Queue(path, sync="none")
 
