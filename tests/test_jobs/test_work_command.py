@@ -269,6 +269,21 @@ def test_children_that_end_together_count_as_one_attempt(
     assert len(begun.read_text()) > 6 + 3  # it has waited four times
 
 
+def test_a_child_makes_no_store_in_place_of_one_that_was_moved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(worker_processes, "_LONGEST_PAUSE_S", 0.1)
+    with Queue(tmp_path / "store") as queue:
+
+        @queue.task
+        def move() -> None:
+            (tmp_path / "store").rename(tmp_path / "elsewhere")
+
+        move.delay()
+    assert not Processes([queue]).run()
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.slow
 def test_children_end_when_their_parent_is_killed(folder: Path, queue: Queue) -> None:
     put(queue, "hold", "a")

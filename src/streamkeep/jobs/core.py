@@ -64,7 +64,7 @@ class LazyStore:
         self._given = given if isinstance(given, Store) else path_of(given, "the path of a store")
         self._sync = sync
         self.opened: Store[Any] | None = None
-        self._creates = True  # a missing store
+        self.creates = True  # a missing store
         self._lock = threading.Lock()
         _all.add(self)
 
@@ -90,7 +90,7 @@ class LazyStore:
                     from streamkeep.facade import open as open_store
 
                     more: Any = {"interval": INTERVAL_MS / 1000} if self._sync == "commit" else {}
-                    opened = open_store(given, sync=self._sync, create=self._creates, **more)
+                    opened = open_store(given, sync=self._sync, create=self.creates, **more)
                 self._note_opened()
                 self.opened = opened
             return opened
@@ -112,10 +112,10 @@ class LazyStore:
         if opened is not None and not isinstance(self._given, Store):
             journal = opened._environment.context.journal
             assert journal is not None  # it was opened for writing
-            self._creates = False  # in place of one that was moved: an empty one would look well
+            self.creates = False  # in place of one that was moved: an empty one would look well
             with suppress(StoreError):
                 journal.control.check_not_moved()
-                self._creates = True
+                self.creates = True
             opened.close()
 
     @contextmanager

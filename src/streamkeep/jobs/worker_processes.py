@@ -296,6 +296,8 @@ class Processes:
             if not early:
                 self._early = 0
                 self._wait_until = 0.0
+                for queue in self.queues:  # the child had opened the store; if it is gone, it was
+                    queue.core.creates = False  # moved, and the next child is not to make another
             elif child.begun >= self._wait_until:  # the others that began with it tell no more
                 self._early += 1
                 pause = min(_LONGEST_PAUSE_S, 0.1 * 2**self._early)
