@@ -60,7 +60,7 @@ def milliseconds(value: Duration, name: str) -> int:
     if not 0 <= found <= LONGEST_MS:
         raise ArgumentError(
             f"{name} must be seconds, a timedelta, or a text such as '500ms', '5m' or '1h', "
-            f"not {as_given(value)}"
+            f"of 0 to a hundred years, not {as_given(value)}"
         )
     return round(found)
 

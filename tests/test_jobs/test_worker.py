@@ -311,7 +311,9 @@ def test_a_worker_waits_for_a_store_that_cannot_take_its_rules(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"concurrency": 0}, "concurrency must be between 1 and 10000, not 0"),
+        ({"concurrency": 0}, "concurrency must be a whole number from 1 to 10,000, not 0"),
+        ({"concurrency": "4"}, "concurrency must be a whole number .* not '4'"),
+        ({"max_memory": "500M"}, "max_memory must be a whole number of at least 0, not '500M'"),
         ({"concurrency": True}, "not True"),
         ({"mode": "fast"}, "mode must be one of threads, asyncio, not 'fast'"),
         ({"grace": "soon"}, "soon"),

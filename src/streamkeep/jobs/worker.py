@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
+from streamkeep.format.core.values import whole
 from streamkeep.jobs import worker_runs
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.handler_errors import FOR_GOOD, kind_of, text_of
@@ -90,16 +91,14 @@ class Worker:
         self.queues: list[Queue] = list(queues) if isinstance(queues, Sequence) else [queues]
         if not self.queues:
             raise ArgumentError("a worker needs a queue")
-        if isinstance(concurrency, bool) or not 1 <= concurrency <= 10_000:
-            raise ArgumentError(f"concurrency must be between 1 and 10000, not {concurrency!r}")
         if mode not in _MODES:
             raise ArgumentError(f"mode must be one of {', '.join(_MODES)}, not {mode!r}")
-        self.concurrency = concurrency
+        self.concurrency = whole(concurrency, "concurrency", 1, 10_000)
         self.mode = mode
         self.recycled = False  # it ended because of its memory
         self._grace_s = milliseconds(grace, "grace") / 1000
         self._exits = exits
-        self._max_memory = max_memory
+        self._max_memory = whole(max_memory, "max_memory", 0)
         self._report = report or Report()
         self._lock = threading.Lock()
         self._runs: set[worker_runs.Run] = set()

@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format.core.durations import Duration, milliseconds
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import whole
 from streamkeep.jobs.ending import RUN_GRACE_MS
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.worker import EXIT_RECYCLED, Worker
@@ -134,10 +134,8 @@ class Processes:
             beside: what one more child does, from before the others begin to work until all of them
                 have ended: such as shipping the store, since this process opens none.
         """
-        if isinstance(concurrency, bool) or not 1 <= concurrency <= 1000:
-            raise ArgumentError(f"concurrency must be between 1 and 1000, not {concurrency!r}")
         self.queues = list(queues)
-        self._concurrency = concurrency
+        self._concurrency = whole(concurrency, "concurrency", 1, 1000)
         self._grace_s = milliseconds(grace, "grace") / 1000
         self._max_memory = max_memory
         self._report = Report()
