@@ -103,8 +103,9 @@ def test_a_delayed_message_stays_in_the_store_until_its_time(
     work.send_with_options(args=("late",), delay=300)
     work.send_with_options(args=("never",), delay=3_600_000)
     work.send("now")
-    wait_until(lambda: len(ran) == 2)
-    assert sorted(ran) == ["late", "now"]
+    work.send_with_options(args=("past",), delay=-300)  # its program has waited too long
+    wait_until(lambda: len(ran) == 3)
+    assert sorted(ran) == ["late", "now", "past"]
     assert ran_at[ran.index("late")] >= due - 0.001  # the store counts milliseconds
     assert broker.queue().stats().delayed == 1
     broker.flush_all()

@@ -161,9 +161,8 @@ class StreamkeepBroker(Broker):
             eta = current_millis() + delay
             message = message.copy(queue_name=dq_name(message.queue_name), options={"eta": eta})
         self.emit_before("enqueue", message, delay)
-        options = Options(codec=_CODEC, priority=self._priority_of(message))
-        if delay:
-            options["delay"] = delay / 1000
+        wait = max(delay or 0, 0) / 1000  # a time that is past is now, as with other brokers
+        options = Options(codec=_CODEC, priority=self._priority_of(message), delay=wait)
         data = message.copy(queue_name=q_name(message.queue_name)).encode()
         put_all(queue.core, [(data, options)], {TASK: message.actor_name.encode()})
         self.emit_after("enqueue", message, delay)
