@@ -28,6 +28,7 @@ from streamkeep.format.core.errors import (
     NotAStoreError,
     RecoveryNeededError,
     StoreClosedError,
+    StoreFullError,
 )
 from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
 from streamkeep.integrations.dramatiq import broker as module
@@ -86,6 +87,30 @@ def test_a_failed_message_is_retried_and_then_a_dead_letter(
     assert len(attempts) == 3
     [letter] = broker.queue().dead_letters()
     assert letter.reason.startswith("it failed")
+
+
+@pytest.mark.parametrize("trouble", ["the queue drains", "the disk is full"])
+def test_a_retry_that_the_store_refuses_is_not_lost(
+    broker: StreamkeepBroker, worker: Worker, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    ran: list[int] = []
+
+    def refuse(*args: Any) -> Any:
+        monkeypatch.setattr(module, "put_all", put_all)
+        raise StoreFullError("full")
+
+    def fail_once() -> None:
+        ran.append(1)
+        if len(ran) == 1:
+            if trouble == "the queue drains":
+                assert not broker.queue().drain(0)
+            else:
+                monkeypatch.setattr(module, "put_all", refuse)
+            raise ValueError
+
+    actor_of(broker, fail_once, min_backoff=1, max_backoff=1).send()
+    wait_until(lambda: len(ran) == 2)
+    broker.join("default", timeout=PATIENCE_MS)
 
 
 def test_a_delayed_message_stays_in_the_store_until_its_time(

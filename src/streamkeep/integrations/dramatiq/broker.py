@@ -29,12 +29,14 @@ from streamkeep.integrations.dramatiq.results import StreamkeepBackend
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.dead_letters import purge_retries
 from streamkeep.jobs.handler_errors import FOR_GOOD, text_of
+from streamkeep.jobs.job import current
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all
 
 _CODEC: Final = "bytes"
 _MOST_AT_ONCE: Final = 100
+_AGAIN_S: Final = 1.0  # after a retry that the store refused
 _PRIORITIES: Final = ("high", "normal", "low")
 
 
@@ -154,8 +156,10 @@ class StreamkeepBroker(Broker):
 
         Raises:
             QueueNotFound: its queue was not declared.
-            QueueFullError, QueueDrainingError: nothing was enqueued.
+            QueueFullError, QueueDrainingError: nothing was enqueued. A message that is retried is
+                enqueued in any case.
         """
+        retried = message if isinstance(message, MessageProxy) else None
         queue = self.queue(message.queue_name)
         if delay is not None:
             eta = current_millis() + delay
@@ -164,7 +168,15 @@ class StreamkeepBroker(Broker):
         wait = max(delay or 0, 0) / 1000  # a time that is past is now, as with other brokers
         options = Options(codec=_CODEC, priority=self._priority_of(message), delay=wait)
         data = message.copy(queue_name=q_name(message.queue_name)).encode()
-        put_all(queue.core, [(data, options)], {TASK: message.actor_name.encode()})
+        token = current.set(retried.streamkeep_job if retried else current.get())
+        try:
+            put_all(queue.core, [(data, options)], {TASK: message.actor_name.encode()})
+        except Exception:  # which dramatiq logs, before it acknowledges what it has not retried
+            if retried:
+                retried.streamkeep_unsent = True
+            raise
+        finally:
+            current.reset(token)
         self.emit_after("enqueue", message, delay)
         return message
 
@@ -254,7 +266,10 @@ class StreamkeepConsumer(Consumer):
 
     def ack(self, message: MessageProxy) -> None:
         """Acknowledge a message: soon, together with others; see `Acknowledger`."""
-        self._end(message, self._acknowledger.add)
+        if getattr(message, "streamkeep_unsent", False):
+            self._end(message, lambda job: job.postpone(_AGAIN_S))
+        else:
+            self._end(message, self._acknowledger.add)
 
     def nack(self, message: MessageProxy) -> None:
         """Make a message a dead letter of its queue."""
