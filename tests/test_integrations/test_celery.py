@@ -21,7 +21,7 @@ from streamkeep.format.core.errors import ArgumentError, StoreError, StoreFullEr
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.celery import intake, stores, workers
 from streamkeep.integrations.celery.topology import SPACE, Topology
-from streamkeep.jobs import queue_names
+from streamkeep.jobs import QueueFullError, queue_names
 from test_integrations.celery_queues import jobs_of, poison, publish, tasks
 from test_integrations.crew import lines
 
@@ -207,6 +207,15 @@ def test_a_message_for_later_stays_in_the_store(connection: Connection, url: str
     assert jobs_of(url).stats()._asdict() | {"waiting": 0, "delayed": 0} == (
         jobs_of(url).stats()._asdict()
     )
+
+
+def test_a_queue_that_is_full_takes_a_retry(connection: Connection, url: str) -> None:
+    publish(connection, 1)
+    jobs_of(url).set_limits(max_length=1)
+    publish(connection, 2, headers={"task": "work", "retries": 1})
+    assert jobs_of(url).stats().waiting == 2
+    with pytest.raises(QueueFullError):
+        publish(connection, 3, headers={"task": "work", "retries": 0})
 
 
 def test_a_message_that_has_expired_is_a_dead_letter(connection: Connection, url: str) -> None:

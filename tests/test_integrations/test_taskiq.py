@@ -36,6 +36,7 @@ from streamkeep.integrations.taskiq import (
     StreamkeepResultBackend,
     StreamkeepScheduleSource,
 )
+from streamkeep.jobs import QueueFullError
 from streamkeep.jobs.async_queue import AsyncQueue, atake
 
 
@@ -234,6 +235,16 @@ async def test_labels_say_when_where_and_in_which_order(tmp_path: Path) -> None:
             with pytest.raises(ArgumentError, match=next(iter(labels))):
                 await broker.kick(message(10, **labels))
         assert broker.queue().stats().waiting == 0
+
+
+async def test_a_queue_that_is_full_takes_a_retry(tmp_path: Path) -> None:
+    async with started(tmp_path / "s") as broker:
+        await broker.kick(message(1))
+        broker.queue().set_limits(max_length=1)
+        await broker.kick(message(2, _retries=1))
+        assert broker.queue().stats().waiting == 2
+        with pytest.raises(QueueFullError):
+            await broker.kick(message(3))
 
 
 async def test_a_message_waits_for_a_worker_that_has_its_task(

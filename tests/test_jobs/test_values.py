@@ -109,7 +109,7 @@ def test_durations_are_seconds_texts_or_timedeltas(value: Any, ms: int) -> None:
 
 @pytest.mark.parametrize("value", ["5", True, None, timedelta(-1), "40000d"])
 def test_other_durations_are_refused_with_their_name(value: Any) -> None:
-    with pytest.raises(ArgumentError, match="delay must be seconds, .* of 0 to a hundred years"):
+    with pytest.raises(ArgumentError, match=r"delay must be seconds, .* of 0 to a hundred years"):
         milliseconds(value, "delay")
 
 

@@ -179,10 +179,14 @@ class AsyncQueue(Declaring):
         return (await self.put_prepared([(payload, task.put_options)], common))[0]
 
     async def put_prepared(
-        self, payloads: list[tuple[Any, Options]], common: dict[bytes, bytes] | None = None
+        self,
+        payloads: list[tuple[Any, Options]],
+        common: dict[bytes, bytes] | None = None,
+        *,
+        always: bool = False,
     ) -> list[AsyncJob]:
         store = await self._store()
-        work, jobs = plan_put(self.queue.core, payloads, common or {})
+        work, jobs = plan_put(self.queue.core, payloads, common or {}, always=always)
         if not collect(self.core, work):
             await store.apply(lambda txn: work(txn.as_bytes()))
             await self._run_now()

@@ -31,9 +31,15 @@ class Prepared(NamedTuple):
     expires_ms: int
 
 
-def put_all(core: Core, payloads: list[tuple[Any, Options]], common: Fields) -> list[Job]:
-    """Put payloads, each with its options, and with fields that all get."""
-    work, jobs = plan_put(core, payloads, common)
+def put_all(
+    core: Core, payloads: list[tuple[Any, Options]], common: Fields, *, always: bool = False
+) -> list[Job]:
+    """Put payloads, each with its options, and with fields that all get.
+
+    Args:
+        always: also if the queue is draining or full: a framework retries a job of the queue.
+    """
+    work, jobs = plan_put(core, payloads, common, always=always)
     core.set_up()
     if not collect(core, work):
         core.apply(work)
@@ -52,13 +58,13 @@ def collect(core: Core, work: Callable[[Transaction[Any]], None]) -> bool:
 
 
 def plan_put(
-    core: Core, payloads: list[tuple[Any, Options]], common: Fields
+    core: Core, payloads: list[tuple[Any, Options]], common: Fields, *, always: bool = False
 ) -> tuple[Callable[[Transaction[Any]], None], list[Job]]:
     """Return the function of a transaction that puts jobs, and the jobs."""
     prepared = [prepare(core, payload, options, common) for payload, options in payloads]
     puts = [enqueue.Put("", True) for _ in prepared]
     job = current.get()  # the follow-ups of a handler of this queue are taken in any case
-    always = job is not None and job.queue.name == core.name
+    always |= job is not None and job.queue.name == core.name
 
     def work(txn: Transaction[Any]) -> None:
         step = Step(txn, core.names)

@@ -213,7 +213,8 @@ class Channel(virtual.Channel):
         if expiration := message["properties"].get("expiration"):
             options["expires"] = int(expiration) / 1000
         common = {TASK: str(headers["task"]).encode()} if headers.get("task") else {}
-        put_all(self.jobs_of(queue).core, [(dumps(message).encode(), options)], common)
+        payloads = [(dumps(message).encode(), options)]
+        put_all(self.jobs_of(queue).core, payloads, common, always=bool(headers.get("retries")))
 
     def _put_fanout(
         self, exchange: str, message: dict[str, Any], routing_key: str, **_: Any

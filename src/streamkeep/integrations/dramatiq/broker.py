@@ -29,7 +29,6 @@ from streamkeep.integrations.dramatiq.results import StreamkeepBackend
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.dead_letters import purge_retries
 from streamkeep.jobs.handler_errors import FOR_GOOD, text_of
-from streamkeep.jobs.job import current
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all
@@ -168,15 +167,13 @@ class StreamkeepBroker(Broker):
         wait = max(delay or 0, 0) / 1000  # a time that is past is now, as with other brokers
         options = Options(codec=_CODEC, priority=self._priority_of(message), delay=wait)
         data = message.copy(queue_name=q_name(message.queue_name)).encode()
-        token = current.set(retried.streamkeep_job if retried else current.get())
+        common = {TASK: message.actor_name.encode()}
         try:
-            put_all(queue.core, [(data, options)], {TASK: message.actor_name.encode()})
+            put_all(queue.core, [(data, options)], common, always=retried is not None)
         except Exception:  # which dramatiq logs, before it acknowledges what it has not retried
             if retried:
                 retried.streamkeep_unsent = True
             raise
-        finally:
-            current.reset(token)
         self.emit_after("enqueue", message, delay)
         return message
 

@@ -154,7 +154,7 @@ class StreamkeepBroker(AsyncBroker):
 
         Raises:
             ArgumentError: a label has a wrong value; nothing was sent.
-            QueueFullError, QueueDrainingError: nothing was sent.
+            QueueFullError, QueueDrainingError: nothing was sent. A retry is sent in any case.
         """
         labels = message.labels
         name = labels.get("queue_name") or self.queue_name
@@ -166,7 +166,9 @@ class StreamkeepBroker(AsyncBroker):
             key=None if key is None else str(key),
         )
         common = {TASK: message.task_name.encode()}
-        await queue.core.aio.put_prepared([(message.message, check_options(options))], common)
+        payloads = [(message.message, check_options(options))]
+        # The receiver leaves a message that failed to this worker if its retry cannot be sent.
+        await queue.core.aio.put_prepared(payloads, common, always="_retries" in labels)
 
     # --- working ------------------------------------------------------------------------------
 
