@@ -164,6 +164,27 @@ async def test_an_acknowledgement_waits_for_a_store_that_cannot_take_it(
         await listening.aclose()
 
 
+async def test_a_retry_waits_for_a_store_that_cannot_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamkeep.integrations.taskiq.broker._AGAIN_S", 0.001)
+    refused: list[int] = []
+    put_prepared = AsyncQueue.put_prepared
+
+    async def refuse(queue: AsyncQueue, *args: Any, **options: Any) -> Any:
+        if len(refused) < 3:
+            refused.append(1)
+            raise StoreFullError("full")
+        return await put_prepared(queue, *args, **options)
+
+    monkeypatch.setattr(AsyncQueue, "put_prepared", refuse)
+    async with started(tmp_path / "s") as broker:
+        with pytest.raises(StoreFullError):
+            await broker.kick(message(1))
+        await broker.kick(message(2, _retries=1))
+        assert (len(refused), broker.queue().stats().waiting) == (3, 1)
+
+
 async def test_a_listener_goes_on_after_an_error_of_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

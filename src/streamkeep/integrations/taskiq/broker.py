@@ -168,7 +168,17 @@ class StreamkeepBroker(AsyncBroker):
         common = {TASK: message.task_name.encode()}
         payloads = [(message.message, check_options(options))]
         # The receiver leaves a message that failed to this worker if its retry cannot be sent.
-        await queue.core.aio.put_prepared(payloads, common, always="_retries" in labels)
+        is_retry = "_retries" in labels
+        told = Told(log, f"a retry of {message.task_name} is sent when the store can: %s")
+        while True:
+            try:
+                await queue.core.aio.put_prepared(payloads, common, always=is_retry)
+                return
+            except STORE_FAILS as error:
+                if not is_retry or isinstance(error, FOR_GOOD):
+                    raise
+                told.tell(error)
+                await asyncio.sleep(_AGAIN_S)
 
     # --- working ------------------------------------------------------------------------------
 
