@@ -90,26 +90,34 @@ def test_a_failed_message_is_retried_and_then_a_dead_letter(
 
 
 @pytest.mark.parametrize("trouble", ["the queue drains", "the disk is full"])
-def test_a_retry_that_the_store_refuses_is_not_lost(
-    broker: StreamkeepBroker, worker: Worker, monkeypatch: pytest.MonkeyPatch, trouble: str
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_retry_or_a_pipeline_that_the_store_refuses_is_not_lost(
+    broker: StreamkeepBroker,
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: str,
+    fails: bool,
 ) -> None:
     ran: list[int] = []
+    after = threading.Event()
 
-    def refuse(*args: Any) -> Any:
+    def refuse(*args: Any, **options: Any) -> Any:
         monkeypatch.setattr(module, "put_all", put_all)
         raise StoreFullError("full")
 
-    def fail_once() -> None:
+    def first() -> None:
         ran.append(1)
         if len(ran) == 1:
             if trouble == "the queue drains":
                 assert not broker.queue().drain(0)
             else:
                 monkeypatch.setattr(module, "put_all", refuse)
-            raise ValueError
+            if fails:
+                raise ValueError
 
-    actor_of(broker, fail_once, min_backoff=1, max_backoff=1).send()
-    wait_until(lambda: len(ran) == 2)
+    work = actor_of(broker, first, min_backoff=1, max_backoff=1)
+    (work.message() | actor_of(broker, lambda _: after.set(), name="after").message()).run()
+    assert after.wait(PATIENCE_S)
     broker.join("default", timeout=PATIENCE_MS)
 
 

@@ -35,7 +35,7 @@ from streamkeep.jobs.putting import put_all
 
 _CODEC: Final = "bytes"
 _MOST_AT_ONCE: Final = 100
-_AGAIN_S: Final = 1.0  # after a retry that the store refused
+_AGAIN_S: Final = 1.0  # after the store refused what follows a message
 _PRIORITIES: Final = ("high", "normal", "low")
 
 
@@ -66,6 +66,7 @@ class StreamkeepBroker(Broker):
                 acknowledged is on disk.
         """
         self._declared: dict[str, Queue] = {}  # before the middleware asks for them
+        self._ending = threading.local()  # `message`: that middleware ends, in each thread
         super().__init__(middleware=middleware)
         self.address = parse_address(path, sync)
         self.namespace = namespace
@@ -147,6 +148,17 @@ class StreamkeepBroker(Broker):
             job.begin()
         super().emit_before(signal, *args, **kwargs)
 
+    def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
+        """Tell the middleware, which may enqueue what follows a message: a retry, a pipeline."""
+        if signal != "process_message":
+            super().emit_after(signal, *args, **kwargs)
+            return
+        self._ending.message = args[0]
+        try:
+            super().emit_after(signal, *args, **kwargs)
+        finally:
+            self._ending.message = None
+
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
         """Enqueue a message; it is on disk when this returns (`sync="commit"`).
 
@@ -155,10 +167,10 @@ class StreamkeepBroker(Broker):
 
         Raises:
             QueueNotFound: its queue was not declared.
-            QueueFullError, QueueDrainingError: nothing was enqueued. A message that is retried is
-                enqueued in any case.
+            QueueFullError, QueueDrainingError: nothing was enqueued. A message that follows
+                another one, as its retry, is enqueued in any case.
         """
-        retried = message if isinstance(message, MessageProxy) else None
+        former = getattr(self._ending, "message", None)
         queue = self.queue(message.queue_name)
         if delay is not None:
             eta = current_millis() + delay
@@ -169,10 +181,10 @@ class StreamkeepBroker(Broker):
         data = message.copy(queue_name=q_name(message.queue_name)).encode()
         common = {TASK: message.actor_name.encode()}
         try:
-            put_all(queue.core, [(data, options)], common, always=retried is not None)
-        except Exception:  # which dramatiq logs, before it acknowledges what it has not retried
-            if retried:
-                retried.streamkeep_unsent = True
+            put_all(queue.core, [(data, options)], common, always=former is not None)
+        except Exception:  # dramatiq logs it, and acknowledges the former one
+            if former is not None:
+                former.streamkeep_unsent = True
             raise
         self.emit_after("enqueue", message, delay)
         return message
