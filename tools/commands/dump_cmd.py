@@ -105,8 +105,8 @@ def dump(
       dump     what Redis's DUMP returns: of KEY as it is, else a line of JSON per stream
       rdb      a file that Redis starts from
 
-    Other formats than jsonl and text, and older Redis versions, cannot hold everything. What is
-    dropped is listed on standard error. With `--redis 8.10`, rdb and dump drop the retention only.
+    Other formats than jsonl and text, and older Redis versions, cannot hold everything. What they
+    drop beside that is listed on standard error; rdb and dump for `--redis 8.10`: the retention.
     No format has times to live or the rows of queues and programs, such as jobs that are delayed.
     `streamkeep load` reads all formats except text.
 
