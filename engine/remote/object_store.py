@@ -152,8 +152,10 @@ def normal_uri(place: str) -> str:
     scheme = "s3" if parts.scheme == "s3a" else parts.scheme
     if not parts.netloc:
         raise ArgumentError(f"{place}: the URI names no bucket")
-    path = "/".join(part for part in unquote(parts.path).split("/") if part)
-    return f"{scheme}://{parts.netloc}/{path}".rstrip("/")
+    names = [name for name in unquote(parts.path).split("/") if name]
+    if not {".", ".."}.isdisjoint(names):  # not all libraries refuse them: some leave them out
+        raise ArgumentError(f"{place}: in a bucket, . and .. lead nowhere; next: leave them out")
+    return f"{scheme}://{parts.netloc}/{'/'.join(names)}".rstrip("/")
 
 
 def folder_of(uri: str) -> Path:
@@ -305,7 +307,7 @@ class BucketObjects:  # the methods are those of `ObjectStore`
         self._obstore: ModuleType = obstore
         try:
             self._bucket = _bucket(uri)
-        except (ValueError, obstore.exceptions.BaseError) as error:  # no account; a path with ..
+        except (ValueError, obstore.exceptions.BaseError) as error:  # no account
             raise ArgumentError(f"{uri}: {str(error).splitlines()[0]}") from error
 
     def get(self, name: str) -> bytes:

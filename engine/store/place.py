@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import lmdb
@@ -68,10 +68,12 @@ def _check_is_store(folder: Folder, create: bool) -> bool:
         if folder.size(DATA_FILE) and not folder.exists(CHECKPOINT_FILE):
             check_is_ours(folder)
         return False
-    if folder.exists(ARCHIVE_FOLDER):
+    if folder.exists(ARCHIVE_FOLDER) or _has_checkpoint(folder):
         raise CorruptionError(
             f"{path}: {DATA_FILE}",
-            "the file is missing, but there is an archive; next: run `streamkeep repair`",
+            "the file is missing, and all that was live with it; next: put a backup or a copy in "
+            "the place of the folder (`streamkeep restore`, `streamkeep ship restore`); without "
+            "one, `streamkeep repair` saves what the archive has",
         )
     if not STORE_NAMES.issuperset(folder.names()):
         raise NotAStoreError(
@@ -81,6 +83,13 @@ def _check_is_store(folder: Folder, create: bool) -> bool:
     if not create:
         raise NotAStoreError(f"{path}: not a store: it has no {DATA_FILE}; next: correct the path")
     return True
+
+
+def _has_checkpoint(folder: Folder) -> bool:
+    if not folder.exists(CHECKPOINT_FILE):
+        return False
+    with closing(CheckpointFile(folder, readonly=True)) as checkpoints:
+        return checkpoints.newest() is not None
 
 
 def find_folder(path: Path, trust_owners: Trusted = ()) -> Folder | None:

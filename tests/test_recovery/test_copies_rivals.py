@@ -170,6 +170,14 @@ def test_ends_are_removed_in_the_end(
     assert not verify_copy(target).problems
 
 
+def test_no_copy_is_in_its_store(store: Store) -> None:
+    for place in (store.path, store.path / "archive" / "copy"):
+        with pytest.raises(StoreError, match="it is in the store, and would be lost with it"):
+            ship(store, place)
+    assert not (store.path / "head.json").exists()
+    assert not (store.path / "archive").exists()
+
+
 def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
     open_store: Open, tmp_path: Path
 ) -> None:

@@ -40,11 +40,20 @@ def test_a_wrong_path(tmp_path: Path) -> None:
     says(told, "no such store", "next: correct the path")
     told = run("backup", tmp_path / "ordres", tmp_path / "copy", status=6).stderr
     says(told, "no such store", "next: correct the path")
+    told = run("restore", tmp_path / "ordres", tmp_path / "copy", status=6).stderr
+    says(told, "ordres: no such store", "next: correct the path\n")
+    told = run("standby", tmp_path / "ordres", tmp_path / "copy", "--once", status=6).stderr
+    says(told, "ordres: there is no copy", "next: correct the path\n")
     (tmp_path / "file").write_text("x")
     told = run("range", tmp_path / "file", "orders", status=3).stderr
     says(told, "a file, and a store is a folder")
     (tmp_path / "empty").mkdir()
     says(run("range", tmp_path / "empty", "orders", status=3).stderr, "it has no data.mdb")
+    run("add", tmp_path / "s", "orders", "sku", "7")
+    (tmp_path / "s" / "data.mdb").unlink()
+    for words in (("range", "s", "orders"), ("add", "s", "orders", "sku", "8"), ("status", "s")):
+        told = run(words[0], tmp_path / words[1], *words[2:], status=4).stderr
+        says(told, "data.mdb: the file is missing", "`streamkeep restore`", "`streamkeep repair`")
 
 
 @as_root

@@ -269,7 +269,8 @@ def _as_failure(ctx: click.Context, error: errors.StreamkeepError) -> Failure:
         elif isinstance(error, errors.IdTooSmallError) and _has_stream(ctx):
             hint = f"streamkeep info {store} {output.shell_key(ctx.params['key'])}"
     elif isinstance(error, errors.CorruptionError):
-        hint, status = "; ".join(f"streamkeep fsck {one}" for one in stores), Exit.DAMAGED
+        checks = "; ".join(f"streamkeep fsck {one}" for one in stores)
+        hint, status = "" if "; next: " in message else checks, Exit.DAMAGED
         if _has_stream(ctx):  # the engine knows only its number
             name = named(ctx.params["key"])
             message = re.sub(r"\bstream [0-9]+\b", lambda _: f"stream {name}", message)
@@ -281,7 +282,9 @@ def _as_failure(ctx: click.Context, error: errors.StreamkeepError) -> Failure:
         status = Exit.UNREADABLE
         if path is not None and not os.path.exists(path):  # it says what a program would do next
             status, message = Exit.MISSING, message.partition("; next: ")[0]
-            hint = f"correct the path; `streamkeep create {shlex.quote(str(path))}` makes a store"
+            hint = "correct the path"
+            if os.path.abspath(path) in message:  # not what is to be restored to the path
+                hint += f"; `streamkeep create {shlex.quote(str(path))}` makes a store"
             hint = ctx.meta.get(OPENED, {}).get(path) or hint
     elif isinstance(error, errors.StoreFullError):
         hint = "" if "next: " in message else "streamkeep trim --help"
