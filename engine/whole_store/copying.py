@@ -25,20 +25,23 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.context import position_in
+from streamkeep.engine.txn.memtable import Memtable
+from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.errors import StoreLockedError, UnreachableError
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
+from streamkeep.format.journal.position import POSITION_KEY, encode_position
 from streamkeep.format.rows.records import encode_number
 
-_ROOM: Final = 64 << 20  # in the copy's map, for the commit that raises the epoch
+_ROOM: Final = 256 << 20  # in the copy's map, for the epoch and what a memtable holds
 _TICK_S: Final = 0.2
 _MAPS: Final = (1 << 40, 1 << 36, 1 << 33, 1 << 31)  # sizes to try
 
 
 def copy_data(
     raw: lmdb.Environment,
-    txn: lmdb.Transaction[bytes] | None,
+    snapshot: ReadTxn | None,
     folder: Folder,
     rows: Callable[[int], dict[bytes, bytes]],
     progress: Advance | None = None,
@@ -46,7 +49,7 @@ def copy_data(
     """Write a compacted copy of an environment into an empty folder; it is on disk on return.
 
     Args:
-        txn: the snapshot to copy; None for the newest commit.
+        snapshot: what to copy, with its rows in memory; None for the newest commit in the file.
         rows: returns more rows for `meta`, given the number of the newest commit of the copy.
 
     Raises:
@@ -54,6 +57,7 @@ def copy_data(
         CorruptionError: LMDB has found damage.
     """
     path: Any = os.fsencode(folder.path)
+    txn = None if snapshot is None else snapshot.raw()
     with translated(system=True):
         _watched(lambda: raw.copy(path, compact=True, txn=txn), folder, progress)
         folder.make_ours(DATA_FILE)
@@ -63,10 +67,15 @@ def copy_data(
             meta = copy.open_db(TABLES[META].name.encode(), create=False)
             with copy.begin(write=True) as writer:
                 epoch = stored_epoch(writer.get(META_EPOCH, None, meta)) + 1
-                commit_number, position = writer.id(), writer.get(POSITION_KEY)
-                if position is not None:  # commits are counted on; the copy has no journal
-                    _, _, chain, commit_number = decode_position(position)
-                    writer.put(POSITION_KEY, encode_position(0, 0, chain, commit_number))
+                _, _, chain, commit_number = position_in(writer)
+                if snapshot is not None:
+                    commit_number = snapshot.newest_commit()
+                    newer = Memtable()
+                    newer.tables = snapshot.over
+                    names = {number: TABLES[number].name.encode() for number in newer.tables}
+                    newer.write(writer, {one: copy.open_db(names[one], writer) for one in names})
+                # Commits are counted on; the copy has no journal.
+                writer.put(POSITION_KEY, encode_position(0, 0, chain, commit_number))
                 added = {META_EPOCH: encode_number(epoch), **rows(commit_number)}
                 for key, body in added.items():
                     writer.put(key, with_checksum(META, key, body), db=meta)

@@ -354,8 +354,10 @@ class _Job:
         return [one for one in records if environment.folder.exists(stored_name(one.path))]
 
     def _image(self) -> Snapshot[Any]:
-        """Return a snapshot of what the data file itself has."""
-        return Snapshot(self.store, self.store._environment.begin_image())
+        """Return a snapshot, most of which `data.mdb` has: the copy is then without free pages."""
+        if not self.store._readonly:
+            self.store._environment.make_checkpoint()
+        return self.store.snapshot()
 
     def _locked_archive(self) -> Any:
         """Hold the archive's lock, if there is an archive and this process may lock it."""
@@ -416,7 +418,6 @@ class _Job:
     def _copy_data(self, snapshot: Snapshot[Any], wanted: dict[str, int]) -> BackupReport:
         clock = Clock()
         environment = self.store._environment
-        raw = snapshot.txn.raw()
         commit_number = snapshot.txn.newest_commit()
         with translated():  # it reads the roots of tables, which may be damaged
             total = environment.context.size() - environment.reusable_size()
@@ -428,7 +429,7 @@ class _Job:
 
         copy_data(
             environment.raw,
-            raw,
+            snapshot.txn,
             self.staging,
             rows,
             lambda done: self.progress("data", min(done, total), total),

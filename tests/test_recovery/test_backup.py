@@ -41,6 +41,13 @@ with streamkeep.open(sys.argv[1], readonly="readonly" in sys.argv):
     input()
 """
 
+WRITER = """
+import sys, streamkeep
+with streamkeep.open(sys.argv[1]) as store:
+    for line in sys.stdin:
+        print(store.xadd("k", {"n": "7"}).decode(), flush=True)
+"""
+
 
 def fill(store: Store, count: int = 2000) -> None:
     """Give a store a stream, a group with pending entries, and free pages."""
@@ -153,6 +160,26 @@ def test_a_backup_shows_one_moment_while_writers_go_on(store: Store, tmp_path: P
                 last_b = copy.xrevrange("b", count=1)
                 assert last_a == last_b
                 assert copy.xlen("b") == sum(int(one.id.split(b"-")[0]) for one in last_b)
+
+
+def test_a_backup_has_what_other_processes_have_just_committed(
+    tmp_path: Path, target: Path
+) -> None:
+    """Their commits may be in the journal only; a backup once had what `data.mdb` had."""
+    path = tmp_path / "store"
+    words = [sys.executable, "-c", WRITER, str(path)]
+    with subprocess.Popen(words, stdin=-1, stdout=-1, text=True) as writer:
+        assert writer.stdin is not None
+        for count in (1, 2, 3):
+            writer.stdin.write("\n")
+            writer.stdin.flush()
+            last = line_of(writer).strip()
+            backup(path, target)
+            with Store(target, readonly=True) as copy:
+                assert copy.xlen("k") == count
+                assert copy.xinfo_stream("k")["last-generated-id"].decode() == last
+            assert_sound(target)
+        writer.stdin.close()
 
 
 def test_what_is_no_mere_backup_of_this_store_is_not_touched(
