@@ -416,7 +416,9 @@ def _find(path: Path) -> Folder:
     if store is None:
         raise errors.NotAStoreError(f"{path}: no such store")
     if not store.exists(DATA_FILE) and not store.exists(checkpoints.CHECKPOINT_FILE):
-        raise errors.NotAStoreError(f"{path}: not a store: it contains no {DATA_FILE}")
+        raise errors.NotAStoreError(
+            f"{path}: not a store: it has no {DATA_FILE}; next: correct the path"
+        )
     check_files(store, readonly=True)
     try:
         os.close(store.open(DATA_FILE))

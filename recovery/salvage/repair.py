@@ -93,6 +93,8 @@ def repair(
     """
     store = path_of(store, "store").absolute()
     output = path_of(output, "output").absolute()
+    if output.resolve().is_relative_to(store.resolve()):
+        raise StoreError(f"{output}: it is in the damaged store; next: name a new folder elsewhere")
     guesser = ByteGuesser()
     with open_source(store, guesser.node) as source:
         replay = source.replay if source.loses else None

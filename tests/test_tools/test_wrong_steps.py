@@ -49,7 +49,10 @@ def test_a_wrong_path(tmp_path: Path) -> None:
     says(told, "a file, and a store is a folder")
     (tmp_path / "empty").mkdir()
     says(run("range", tmp_path / "empty", "orders", status=3).stderr, "it has no data.mdb")
+    says(run("fsck", tmp_path / "empty", status=3).stderr, "it has no data.mdb")
     run("add", tmp_path / "s", "orders", "sku", "7")
+    told = run("repair", tmp_path / "s", "--output", tmp_path / "s" / "new", status=3).stderr
+    says(told, "in the damaged store", "next: name a new folder elsewhere")
     (tmp_path / "s" / "data.mdb").unlink()
     for words in (("range", "s", "orders"), ("add", "s", "orders", "sku", "8"), ("status", "s")):
         told = run(words[0], tmp_path / words[1], *words[2:], status=4).stderr
