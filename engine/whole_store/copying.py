@@ -29,7 +29,7 @@ from streamkeep.engine.txn.context import position_in
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.checksum import with_checksum
-from streamkeep.format.core.errors import StoreLockedError, UnreachableError
+from streamkeep.format.core.errors import StoreFullError, StoreLockedError, UnreachableError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.position import POSITION_KEY, encode_position
 from streamkeep.format.rows.records import encode_number
@@ -98,6 +98,7 @@ def made_beside(
 
     Raises:
         StoreLockedError: another process makes one there.
+        StoreFullError: the disk is full, and nothing is written elsewhere in the block.
     """
     folder = parent.make_folder(f".{name}.{what}")
     handle = folder.open_again()
@@ -118,7 +119,14 @@ def made_beside(
         for left in () if goes_on is None else {*folder.names()}.difference(goes_on):
             folder.remove_any(left)
         stays = False
-        yield folder
+        try:
+            with translated(system=True):
+                yield folder
+        except StoreFullError as error:  # not of a store that is open, where deleting would help
+            raise StoreFullError(
+                f"{parent.path / name}: the disk of the {what} is full; nothing was changed there; "
+                "next: make room there, or name a place on another disk"
+            ) from error
     except BaseException as error:
         passes = isinstance(error, UnreachableError) or not isinstance(error, Exception)
         stays = stays or (passes and goes_on is None)

@@ -33,7 +33,6 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of
-from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import decode_row
@@ -169,8 +168,7 @@ def restore_copy(
         filling = Filling(source, plan, progress or silent)
         return _restore(filling, head, staging, standby=standby)
 
-    beside = made_beside(parent, place.name, "restore", goes_on=None)
-    with translated(system=True), beside as staging:
+    with made_beside(parent, place.name, "restore", goes_on=None) as staging:
         report = until_read(source, head, restore)
         parent.rename(staging.path.name, place.name)
         parent.sync()

@@ -93,7 +93,7 @@ def repair(
     """
     store = path_of(store, "store").absolute()
     output = path_of(output, "output").absolute()
-    if output.resolve().is_relative_to(store.resolve()):
+    if store.resolve() in output.resolve().parents:
         raise StoreError(f"{output}: it is in the damaged store; next: name a new folder elsewhere")
     guesser = ByteGuesser()
     with open_source(store, guesser.node) as source:

@@ -31,7 +31,8 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.copying import made_beside
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import NODES
-from streamkeep.recovery import backup, compact, restore, ship
+from streamkeep.recovery import backup, compact, restore, restore_copy, ship
+from streamkeep.recovery.salvage.repair import repair
 from tiers import slow_but
 
 HOLDER = """
@@ -110,12 +111,21 @@ def test_a_full_disk_of_the_backup_leaves_the_earlier_one(
     fill(store, 100)
     before = backup(store, tmp_path / "copy")
     store.xadd("k", {"n": "1"})
-    monkeypatch.setattr(
-        "streamkeep.recovery.backups.backup.copy_data",
-        Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
-    )
+    ship(store, tmp_path / "shipped")
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    for name in (
+        "backups.backup.copy_data",
+        "copies.restore.open_new",
+        "salvage.new_store.open_new",
+    ):
+        monkeypatch.setattr(f"streamkeep.recovery.{name}", full)
     with pytest.raises(errors.StoreFullError, match="copy: the disk of the backup is full"):
         backup(store, tmp_path / "copy")
+    with pytest.raises(errors.StoreFullError, match="new: the disk of the restore is full"):
+        restore_copy(tmp_path / "shipped", tmp_path / "new")
+    with pytest.raises(errors.StoreFullError, match="new: the disk of the repair is full"):
+        repair(before.path, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
     with streamkeep.open(before.path, readonly=True) as copy:
         assert copy.xlen("k") == 100
 

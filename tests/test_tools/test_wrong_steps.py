@@ -56,7 +56,8 @@ def test_a_wrong_path(tmp_path: Path) -> None:
     (tmp_path / "s" / "data.mdb").unlink()
     for words in (("range", "s", "orders"), ("add", "s", "orders", "sku", "8"), ("status", "s")):
         told = run(words[0], tmp_path / words[1], *words[2:], status=4).stderr
-        says(told, "data.mdb: the file is missing", "`streamkeep restore`", "`streamkeep repair`")
+        assert "data.mdb: the file is missing" in told
+        assert "`streamkeep restore`" in told
 
 
 @as_root
