@@ -173,6 +173,9 @@ class Folder:
                 os.mkdir(last, self.modes.folder & 0o777, dir_fd=parent.handle)
             except FileExistsError:
                 made = False
+            except OSError as error:
+                error.filename = str(parent.path / last)
+                raise
             found = parent.folder(last)
             if made:
                 self.modes.set_folder(found.handle)

@@ -53,6 +53,8 @@ def test_a_wrong_path(tmp_path: Path) -> None:
     run("add", tmp_path / "s", "orders", "sku", "7")
     told = run("repair", tmp_path / "s", "--output", tmp_path / "s" / "new", status=3).stderr
     says(told, "in the damaged store", "next: name a new folder elsewhere")
+    told = run("backup", tmp_path / "s", "/proc/copy", status=1).stderr
+    says(told, "/proc/.copy.backup: No such file", "next: correct the path")
     (tmp_path / "s" / "data.mdb").unlink()
     for words in (("range", "s", "orders"), ("add", "s", "orders", "sku", "8"), ("status", "s")):
         told = run(words[0], tmp_path / words[1], *words[2:], status=4).stderr
