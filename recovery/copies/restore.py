@@ -201,10 +201,9 @@ def plan_restore(
     """Return what has to be read; nothing is read but names, and headers for a time."""
     following = None
     for generation in reversed(head.generations):
-        if commit is not None and commit < generation.base_commit:
+        before_commit = commit is not None and commit < generation.base_commit
+        if before_commit or (at_ms is not None and at_ms < generation.begun_ms):
             following = generation
-            continue
-        if at_ms is not None and at_ms < generation.begun_ms:
             continue
         return _plan(target, generation, following, commit, at_ms, avoid)
     oldest = head.generations[0]
@@ -240,6 +239,12 @@ def _plan(
         for name in names[max(0, at - 1) : at + 1]:
             target.piece(name)
         end = target.header(names[at - 1]).last_commit if at else generation.base_commit
+        if following is not None and end == newest < following.base_commit:
+            log.warning(
+                "%s: what was committed between commit %d and %d is not in the copy, and some of "
+                "it may be older than that time",
+                *(target.uri, newest, following.base_commit),
+            )
     if damage and (end > newest or (commit is None and at_ms is None)):
         raise _damaged(target.where(names[-1]), damage, newest)
     if end > newest:

@@ -1038,18 +1038,26 @@ def test_pieces_that_the_target_has_lost(store: Store, tmp_path: Path) -> None:
     assert not verify_copy(str(target)).problems
 
 
-def test_a_commit_between_two_generations(store: Store, target: str, tmp_path: Path) -> None:
+def test_a_commit_between_two_generations(
+    open_store: Open, target: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The journal was not held: what the copy lacks is said, and not proved."""
+    clock = ManualClock(1_718_004_800_000)
+    store = open_store(clock=clock)
     journal_of(store).file_size = journal_of(store).first_size = 1 << 16
     first = ship(store, target, hold_bytes=1).commit_number
     for _ in range(40):
         store.xadd("s", {"pad": os.urandom(8000).hex()})
     checkpoint_now(store)
+    clock.ms += 1000
     last = ship(store, target).commit_number
     with pytest.raises(ArgumentError, match=f"the copy has commit {first}, and then {last}"):
         restore_copy(target, tmp_path / "new", commit=first + 1)
     assert verify_copy(target).first_commit == last
     assert restore_copy(target, tmp_path / "old", commit=first).commit_number == first
+    then = restore_copy(target, tmp_path / "then", at_ms=clock.ms - 1)
+    assert then.commit_number == first
+    assert f"between commit {first} and {last} is not in the copy" in caplog.text
 
 
 def test_a_list_that_is_old_removes_no_segment(
