@@ -176,15 +176,6 @@ class Environment(Ending):
         """
         return self.retrying(lambda: begin_write(self.context, durable=durable))
 
-    def begin_image(self) -> ReadTxn:
-        """Begin a read transaction of what `data.mdb` has: the newest commit, if it can be flushed.
-
-        For code that reads the pages of the file.
-        """
-        if not self.readonly:
-            self.make_checkpoint()
-        return self.begin_stored()
-
     def begin_stored(self) -> ReadTxn:
         """Begin a read transaction of what `data.mdb` has now, whatever the journal has."""
         context = self.context

@@ -71,9 +71,8 @@ def _check_is_store(folder: Folder, create: bool) -> bool:
     if folder.exists(ARCHIVE_FOLDER) or _has_checkpoint(folder):
         raise CorruptionError(
             f"{path}: {DATA_FILE}",
-            "the file is missing, and all that was live with it; next: put a backup or a copy in "
-            "the place of the folder (`streamkeep restore`, `streamkeep ship restore`); without "
-            "one, `streamkeep repair` saves what the archive has",
+            "the file is missing, and all that was live with it; next: restore a backup or a copy "
+            "(`streamkeep restore`, `ship restore`), or save the archive (`streamkeep repair`)",
         )
     if not STORE_NAMES.issuperset(folder.names()):
         raise NotAStoreError(

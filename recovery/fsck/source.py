@@ -186,7 +186,9 @@ def open_source(path: Path, mend: Mend | None = None) -> Iterator[Source]:
     with ExitStack() as stack:
         stack.callback(source.close)
         if opened is not None:
-            txn = stack.enter_context(opened.begin_image())
+            if not opened.readonly:
+                opened.make_checkpoint()  # the pages of the file are read
+            txn = stack.enter_context(opened.begin_stored())
             source.slot, source.found = read_slots(folder)
             source.use_commit(_meta_of(folder, txn.raw().id()))
         else:
