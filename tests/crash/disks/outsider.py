@@ -190,7 +190,9 @@ class Disk:
 
     def fail(self, sums: bytes = b"") -> None:
         """Break the disk: wholly, or for writes of pages with these checksums."""
-        self.failing.write_bytes(sums)
+        new = self.scratch / "image.fail.new"
+        new.write_bytes(sums)
+        new.rename(self.failing)  # while it was empty, all of the disk would be broken
 
     def wait_for_ends(self) -> str:
         """Break the disk while workers use it; return how they end, if not with our errors."""
@@ -325,12 +327,8 @@ def broken_disk(disk: Disk, report: Report) -> None:
                 report.unreadable = True
                 return
         before = data.read_bytes()
-        device = Path(run("findmnt", "-n", "-o", "SOURCE", disk.at).strip()).name
-        merges = Path("/sys/block", device, "queue/nomerges")
-        merges.write_text("2")  # a merged request would fail for pages of the journal, too
         disk.fail(page_sums(before) if disk.plan.broken == "data" else b"")
         settle(disk.at)
-        merges.write_text("0")
         disk.failing.unlink()
         if disk.plan.broken == "data":
             evict(disk.store)
