@@ -28,7 +28,7 @@ from typing import Final
 import streamkeep
 from crash.disks.history import History
 from crash.disks.mounts import make_image, mounted, run, settle
-from crash.disks.recorder import PAGE, page_sums, read_events
+from crash.disks.recorder import PAGE, SUM, page_sums, pieces, read_events
 from crash.workload import oracle
 from crash.workload.actors import Actor, Style
 from crash.workload.faults import Faults
@@ -327,7 +327,7 @@ def broken_disk(disk: Disk, report: Report) -> None:
                 report.unreadable = True
                 return
         before = data.read_bytes()
-        disk.fail(page_sums(before) if disk.plan.broken == "data" else b"")
+        disk.fail(only_in(before, disk.store / "journal") if disk.plan.broken == "data" else b"")
         settle(disk.at)
         disk.failing.unlink()
         if disk.plan.broken == "data":
@@ -341,6 +341,12 @@ def broken_disk(disk: Disk, report: Report) -> None:
         report.commits = disk.returned()
         report.images = 1
         report.add(disk.checked(float("inf")))
+
+
+def only_in(data: bytes, others: Path) -> bytes:
+    """Return the checksums of the pages that no file of a folder has: a big value is in two."""
+    theirs = {one for path in others.iterdir() for one in pieces(page_sums(path.read_bytes()), SUM)}
+    return b"".join(one for one in pieces(page_sums(data), SUM) if one not in theirs)
 
 
 def evict(folder: Path) -> None:

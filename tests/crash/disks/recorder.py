@@ -48,11 +48,11 @@ def read_events(path: Path) -> Iterator[Event]:
 
 def page_sums(data: bytes) -> bytes:
     """Return the checksums of all pages that are not empty, SUM bytes for each."""
-    pages = (page for page in _pieces(data, PAGE) if any(page))
+    pages = (page for page in pieces(data, PAGE) if any(page))
     return b"".join(hashlib.md5(page, usedforsecurity=False).digest() for page in pages)
 
 
-def _pieces(data: bytes, size: int) -> Iterator[bytes]:
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
@@ -110,7 +110,7 @@ def main(mountpoint: str, image: str, events: str) -> None:
         sums = failing.read_bytes()
         if not sums or data is None:
             return not sums
-        return not {*_pieces(sums, SUM)}.isdisjoint(_pieces(page_sums(data), SUM))
+        return not {*pieces(sums, SUM)}.isdisjoint(pieces(page_sums(data), SUM))
 
     mfusepy.FUSE(Disk(), mountpoint, foreground=True, nothreads=True, fsname="recorder")
 
