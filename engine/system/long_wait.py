@@ -50,12 +50,15 @@ class LongWait:
         self._reported = 0.0
         self._seen = 0
         self._moved = 0.0  # when the newest progress was seen
+        self._given_up = -1  # the progress at which a wait ended with an error
 
     def __enter__(self) -> None:
         self._since = time.monotonic()
 
     def __exit__(self, *raised: object) -> None:
         self._since = 0.0
+        if not any(raised):
+            self._given_up = -1
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -91,7 +94,8 @@ class LongWait:
     def check(self) -> None:
         """Raise if a thread has waited for too long, and not for a process that is at work.
 
-        A transaction of a user or a slow disk may take any time.
+        A transaction of a user or a slow disk may take any time. After a wait that ended so, those
+        for the same holder end at once: the clients of a server would wait one after the other.
 
         Raises:
             StoreLockedError: the process that has the lock is stopped, or hangs.
@@ -99,7 +103,8 @@ class LongWait:
         # Runs what handlers are due. A loop that is compiled does not, and an interrupt that comes
         # just before a sleep ends none: Ctrl-C took ten seconds.
         signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        if self.is_long() and self.stopped():
+        if (self.is_long() or self._given_up == self.progress()) and self.stopped():
+            self._given_up = self.progress()
             raise StoreLockedError(self._problem())
 
     def report(self) -> None:
