@@ -219,6 +219,16 @@ def test_a_stream_ends_at_its_deadline(running: Running, peer: Peer) -> None:
     assert running.server.store.row_range("redis.deadlines") == []
 
 
+def test_a_string_ends_under_a_stream_that_a_program_has_made_of_its_name(
+    running: Running, peer: Peer
+) -> None:
+    peer.call("SET", "k", "v", "PX", 30)
+    running.server.store.xadd("k", {"f": "v"})
+    wait_until(lambda: not running.ask(lambda server: server.watches_commands))
+    assert running.server.store.row_range("redis.strings") == []
+    assert peer.call("XLEN", "k") == b":1\r\n"
+
+
 @pytest.mark.parametrize("restored", [False, True])
 def test_an_expired_stream_is_gone_for_the_next_command(
     running: Running, peer: Peer, restored: bool

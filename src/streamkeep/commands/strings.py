@@ -107,12 +107,11 @@ def deadlines(txn: Txn) -> list[tuple[int, int]]:
 
 def expire(txn: WriteTxn, name: bytes) -> bool:
     """Delete a key if its deadline has passed; return whether it had."""
-    now_ms = txn.now_ms()
     deadline = deadline_of(txn, name)
-    if deadline is not None:
-        return FOREVER != deadline <= now_ms and delete_keys(txn, [name]) > 0
-    try:  # a string whose deadline has passed
-        return rows.row_delete(txn, rows.row_key(STRINGS, name))
+    if deadline is not None and FOREVER != deadline <= txn.now_ms():
+        return delete_keys(txn, [name]) > 0
+    try:  # a string whose deadline has passed; a program may have made a stream of its name
+        return find_string(txn, name) is None and rows.row_delete(txn, rows.row_key(STRINGS, name))
     except ArgumentError:
         return False
 
