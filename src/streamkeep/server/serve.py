@@ -298,7 +298,8 @@ def _sockets(
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind(found[4])
         except OSError as error:
-            raise StoreError(f"cannot listen on {text}: {error}") from error
+            problem = f"cannot listen on {text}: {error.strerror or error}"
+            raise StoreError(f"{problem}; next: name another address with --bind") from error
         shown["bind"], shown["port"] = host, str(one.getsockname()[1])
         yield one
     if options.unix is not None:
@@ -328,7 +329,8 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
             os.umask(before)
     except OSError as error:
         one.close()
-        raise StoreError(f"cannot listen on {path}: {error}") from error
+        problem = f"cannot listen on {path}: {error.strerror or error}"
+        raise StoreError(f"{problem}; next: name another file with --socket") from error
     made = path.stat()
     try:
         yield one
