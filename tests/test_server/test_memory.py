@@ -115,6 +115,28 @@ def test_clients_that_read_all_get_their_replies(bounded: Running, connect: Conn
     wait_until(lambda: held(bounded) == 0)
 
 
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("woken_by", ["a client", "another process"])
+def test_replies_of_clients_that_are_woken_wait_for_room(
+    bounded: Running, connect: Connect, woken_by: str
+) -> None:
+    readers = [connect() for _ in range(20)]
+    for one in readers:
+        one.send("XREAD", "BLOCK", 0, "STREAMS", "large", "$")
+    wait_until(lambda: bounded.ask(lambda server: server.blocked.blocked) == 20)
+    if woken_by == "a client":
+        connect().call("XADD", "large", "2-0", "f", b"x" * LARGE)
+    else:
+        bounded.server.store.xadd("large", {"f": b"x" * LARGE}, id="2-0")
+    wait_until(lambda: bounded.ask(waiting) >= 14)
+    assert held(bounded) <= MOST
+    for one in readers:
+        assert b"2-0" in one.read()
+        assert one.call("PING") == b"+PONG\r\n"
+    assert bounded.ask(lambda server: server.memory.evicted) == 0
+    wait_until(lambda: held(bounded) == 0)
+
+
 def test_a_reply_that_is_larger_than_all_memory_still_comes(
     bounded: Running, connect: Connect
 ) -> None:

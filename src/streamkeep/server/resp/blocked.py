@@ -212,7 +212,7 @@ class BlockedClients(Watcher):
         is_stream = txn.find_stream(key) is not None
         emptied: set[bytes] = set()  # groups that have no entry left for a further consumer
         for blocked in list(self._by_key[key]):
-            if blocked.kind == READ and not is_stream:
+            if blocked.kind == READ and (not is_stream or blocked.client.waits_for_room):
                 continue
             # One that claims, or has more keys, may find what others do not.
             shares = blocked.kind == GROUP and len(blocked.waiting.keys) == 1
@@ -240,15 +240,25 @@ class BlockedClients(Watcher):
             failure = error
         if reply is None:
             return False
+        client, turns = blocked.client, blocked.client.turns
+        client.reserved = 0
+        if blocked.kind == READ:
+            client.recount()
+            turn.size += len(reply)
+            if not turns.has_room(client, len(reply)):
+                blocked.stop()
+                turns.host.memory.wait(client, len(reply))
+                return True
         self.remove(blocked)
         _count_failure(blocked.client, reply)
-        blocked.client.wrote = True
+        client.wrote = True
         if blocked.silent:
             turn.steps.append(step)
         else:
             turn.add(step, reply)
         turn.clients.append(blocked.client)
         self._unblocked(blocked.client)
+        client.recount()  # for the next one that this turn serves
         if failure is not None:
             raise failure
         return True
@@ -293,8 +303,7 @@ class BlockedClients(Watcher):
         except StopIteration as end:
             blocked.steps = None
             if end.value:
-                self._woken.append(blocked)
-                self._later()
+                self.wake(blocked)
             else:
                 self.end(blocked, encode(NIL_ARRAY, blocked.client.resp3))
             return
@@ -311,6 +320,11 @@ class BlockedClients(Watcher):
         else:
             blocked.timer = self._loop.call_later(nap, self._step, blocked, False)
 
+    def wake(self, blocked: Blocked) -> None:
+        """Run the command of a client again in the next turn."""
+        self._woken.append(blocked)
+        self._later()
+
     def _on_bell(self) -> None:
         if self._bell is None:
             return
@@ -325,6 +339,9 @@ class BlockedClients(Watcher):
     def run_woken(self, turn: Turn) -> None:
         """Run the commands of the clients that were woken, and write which consumers were seen."""
         while self._woken or self._to_note:
+            if turn.is_long():
+                self._later()
+                return
             notes = not self._woken
             blocked = (self._to_note if notes else self._woken).popleft()
             if blocked.over:

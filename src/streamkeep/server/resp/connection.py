@@ -72,7 +72,6 @@ class Connection(ClientState, asyncio.Protocol):
         self.replica: Replica | None = None  # from its first REPLCONF on
         self.paused = False
         self.full = False  # the transport has more to send than it likes to keep
-        self.waits_for_room = False  # for its next reply
         self.unread = 0  # bytes that its transport had left when it was closed for being idle
 
     # --- the transport ----------------------------------------------------------------------

@@ -45,10 +45,12 @@ class Memory:
                 return
             self._waiting.remove(following)
             client.waits_for_room = False
-            if not client.closing:  # what one that has gone had was counted for the last time
+            if client.again is not None or client.blocked is not None:  # neither if it has gone
                 client.reserved = size
                 client.recount()
             client.resume()
+            if client.blocked is not None:
+                self._server.blocked.wake(client.blocked)
 
     def look(self) -> None:
         """Look after the clients; once in a second."""

@@ -269,6 +269,7 @@ class Server:
         if client.blocked is not None:
             client.kept -= client.blocked.size
         client.blocked = None
+        client.reserved = 0
         client.resume()
         if not self.turns.in_turn:
             client.flush()

@@ -15,7 +15,7 @@ from streamkeep.commands.command_table import Spec
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
-from streamkeep.server.resp.turn import Turn, Watcher, is_error, run_commands
+from streamkeep.server.resp.turn import LONG_BYTES, Turn, Watcher, is_error, run_commands
 
 _COMMANDS: Final[i64] = 1024  # of one client in one turn
 _LEAST_PAUSE_S: Final = 0.001
@@ -74,6 +74,7 @@ class ClientState:
         self.resp3 = False
         self.plain = False
         self.stopped = False
+        self.waits_for_room = False  # for its next reply
         self.closing = False
         self.ended = False
         self.waits_for_disk: i64 = 0
@@ -269,6 +270,8 @@ class Turns:
 
     def has_room(self, client: ClientState, size: int) -> bool:
         """Return whether a reply fits into the memory for clients; a huge one needs half of it."""
+        if size <= LONG_BYTES:
+            return True
         needed = min(i64(size), self.most_held // 2)
         return self.held - client.held + needed <= self.most_held
 
@@ -317,6 +320,7 @@ class Turns:
             if self.due:
                 self.due = False
                 host.begin(turn)
+                turn.size = 0  # what was due may go on in each turn, with a command of each client
             for client in ready:
                 if turn.is_long():
                     left.append(client)
