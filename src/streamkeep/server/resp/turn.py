@@ -370,7 +370,7 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
         then = turn.now = now
         size: i64 = client.out_size - before
         turn.size += size
-        if turn.repeatable and not turns.has_room(client, int(size)):
+        if size > LONG_BYTES and turn.repeatable and not turns.has_room(client, int(size)):
             del client.out[replies:]
             client.out_size = before
             client.again = words
