@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -186,11 +186,13 @@ def open_source(path: Path, mend: Mend | None = None) -> Iterator[Source]:
     with ExitStack() as stack:
         stack.callback(source.close)
         if opened is not None:
-            if not opened.readonly:
-                opened.make_checkpoint()  # the pages of the file are read
-            txn = stack.enter_context(opened.begin_stored())
             source.slot, source.found = read_slots(folder)
-            source.use_commit(_meta_of(folder, txn.raw().id()))
+
+            def pin(pinned: ExitStack) -> MetaPage:
+                txn = pinned.enter_context(opened.begin_stored())
+                return _meta_of(folder, txn.raw().id())
+
+            _use_newest(source, stack, pin)
         else:
             _choose_commit(source, stack)
         yield source
@@ -234,17 +236,29 @@ def _choose_commit(source: Source, stack: ExitStack) -> None:
     raw = _open_lmdb(folder)
     if raw is not None:
         stack.callback(raw.close)
+
+    def pin(pinned: ExitStack) -> MetaPage | None:
+        with suppress(lmdb.Error):
+            if raw is not None:
+                txn = raw.begin()
+                pinned.callback(txn.abort)
+                meta = _meta_of(folder, txn.id())
+                if lock is not None and exclusive:
+                    lock.share()  # the commit is pinned: other processes may open the store
+                    source.alone = False
+                return meta
+        return newest
+
+    _use_newest(source, stack, pin)
+
+
+def _use_newest(
+    source: Source, stack: ExitStack, pin: Callable[[ExitStack], MetaPage | None]
+) -> None:
+    """Read the commit of data.mdb that `pin` pins, and those after it that the journal has."""
     for tries_left in reversed(range(_JOURNAL_TRIES)):
         with ExitStack() as pinned:
-            with suppress(lmdb.Error):
-                if raw is not None:
-                    pin = raw.begin()
-                    pinned.callback(pin.abort)
-                    newest = _meta_of(folder, pin.id())
-                    if lock is not None and exclusive:
-                        lock.share()  # the commit is pinned: other processes may open the store
-                        source.alone = False
-            source.use_commit(newest)
+            source.use_commit(pin(pinned))
             _check_is_store(source)
             problem = _replay_newer(source)
             if problem and tries_left:  # a checkpoint may have come in between

@@ -192,6 +192,25 @@ def test_a_backup_has_what_other_processes_have_just_committed(
         writer.stdin.close()
 
 
+def test_a_repair_reads_what_other_processes_have_just_committed_to_a_store_that_is_open_here(
+    tmp_path: Path, target: Path
+) -> None:
+    """Of a store that this process had open for reading, it once read `data.mdb` alone."""
+    path = tmp_path / "store"
+    words = [sys.executable, "-c", WRITER, str(path)]
+    with subprocess.Popen(words, stdin=-1, stdout=-1, text=True) as writer:
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+        line_of(writer)
+        with Store(path, readonly=True) as reader:
+            repair(path, target)
+            assert reader.xlen("k") == 1
+        with Store(target, readonly=True) as copy:
+            assert copy.xlen("k") == 1
+        writer.stdin.close()
+
+
 def test_what_is_no_mere_backup_of_this_store_is_not_touched(
     store: Store, open_store: Open, target: Path, tmp_path: Path
 ) -> None:
