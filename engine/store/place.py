@@ -11,6 +11,7 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.crash_recovery.extent import check_extent
+from streamkeep.engine.crash_recovery.recover import needs_recovery
 from streamkeep.engine.store.meta import open_tables
 from streamkeep.engine.store.survey import STAGING_FOLDER, STORE_NAMES, check_files
 from streamkeep.engine.system import files
@@ -178,7 +179,10 @@ def remove_empty(path: Path, made: bool) -> bool:
     store = Folder(path)
     lock = CheckpointFile(store, readonly=False)
     try:
-        if not lock.try_exclusive() or (store.exists(DATA_FILE) and check_is_ours(store)):
+        if not lock.try_exclusive():
+            return False
+        # What one has written that was killed may be in the journal only.
+        if store.exists(DATA_FILE) and (needs_recovery(store, lock) or check_is_ours(store)):
             return False
         os.truncate(lock.handle, 0)
         for name in store.names():

@@ -91,6 +91,14 @@ def test_a_store_that_others_have_opened_meanwhile_stays() -> None:
     assert reply("new", "XLEN", "k") == 1
 
 
+def test_a_store_stays_to_which_a_process_has_written_that_was_killed() -> None:
+    """What it has written is in the journal; `data.mdb` alone was once looked at."""
+    add = "streamkeep.open('new').xadd('k', {'a': 'b'}); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", f"import os, streamkeep; {add}"], check=False)
+    assert not remove_empty(Path("new"), made=True)
+    assert reply("new", "XLEN", "k") == 1
+
+
 def test_a_store_that_others_have_written_to_since_it_was_looked_at_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
