@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.context import EngineContext, position_in
 from streamkeep.engine.txn.flush import flush_before
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.stream import Stream
@@ -37,7 +37,7 @@ def begin_read(context: EngineContext) -> ReadTxn:
         with context.apply_lock:
             raw = context.begin_view()
             log = context.log
-            commit_number = int(raw.id()) if log is None else log.commit_number
+            commit_number = position_in(raw).commit_number if log is None else log.commit_number
             over = context.memtable.freeze()
             context.entered += 1
             return ReadTxn(context, raw, over, commit_number)

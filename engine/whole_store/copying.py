@@ -11,7 +11,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 import lmdb
@@ -34,7 +34,6 @@ from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.position import POSITION_KEY, encode_position
 from streamkeep.format.rows.records import encode_number
 
-_ROOM: Final = 256 << 20  # in the copy's map, for the epoch and what a memtable holds
 _TICK_S: Final = 0.2
 _MAPS: Final = (1 << 40, 1 << 36, 1 << 33, 1 << 31)  # sizes to try
 
@@ -62,23 +61,23 @@ def copy_data(
         _watched(lambda: raw.copy(path, compact=True, txn=txn), folder, progress)
         folder.make_ours(DATA_FILE)
         failpoints.hit("copy:written")
-        size = 2 * folder.size(DATA_FILE) + _ROOM
-        with lmdb.open(path, map_size=size, max_dbs=len(TABLES) + 1, lock=False) as copy:
-            meta = copy.open_db(TABLES[META].name.encode(), create=False)
+        with closing(open_new(folder)) as copy:
+            tables = tables_of(copy)
             with copy.begin(write=True) as writer:
+                meta = tables[META]
                 epoch = stored_epoch(writer.get(META_EPOCH, None, meta)) + 1
-                _, _, chain, commit_number = position_in(writer)
-                if snapshot is not None:
-                    commit_number = snapshot.newest_commit()
+                _, _, chain, commit_number = position_in(writer if txn is None else txn)
+                if snapshot is not None and snapshot.newest_commit() != commit_number:
+                    commit_number, chain = snapshot.newest_commit(), 0  # not known
                     newer = Memtable()
                     newer.tables = snapshot.over
-                    names = {number: TABLES[number].name.encode() for number in newer.tables}
-                    newer.write(writer, {one: copy.open_db(names[one], writer) for one in names})
+                    newer.write(writer, tables)
                 # Commits are counted on; the copy has no journal.
                 writer.put(POSITION_KEY, encode_position(0, 0, chain, commit_number))
                 added = {META_EPOCH: encode_number(epoch), **rows(commit_number)}
                 for key, body in added.items():
                     writer.put(key, with_checksum(META, key, body), db=meta)
+            copy.sync(True)
         folder.sync()
 
 

@@ -25,6 +25,7 @@ from patience import beside, line_of
 from stopped import killed_at
 from stores import Open
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.store import opening
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
@@ -189,12 +190,25 @@ def test_a_backup_and_a_repair_have_what_other_processes_have_just_committed(
                     repair(path, repaired := tmp_path / "repaired")
                 with Store(repaired, readonly=True) as copy:
                     assert copy.xlen("k") == 1
+            with Store(path, readonly=True) as present:
+                *_, newest = present.changes()
             backup(path, target)
             with Store(target, readonly=True) as copy:
                 assert copy.xlen("k") == count
+                assert [*copy.changes(newest.position)] == []  # it goes on after a restore
                 assert copy.xinfo_stream("k")["last-generated-id"].decode() == last
             assert_sound(target)
         writer.stdin.close()
+
+
+def test_a_backup_on_a_read_only_disk_counts_on_the_commits(
+    store: Store, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = backup(store, target)
+    monkeypatch.setattr(opening, "is_listed", lambda path: False)
+    assert restore(target, tmp_path / "new").commit_number == made.commit_number
+    with Store(tmp_path / "new", readonly=True) as restored, restored.snapshot() as snapshot:
+        assert snapshot.txn.newest_commit() == made.commit_number
 
 
 def test_what_is_no_mere_backup_of_this_store_is_not_touched(
