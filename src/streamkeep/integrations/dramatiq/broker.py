@@ -28,7 +28,7 @@ from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.dramatiq.results import StreamkeepBackend
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.dead_letters import purge_retries
-from streamkeep.jobs.handler_errors import FOR_GOOD, text_of
+from streamkeep.jobs.handler_errors import FOR_GOOD, STORE_FAILS, text_of
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all
@@ -182,9 +182,9 @@ class StreamkeepBroker(Broker):
         common = {TASK: message.actor_name.encode()}
         try:
             put_all(queue.core, [(data, options)], common, always=former is not None)
-        except Exception:  # dramatiq logs it, and acknowledges the former one
+        except Exception as error:  # dramatiq logs it, and acknowledges the former one
             if former is not None:
-                former.streamkeep_unsent = True
+                former.streamkeep_unsent = error
             raise
         self.emit_after("enqueue", message, delay)
         return message
@@ -275,18 +275,17 @@ class StreamkeepConsumer(Consumer):
 
     def ack(self, message: MessageProxy) -> None:
         """Acknowledge a message: soon, together with others; see `Acknowledger`."""
-        if getattr(message, "streamkeep_unsent", False):
-            self._end(message, lambda job: job.postpone(_AGAIN_S))
-        else:
+        unsent = getattr(message, "streamkeep_unsent", None)
+        if unsent is None:
             self._end(message, self._acknowledger.add)
+        elif isinstance(unsent, STORE_FAILS):
+            self._end(message, lambda job: job.postpone(_AGAIN_S))
+        else:  # such as a payload that is too large: it would run again for ever
+            self._fail(message, "what follows it cannot be enqueued", unsent)
 
     def nack(self, message: MessageProxy) -> None:
         """Make a message a dead letter of its queue."""
-        error = getattr(message, "_exception", None)
-        reason = (
-            "it failed" if error is None else f"it failed: {type(error).__name__}: {text_of(error)}"
-        )
-        self._end(message, lambda job: job.fail(reason[:1000]))
+        self._fail(message, "it failed", getattr(message, "_exception", None))
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Return messages to their queue at once."""
@@ -299,6 +298,10 @@ class StreamkeepConsumer(Consumer):
         self._acknowledger.close()
         while self._held:
             self.requeue([self._held.popleft()])
+
+    def _fail(self, message: MessageProxy, problem: str, error: Exception | None) -> None:
+        told = "" if error is None else f": {type(error).__name__}: {text_of(error)}"
+        self._end(message, lambda job: job.fail((problem + told)[:1000]))
 
     def _end(self, message: MessageProxy, how: Any) -> None:
         job: Job = message.streamkeep_job
