@@ -258,11 +258,12 @@ async def test_labels_say_when_where_and_in_which_order(tmp_path: Path) -> None:
         assert broker.queue().stats().waiting == 0
 
 
-async def test_a_queue_that_is_full_takes_a_retry(tmp_path: Path) -> None:
+@pytest.mark.parametrize("label", ["_retries", "X-Taskiq-requeue"])
+async def test_a_queue_that_is_full_takes_a_retry(tmp_path: Path, label: str) -> None:
     async with started(tmp_path / "s") as broker:
         await broker.kick(message(1))
         broker.queue().set_limits(max_length=1)
-        await broker.kick(message(2, _retries=1))
+        await broker.kick(message(2, "work", **{label: 1}))
         assert broker.queue().stats().waiting == 2
         with pytest.raises(QueueFullError):
             await broker.kick(message(3))

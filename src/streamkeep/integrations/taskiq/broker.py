@@ -167,8 +167,9 @@ class StreamkeepBroker(AsyncBroker):
         )
         common = {TASK: message.task_name.encode()}
         payloads = [(message.message, check_options(options))]
-        # The receiver leaves a message that failed to this worker if its retry cannot be sent.
-        is_retry = "_retries" in labels
+        # The receiver leaves a message that failed to this worker if its retry cannot be sent, and
+        # acknowledges one that `Context.requeue` cannot send.
+        is_retry = not {"_retries", "X-Taskiq-requeue"}.isdisjoint(labels)
         told = Told(log, f"a retry of {message.task_name} is sent when the store can: %s")
         while True:
             try:
