@@ -70,6 +70,8 @@ def _check_is_store(folder: Folder, create: bool) -> bool:
             check_is_ours(folder)
         return False
     if folder.exists(ARCHIVE_FOLDER) or _has_checkpoint(folder):
+        if folder.exists(DATA_FILE):  # by now: another process has just created the store
+            return False
         raise CorruptionError(
             f"{path}: {DATA_FILE}",
             "the file is missing, and all that was live with it; next: restore a backup or a copy "

@@ -27,7 +27,7 @@ from raw_store import raw_store
 from stopped import child_of, die, status_of
 from streamkeep import Store, StoreError, recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.store import ending, meta
+from streamkeep.engine.store import ending, meta, place
 from streamkeep.engine.store.meta import META_FORMAT
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system.pages import PAGE
@@ -145,6 +145,20 @@ def test_a_process_that_waits_for_a_store_that_is_removed_may_create_it_again(pa
         assert store.xlen("s") == 1
 
 
+def test_a_store_that_another_process_creates_meanwhile_is_not_taken_for_a_damaged_one(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streamkeep.open(tmp_path / "made").close()
+    path.mkdir()
+
+    def create(folder: Folder) -> bool:
+        shutil.copytree(tmp_path / "made", path, dirs_exist_ok=True)
+        return True
+
+    monkeypatch.setattr(place, "_has_checkpoint", create)
+    streamkeep.open(path).close()
+
+
 def test_a_read_only_opening_of_an_empty_data_file_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").touch()
     with pytest.raises(streamkeep.NotAStoreError, match=r"data\.mdb is empty.*for writing"):
@@ -165,9 +179,9 @@ def test_a_store_of_a_system_with_other_pages_is_refused_and_unchanged(
     data = bytearray((path / "data.mdb").read_bytes())
     at = data.index(struct.pack("<I", PAGE), 0, 256)  # in the meta page, of the machine's order
     second = PAGE + at
-    for place in (at, second):
-        assert data[place : place + 4] == struct.pack("<I", PAGE)
-        data[place : place + 4] = struct.pack("<I", 4 * PAGE)
+    for start in (at, second):
+        assert data[start : start + 4] == struct.pack("<I", PAGE)
+        data[start : start + 4] = struct.pack("<I", 4 * PAGE)
     data[4 * PAGE : 5 * PAGE] = data[PAGE : 2 * PAGE]
     (path / "data.mdb").write_bytes(data)
     before = contents(path)
