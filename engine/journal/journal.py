@@ -27,7 +27,7 @@ from streamkeep.engine.journal.slots import is_slot_name, read_slots
 from streamkeep.engine.journal.syncs import Syncs, sync_failed
 from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.system import failpoints, files
-from streamkeep.engine.system.lmdb_errors import FULL, translate_os
+from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
 from streamkeep.format.core.errors import StoreError, StoreFullError
@@ -351,21 +351,14 @@ class Journal:
                 # A smaller one is only what a full disk has for deletions (`drop_recycled`): who
                 # reads it may be behind, as one who feeds replicas.
                 elif self.folder.size(name) == self.file_size or not self.folder.exists(RECYCLED):
-                    self._recycle(name)
+                    try:
+                        self.folder.rename(name, RECYCLED)
+                    except OSError:  # a full XFS may have no block for a new name; or it is gone
+                        self.folder.remove(name)
                 else:
                     self.folder.remove(name)
         if wipe:
             self.folder.sync()
-
-    def _recycle(self, name: str) -> None:
-        try:
-            self.folder.rename(name, RECYCLED)
-        except FileNotFoundError:
-            pass  # another process has retired it
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            self.folder.remove(name)  # a full XFS may have no block for a new name
 
     def _held(self) -> int:
         """Return the first journal file that a copy of the store needs and may hold."""
