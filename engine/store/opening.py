@@ -45,7 +45,7 @@ from streamkeep.format.rows.records import PAGE_FIT
 
 # The map is address space, not memory or disk. A terabyte never has to grow. If the system refuses
 # it (a limit on address space), the next smaller size is tried, and `Environment.resize` grows it.
-_MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
+MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
 SMALLEST_STORE: Final = 1 << 20
 LARGEST_STORE: Final = 1 << 46  # its map, an eighth larger, fits into the addresses of a process
 _SPARE_TRANSACTIONS: Final = 4
@@ -356,7 +356,7 @@ def _open_lmdb(
             f"{path}: {DATA_FILE} is empty: the store was never created; next: open it for writing "
             "once, which creates it"
         )
-    sizes = [size for size in _MAPS if size >= 2 * needed] or [4 * needed]
+    sizes = [size for size in MAPS if size >= 2 * needed] or [4 * needed]
     if max_store_bytes is not None:
         sizes = [limited_map(max_store_bytes)]
     for size in sizes:

@@ -19,7 +19,7 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.crash_recovery.recover import stored_epoch
 from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH
-from streamkeep.engine.store.opening import open_environment
+from streamkeep.engine.store.opening import MAPS, open_environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translated
@@ -35,7 +35,6 @@ from streamkeep.format.journal.position import POSITION_KEY, encode_position
 from streamkeep.format.rows.records import encode_number
 
 _TICK_S: Final = 0.2
-_MAPS: Final = (1 << 40, 1 << 36, 1 << 33, 1 << 31)  # sizes to try
 
 
 def copy_data(
@@ -144,7 +143,7 @@ def made_beside(
 def open_new(folder: Folder) -> lmdb.Environment:
     """Open an environment for a store that is made row by row; nothing is synced before its end."""
     path = os.fsencode(folder.path)
-    for size in _MAPS:
+    for size in MAPS:
         try:
             return lmdb.open(path, map_size=size, max_dbs=len(TABLES) + 1, lock=False, sync=False)
         except lmdb.MemoryError as error:

@@ -34,7 +34,7 @@ SMALL_MAP = 1 << 20
 @pytest.fixture
 def small_map(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reserve one megabyte, as a system with little address space would."""
-    monkeypatch.setattr(opening, "_MAPS", (SMALL_MAP,))
+    monkeypatch.setattr(opening, "MAPS", (SMALL_MAP,))
 
 
 def test_the_map_grows_unnoticed(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import lmdb
 import pytest
 
 import failpoint_names
@@ -209,6 +210,20 @@ def test_a_backup_on_a_read_only_disk_counts_on_the_commits(
     assert restore(target, tmp_path / "new").commit_number == made.commit_number
     with Store(tmp_path / "new", readonly=True) as restored, restored.snapshot() as snapshot:
         assert snapshot.txn.newest_commit() == made.commit_number
+
+
+def test_a_backup_is_made_with_little_address_space(
+    store: Store, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = lmdb.open
+
+    def limited(path: Any, *, map_size: int = 1 << 20, **options: Any) -> Any:
+        if map_size > 1 << 29:
+            raise lmdb.MemoryError("Cannot allocate memory")
+        return real(path, map_size=map_size, **options)
+
+    monkeypatch.setattr(lmdb, "open", limited)
+    backup(store, target)
 
 
 def test_what_is_no_mere_backup_of_this_store_is_not_touched(
