@@ -63,8 +63,7 @@ def copy_data(
         with closing(open_new(folder)) as copy:
             tables = tables_of(copy)
             with copy.begin(write=True) as writer:
-                meta = tables[META]
-                epoch = stored_epoch(writer.get(META_EPOCH, None, meta)) + 1
+                epoch = stored_epoch(writer.get(META_EPOCH, None, tables[META])) + 1
                 _, _, chain, commit_number = position_in(writer if txn is None else txn)
                 if snapshot is not None and snapshot.newest_commit() != commit_number:
                     commit_number, chain = snapshot.newest_commit(), 0  # not known
@@ -73,9 +72,8 @@ def copy_data(
                     newer.write(writer, tables)
                 # Commits are counted on; the copy has no journal.
                 writer.put(POSITION_KEY, encode_position(0, 0, chain, commit_number))
-                added = {META_EPOCH: encode_number(epoch), **rows(commit_number)}
-                for key, body in added.items():
-                    writer.put(key, with_checksum(META, key, body), db=meta)
+                for key, body in {META_EPOCH: encode_number(epoch), **rows(commit_number)}.items():
+                    writer.put(key, with_checksum(META, key, body), db=tables[META])
             copy.sync(True)
         folder.sync()
 

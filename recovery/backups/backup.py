@@ -318,10 +318,12 @@ class _Job:
                 continue  # the archiver has replaced the segment
         for _ in range(_TRIES):
             try:
-                with self._locked_archive(), self._image() as snapshot:
-                    records = self._here(iter_segments(snapshot.txn))
-                    wanted = self._copy_segments(records, last=True)
-                    return self._copy_data(snapshot, wanted)
+                with self._locked_archive():
+                    self.store._environment.make_checkpoint()  # the copy has few free pages then
+                    with self.store.snapshot() as snapshot:
+                        records = self._here(iter_segments(snapshot.txn))
+                        wanted = self._copy_segments(records, last=True)
+                        return self._copy_data(snapshot, wanted)
             except errors.MissingSegmentError as error:
                 missing = error
         raise missing
@@ -336,12 +338,6 @@ class _Job:
         if environment.remote_archive() is None:
             return list(records)
         return [one for one in records if environment.folder.exists(stored_name(one.path))]
-
-    def _image(self) -> Snapshot[Any]:
-        """Return a snapshot, most of which `data.mdb` has: the copy is then without free pages."""
-        if not self.store._readonly:
-            self.store._environment.make_checkpoint()
-        return self.store.snapshot()
 
     def _locked_archive(self) -> Any:
         """Hold the archive's lock, if there is an archive and this process may lock it."""

@@ -150,12 +150,8 @@ def test_a_store_that_another_process_creates_meanwhile_is_not_taken_for_a_damag
 ) -> None:
     streamkeep.open(tmp_path / "made").close()
     path.mkdir()
-
-    def create(folder: Folder) -> bool:
-        shutil.copytree(tmp_path / "made", path, dirs_exist_ok=True)
-        return True
-
-    monkeypatch.setattr(place, "_has_checkpoint", create)
+    create = partial(shutil.copytree, tmp_path / "made", path, dirs_exist_ok=True)
+    monkeypatch.setattr(place, "_has_checkpoint", lambda folder: create())
     streamkeep.open(path).close()
 
 

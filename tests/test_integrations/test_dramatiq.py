@@ -124,8 +124,6 @@ def test_a_retry_or_a_pipeline_that_the_store_refuses_is_not_lost(
 def test_a_message_is_a_dead_letter_if_what_follows_it_can_never_be_put(
     broker: StreamkeepBroker, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ran again each second for ever once."""
-    monkeypatch.setattr(module, "_AGAIN_S", 0)
     large = actor_of(broker, lambda: "x" * 2000)
     monkeypatch.setattr(broker.queue().core, "most_payload", 1000)
     (large.message() | actor_of(broker, print, name="after").message()).run()

@@ -208,8 +208,6 @@ def test_a_backup_on_a_read_only_disk_counts_on_the_commits(
     made = backup(store, target)
     monkeypatch.setattr(opening, "is_listed", lambda path: False)
     assert restore(target, tmp_path / "new").commit_number == made.commit_number
-    with Store(tmp_path / "new", readonly=True) as restored, restored.snapshot() as snapshot:
-        assert snapshot.txn.newest_commit() == made.commit_number
 
 
 def test_a_backup_is_made_with_little_address_space(
@@ -217,10 +215,10 @@ def test_a_backup_is_made_with_little_address_space(
 ) -> None:
     real = lmdb.open
 
-    def limited(path: Any, *, map_size: int = 1 << 20, **options: Any) -> Any:
-        if map_size > 1 << 29:
-            raise lmdb.MemoryError("Cannot allocate memory")
-        return real(path, map_size=map_size, **options)
+    def limited(path: Any, **options: Any) -> Any:
+        if options.get("map_size", 0) > 1 << 29:
+            raise lmdb.MemoryError("no room")
+        return real(path, **options)
 
     monkeypatch.setattr(lmdb, "open", limited)
     backup(store, target)

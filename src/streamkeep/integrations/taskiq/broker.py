@@ -167,8 +167,7 @@ class StreamkeepBroker(AsyncBroker):
         )
         common = {TASK: message.task_name.encode()}
         payloads = [(message.message, check_options(options))]
-        # The receiver leaves a message that failed to this worker if its retry cannot be sent, and
-        # acknowledges one that `Context.requeue` cannot send.
+        # Without it, a message that failed stays with this worker, and a requeued one is lost.
         is_retry = not {"_retries", "X-Taskiq-requeue"}.isdisjoint(labels)
         told = Told(log, f"a retry of {message.task_name} is sent when the store can: %s")
         while True:
