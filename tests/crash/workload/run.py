@@ -340,7 +340,8 @@ class Run:
 
     def _die_at_work(self, name: str, passages: int) -> None:
         for style in self.styles.values():
-            style.erases, style.rest_s = True, 0.0
+            style.rest_s = 0.0
+            style.erases = name != "commit:failed"  # an actor ends with an erasure that failed
         works = []
         for names in filter(None, (self.actors[::2], self.actors[1::2])):
             works.append(self._work("threads", self.path, self.random.choice(MODES), names))
