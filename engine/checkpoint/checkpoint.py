@@ -30,7 +30,6 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.control_file import CHECKPOINT_SYNC
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.journal.syncs import sync_failed
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.lmdb_errors import FULL, translate_os
@@ -245,12 +244,7 @@ class Checkpoints:
             control = journal.control
             doubtful = self._doubtful and control.is_syncing(CHECKPOINT_SYNC)
             mark = control.begin_sync(CHECKPOINT_SYNC)
-            try:
-                sync_lmdb(context.raw)
-            except lmdb.Error as error:
-                control.poison()
-                raise sync_failed() from error
-            files.sync_data(self._data)  # tells every error since then, LMDB may be open anew
+            files.sync_data(self._data)  # tells every error since then; LMDB may be open anew
             if doubtful:  # as in `Syncs._sync_file`
                 if newest is not None:
                     self.file.rewrite()
@@ -342,10 +336,6 @@ class Checkpoints:
             if page.commit_number == commit_number:
                 return page
         raise CorruptionError(DATA_FILE, f"there is no meta page of commit {commit_number}")
-
-
-def sync_lmdb(raw: lmdb.Environment) -> None:
-    raw.sync(True)
 
 
 def read_meta_pages(data: int) -> list[MetaPage]:

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import lmdb
 
 from streamkeep.engine.archive.segment_output import segment_output
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, sync_lmdb
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
 from streamkeep.engine.journal.slots import Slot
@@ -386,7 +386,7 @@ def _restore(filling: Filling, head: Head, staging: Folder, *, standby: bool) ->
                 row = StandbyRow(target.uri, plan.generation.name, plan.end, plan.time_ms)
                 txn.put(META_STANDBY, row.encode(), db=tables[META])
             txn.delete(_RESTORING)
-        sync_lmdb(raw)
+        raw.sync(True)
     finally:
         raw.close()
     failpoints.hit("ship-restore:written")

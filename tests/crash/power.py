@@ -7,8 +7,7 @@ removed, or have its old name and its new contents.
 
 `Disk` watches the folder of a store while a workload runs: at each sync of a file it takes an
 image of it, at each sync of a folder it notes the names. `lose_power` puts a folder together from
-those and a random part of what was written since. Syncs are seen through hooks in `files`, through
-which everything passes, and `checkpoint.sync_lmdb`, which is LMDB's own.
+those and a random part of what was written since. Syncs are seen through hooks in `files`.
 """
 
 from __future__ import annotations
@@ -56,11 +55,6 @@ class Disk:
         inode = os.fstat(handle).st_ino
         if inode in self._handles:
             self._safe[inode] = self._content(inode)
-
-    def data_synced(self) -> None:
-        """Note that LMDB's data file is on disk as it is now."""
-        inode = self._names()[checkpoint.DATA_FILE]
-        self._safe[inode] = self._content(inode)
 
     def folder_synced(self, folder: Path) -> None:
         """Note that the names in a folder are on disk."""
@@ -126,7 +120,7 @@ def watched(folder: Path, *, safe: bool = False) -> Iterator[Disk]:
     disk = Disk(folder)
     if safe:
         disk.all_synced()
-    sync_data, sync_folder, sync_lmdb = files.sync_data, files.sync_folder, checkpoint.sync_lmdb
+    sync_data, sync_folder = files.sync_data, files.sync_folder
 
     def data_synced(handle: int) -> None:
         sync_data(handle)
@@ -138,14 +132,9 @@ def watched(folder: Path, *, safe: bool = False) -> Iterator[Disk]:
         if path == folder or folder in path.parents:
             disk.folder_synced(path)
 
-    def lmdb_synced(raw: object) -> None:
-        sync_lmdb(raw)  # type: ignore[arg-type]
-        disk.data_synced()
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "sync_data", data_synced)
         patch.setattr(files, "sync_folder", folder_synced)
-        patch.setattr(checkpoint, "sync_lmdb", lmdb_synced)
         try:
             yield disk
         finally:

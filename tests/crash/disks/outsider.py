@@ -36,7 +36,6 @@ from crash.workload.run import MODES, findings_of, in_child
 from crash.workload.worker import Work, fork
 from crash.workload.worker import run as work_on
 from patience import PATIENCE_S, wait_until
-from streamkeep.engine.checkpoint import checkpoint
 from streamkeep.engine.system import files
 from streamkeep.format.core.errors import RecoveryNeededError
 
@@ -261,9 +260,7 @@ def leave_out(what: str) -> None:
     """Have this process leave out something that the harness must miss."""
     if what == "every sync":
         files.sync_data = lambda handle: None
-    if what in ("every sync", "the sync of checkpoints"):
-        checkpoint.sync_lmdb = lambda raw: None
-    if what == "the sync of checkpoints":  # they sync the data file by its own descriptor, too
+    if what == "the sync of checkpoints":
         sync_data = files.sync_data
 
         def sync_others(handle: int) -> None:

@@ -159,8 +159,8 @@ CONTROLS: Final = {
     ),
     "a checkpoint whose pages are not synced": Control(
         "engine/checkpoint/checkpoint.py",
-        "                sync_lmdb(context.raw)\n",
-        "                pass\n",
+        "            files.sync_data(self._data)  # tells",
+        "            # tells",
         ("losses",),
     ),
     "a checkpoint that is not synced itself": Control(

@@ -170,7 +170,7 @@ def inside(one: Faults) -> Iterator[None]:
         if one.losses and one.store:
             disk = stack.enter_context(watched(one.store, safe=True))
             gate = threading.Lock()
-            for name in ("file_synced", "data_synced", "folder_synced"):
+            for name in ("file_synced", "folder_synced"):
                 setattr(disk, name, _one_by_one(getattr(disk, name), gate))
             lose = partial(_lose_power, disk, gate, one.losses, random_)
             threading.Thread(target=_lose_power_often, args=(lose, random_), daemon=True).start()
