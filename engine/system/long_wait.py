@@ -50,7 +50,8 @@ class LongWait:
         self._reported = 0.0
         self._seen = 0
         self._moved = 0.0  # when the newest progress was seen
-        self._given_up = -1  # the progress at which a wait ended with an error
+        # At which progress a wait ended with an error, and which processes were stopped.
+        self._given_up: tuple[int, list[int]] = (-1, [])
 
     def __enter__(self) -> None:
         self._since = time.monotonic()
@@ -58,7 +59,7 @@ class LongWait:
     def __exit__(self, *raised: object) -> None:
         self._since = 0.0
         if not any(raised):
-            self._given_up = -1
+            self._given_up = (-1, [])
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -103,9 +104,13 @@ class LongWait:
         # Runs what handlers are due. A loop that is compiled does not, and an interrupt that comes
         # just before a sleep ends none: Ctrl-C took ten seconds.
         signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        if (self.is_long() or self._given_up == self.progress()) and self.stopped():
-            self._given_up = self.progress()
-            raise StoreLockedError(self._problem())
+        is_long = self.is_long()
+        if is_long or self._given_up[0] == self.progress():
+            found = (self.progress(), self.stopped())
+            if found[1] and (is_long or found == self._given_up):
+                self._given_up = found
+                raise StoreLockedError(self._problem())
+            self._given_up = (-1, [])
 
     def report(self) -> None:
         """Log it, once, if a thread has waited for too long."""

@@ -61,6 +61,26 @@ def test_a_stopped_holder_is_named_to_writers_and_stops_no_reader(path: Path) ->
     assert list(recovery.check(path)) == []
 
 
+def test_a_wait_for_one_stopped_holder_does_not_shorten_that_for_the_next(path: Path) -> None:
+    """The first one is killed, so that both have the lock at the same commit."""
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"of": "this process"})
+        wait = context_of(store).wait
+        wait.limit_s = 0.1
+        first = stopped_child(lambda: in_a_transaction(path))
+        with ended(first), pytest.raises(StoreLockedError):
+            store.xadd("s", {"of": "this process"})
+        child = stopped_child(lambda: in_a_transaction(path))
+        with ended(child):
+            wait.limit_s = PATIENCE_S
+            writer = thread_of(store.xadd, "s", {"of": "this process"})
+            writer.join(0.3)
+            assert writer.is_alive()
+            go_on(child)
+            writer.join()
+        assert store.xlen("s") == 3
+
+
 def test_a_process_that_is_stopped_without_the_lock_is_not_blamed(path: Path) -> None:
     """It has a pin, and another process has the lock, in a long transaction."""
     begun, end = os.pipe(), os.pipe()
