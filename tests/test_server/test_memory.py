@@ -19,6 +19,7 @@ from streamkeep.commands.command_table import BY_NAME, READS, Spec
 from streamkeep.commands.replies import OK
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.server.resp import memory
+from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.server import Server
 from test_server.conftest import Connect
 
@@ -134,6 +135,46 @@ def test_replies_of_clients_that_are_woken_wait_for_room(
         assert b"2-0" in one.read()
         assert one.call("PING") == b"+PONG\r\n"
     assert bounded.ask(lambda server: server.memory.evicted) == 0
+    wait_until(lambda: held(bounded) == 0)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("event", ["room", "unblock", "reset", "delete"])
+def test_a_woken_client_whose_reply_waits_may_have_it_or_go_on_without(
+    bounded: Running, connect: Connect, event: str
+) -> None:
+    slow = [connect() for _ in range(6)]
+    for each in slow:
+        each.send("XRANGE", "large", "-", "+")
+    wait_until(lambda: bounded.ask(waiting) > 0)
+    one, other = connect(), connect()
+    assert other.call("PING") == b"+PONG\r\n"
+
+    def wake(server: Server) -> Connection:  # in the turn in which it begins to wait
+        client, adder = list(server.clients.values())[-2:]
+        client.data_received(encode_command("XREAD", "BLOCK", 0, "STREAMS", "large", "$"))
+        adder.data_received(encode_command("XADD", "large", "2-0", "f", b"x" * LARGE))
+        return client
+
+    client = bounded.ask(wake)
+    assert other.read() == b"$3\r\n2-0\r\n"
+    wait_until(lambda: bounded.ask(lambda server: client.waits_for_room and not client.reserved))
+    if event == "unblock":
+        assert other.call("CLIENT", "UNBLOCK", client.id) == b":1\r\n"
+        assert one.read() == b"*-1\r\n"
+        assert one.call("PING") == b"+PONG\r\n"
+    elif event == "reset":
+        bounded.ask(lambda server: client.transport.abort())
+    elif event == "delete":
+        assert other.call("XDEL", "large", "2-0") == b":1\r\n"
+    for each in slow:
+        each.close()
+    wait_until(lambda: len(bounded.ask(lambda server: server.clients)) <= 2)
+    if event == "delete":
+        wait_until(lambda: held(bounded) < MB and not bounded.ask(waiting))
+        assert other.call("XADD", "large", "3-0", "f", "v") == b"$3\r\n3-0\r\n"
+    if event in ("room", "delete"):
+        assert one.read().count(b"-0\r\n") == 1
     wait_until(lambda: held(bounded) == 0)
 
 

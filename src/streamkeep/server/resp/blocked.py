@@ -232,6 +232,10 @@ class BlockedClients(Watcher):
         A failure is raised: the caller calls `run_apart`, which runs the command by itself.
         """
         step = Served(blocked, self._check)
+        client, turns = blocked.client, blocked.client.turns
+        if client.reserved:
+            client.reserved = 0
+            client.recount()
         failure: Exception | None = None
         reply: bytes | None = b""
         try:
@@ -240,10 +244,7 @@ class BlockedClients(Watcher):
             failure = error
         if reply is None:
             return False
-        client, turns = blocked.client, blocked.client.turns
-        client.reserved = 0
         if blocked.kind == READ:
-            client.recount()
             turn.size += len(reply)
             if not turns.has_room(client, len(reply)):
                 blocked.stop()
@@ -272,7 +273,7 @@ class BlockedClients(Watcher):
         shared = journal is not None and journal.control.is_shared()
         soon = _SOON_SHARED_S if shared else _SOON_S
         for blocked in fresh:
-            if blocked.over:
+            if blocked.over or blocked.client.waits_for_room:
                 continue
             if blocked.client.served_here and not 0 < blocked.waiting.block_ms < 1000 * soon:
                 blocked.timer = self._loop.call_later(soon, self._start, blocked)
@@ -344,7 +345,7 @@ class BlockedClients(Watcher):
                 return
             notes = not self._woken
             blocked = (self._to_note if notes else self._woken).popleft()
-            if blocked.over:
+            if blocked.over or blocked.client.waits_for_room:
                 continue
             try:
                 if notes:

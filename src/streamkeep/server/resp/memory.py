@@ -28,26 +28,29 @@ class Memory:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._turns = server.turns
-        self._waiting: list[tuple[float, int, Connection]] = []  # since when, for how much
+        self._waiting: dict[Connection, tuple[float, int]] = {}  # since when, for how much
         self._marked = False  # clients that need much have a mark: how much had passed
         self.evicted = 0  # clients that have lost their connections
 
     def wait(self, client: Connection, size: int) -> None:
         client.waits_for_room = client.stopped = True
-        self._waiting.append((time.monotonic(), size, client))
+        self._waiting[client] = (time.monotonic(), size)
+
+    def forget(self, client: Connection) -> None:
+        """Let a client wait no longer, whether there is room or not."""
+        self._waiting.pop(client, None)
+        client.waits_for_room = False
+        client.reserved = 0
 
     def give(self) -> None:
         """Let clients go on for whose replies there is room."""
         while self._waiting:
-            following = self._following()
-            _, size, client = following
-            if not client.closing and not self._turns.has_room(client, size):
+            client, size = self._following()
+            if not self._turns.has_room(client, size):
                 return
-            self._waiting.remove(following)
-            client.waits_for_room = False
-            if client.again is not None or client.blocked is not None:  # neither if it has gone
-                client.reserved = size
-                client.recount()
+            self.forget(client)
+            client.reserved = size
+            client.recount()
             client.resume()
             if client.blocked is not None:
                 self._server.blocked.wake(client.blocked)
@@ -65,7 +68,7 @@ class Memory:
         self.give()
         large = self._large()
         if self._waiting:
-            _, size, client = self._following()
+            client, size = self._following()
             for one in large:
                 hardly_reads = one.mark != _NO_MARK and _progress(one) < _SLOW
                 has_room = turns.has_room(client, size) or not self._is_late()
@@ -80,13 +83,12 @@ class Memory:
         self._marked = bool(large)
 
     def _is_late(self) -> bool:
-        return time.monotonic() - self._waiting[0][0] > _PATIENCE_S
+        return time.monotonic() - next(iter(self._waiting.values()))[0] > _PATIENCE_S
 
-    def _following(self) -> tuple[float, int, Connection]:
+    def _following(self) -> tuple[Connection, int]:
         """Return what gets room next: what has waited too long, else the shortest reply."""
-        if self._is_late():
-            return self._waiting[0]
-        return min(self._waiting, key=lambda one: one[1])
+        sizes = [(client, size) for client, (_, size) in self._waiting.items()]
+        return sizes[0] if self._is_late() else min(sizes, key=lambda one: one[1])
 
     def relieve(self) -> None:
         """Close connections until the others need no more than they may."""

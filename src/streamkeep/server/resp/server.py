@@ -235,7 +235,8 @@ class Server:
         client.parser = RequestParser()
         client.again = client.queued = None
         client.out.clear()
-        client.out_size = client.unsent = client.kept = client.reserved = 0
+        client.out_size = client.unsent = client.kept = 0
+        self.memory.forget(client)
         client.recount()
 
     def attempt(
@@ -269,7 +270,7 @@ class Server:
         if client.blocked is not None:
             client.kept -= client.blocked.size
         client.blocked = None
-        client.reserved = 0
+        self.memory.forget(client)
         client.resume()
         if not self.turns.in_turn:
             client.flush()
