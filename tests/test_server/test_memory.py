@@ -118,17 +118,18 @@ def test_clients_that_read_all_get_their_replies(bounded: Running, connect: Conn
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("woken_by", ["a client", "another process"])
+@pytest.mark.parametrize("size", [LARGE, 1_000_000])
 def test_replies_of_clients_that_are_woken_wait_for_room(
-    bounded: Running, connect: Connect, woken_by: str
+    bounded: Running, connect: Connect, woken_by: str, size: int
 ) -> None:
     readers = [connect() for _ in range(20)]
     for one in readers:
         one.send("XREAD", "BLOCK", 0, "STREAMS", "large", "$")
     wait_until(lambda: bounded.ask(lambda server: server.blocked.blocked) == 20)
     if woken_by == "a client":
-        connect().call("XADD", "large", "2-0", "f", b"x" * LARGE)
+        connect().call("XADD", "large", "2-0", "f", b"x" * size)
     else:
-        bounded.server.store.xadd("large", {"f": b"x" * LARGE}, id="2-0")
+        bounded.server.store.xadd("large", {"f": b"x" * size}, id="2-0")
     wait_until(lambda: bounded.ask(waiting) >= 14)
     assert held(bounded) <= MOST
     for one in readers:

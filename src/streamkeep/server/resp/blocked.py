@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _SOON_S: Final = 0.02
 _SOON_SHARED_S: Final = 0.005  # while another process has the store open
+_SHORT: Final = 1 << 16  # bytes of a reply that does not wait for room: one entry may wake thousands
 
 
 class Blocked:
@@ -246,7 +247,7 @@ class BlockedClients(Watcher):
             return False
         if blocked.kind == READ:
             turn.size += len(reply)
-            if not turns.has_room(client, len(reply)):
+            if len(reply) > _SHORT and not turns.has_room(client, len(reply)):
                 blocked.stop()
                 turns.host.memory.wait(client, len(reply))
                 return True

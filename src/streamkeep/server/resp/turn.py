@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from streamkeep.server.resp.turns import Calls, ClientState, Turns
 
 _RESP: Final = int(RESP)
-LONG_BYTES: Final[i64] = 1 << 20  # of replies, after which a turn ends
+_LONG_BYTES: Final[i64] = 1 << 20  # of replies, after which a turn ends
 _LONG_NS: Final[i64] = 25_000_000
 _SLICE_NS: Final[i64] = 4_000_000  # of one of several clients
 _SLOW_NS: Final[i64] = 5_000_000  # of a command, with which many together would be a long turn
@@ -147,7 +147,7 @@ class Turn:
 
     def is_long(self) -> bool:
         """Return whether the turn is to end, so that others are served."""
-        return self.size >= LONG_BYTES or self.now - self.began >= _LONG_NS
+        return self.size >= _LONG_BYTES or self.now - self.began >= _LONG_NS
 
     def read_txn(self) -> Any:
         if self.writer is not None:
@@ -370,7 +370,7 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
         then = turn.now = now
         size: i64 = client.out_size - before
         turn.size += size
-        if size > LONG_BYTES and turn.repeatable and not turns.has_room(client, int(size)):
+        if size > _LONG_BYTES and turn.repeatable and not turns.has_room(client, int(size)):
             del client.out[replies:]
             client.out_size = before
             client.again = words

@@ -15,7 +15,7 @@ from streamkeep.commands.command_table import Spec
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
-from streamkeep.server.resp.turn import LONG_BYTES, Turn, Watcher, is_error, run_commands
+from streamkeep.server.resp.turn import Turn, Watcher, is_error, run_commands
 
 _COMMANDS: Final[i64] = 1024  # of one client in one turn
 _LEAST_PAUSE_S: Final = 0.001
@@ -270,8 +270,6 @@ class Turns:
 
     def has_room(self, client: ClientState, size: int) -> bool:
         """Return whether a reply fits into the memory for clients; a huge one needs half of it."""
-        if size <= LONG_BYTES:
-            return True
         needed = min(i64(size), self.most_held // 2)
         return self.held - client.held + needed <= self.most_held
 
