@@ -161,9 +161,6 @@ class PatientLock:
     def release(self) -> None:
         self._lock.release()
 
-    def locked(self) -> bool:
-        return self._lock.locked()
-
     def __enter__(self) -> None:
         self.acquire()
 

@@ -54,7 +54,7 @@ def test_a_stopped_holder_is_named_to_writers_and_stops_no_reader(path: Path) ->
             assert store.xlen("s") == 1
             with store.snapshot() as snapshot, Store(path, readonly=True) as again:
                 assert snapshot.xlen("s") == again.xlen("s") == 1
-            assert not context_of(store).thread_lock.locked()
+            assert not context_of(store).thread_lock.unlimited().locked()
             go_on(child)
         store.xadd("s", {"of": "this process"})
         assert store.xlen("s") == 3
@@ -167,7 +167,7 @@ def test_an_interrupted_wait_leaves_the_lock_to_others(path: Path) -> None:
             with pytest.raises(KeyboardInterrupt):
                 store.xadd("s", {"of": "this process"})
             interrupting.join()
-            assert not context_of(store).thread_lock.locked()
+            assert not context_of(store).thread_lock.unlimited().locked()
             assert lock_of(store).wait.users() == [child]
             go_on(child)
         store.xadd("s", {"of": "this process"})

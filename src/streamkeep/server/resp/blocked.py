@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _SOON_S: Final = 0.02
 _SOON_SHARED_S: Final = 0.005  # while another process has the store open
-_SHORT: Final = 1 << 16  # bytes of a reply that does not wait for room: one entry may wake thousands
+_SHORT: Final = 1 << 16  # bytes of a reply that waits for no room: an entry may wake thousands
 
 
 class Blocked:
