@@ -69,7 +69,7 @@ def opened(
                     store.sync()
     except BaseException:
         if empty:
-            with suppress(OSError):
+            with suppress(OSError, errors.StreamkeepError):
                 remove_empty(folder, made)
         raise
 
