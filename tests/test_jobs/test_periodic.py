@@ -188,6 +188,22 @@ def test_a_rule_is_replaced_and_removed(queue: Queue, clock: ManualClock) -> Non
     assert queue.store.row_range("jobs:mails", b"s", b"s\xff" * 20) == []
 
 
+@pytest.mark.parametrize("cron", ["0 3 * * *", "30 3 * * *"])
+def test_a_missed_time_is_made_up_for_by_the_rule_that_replaces_its_own(
+    queue: Queue, clock: ManualClock, cron: str
+) -> None:
+    @queue.periodic("0 3 * * *", missed="once", args=["old"])
+    def report(text: str) -> str:
+        return text
+
+    queue.register_periodic()
+    clock.ms += 24 * 60 * MINUTE
+    queue.periodic(cron, missed="once", args=["new"])(report.call)
+    queue.register_periodic()
+    assert (queue.run_until_idle(), queue.run_until_idle()) == (1, 0)
+    assert queue.job(queue.jobs("done")[0].id).result() == "new"
+
+
 @pytest.mark.parametrize(("missed", "jobs"), [("skip", 1), ("once", 1), ("all", 2)])
 def test_a_worker_without_the_time_zone_of_a_rule_leaves_it_to_others(
     queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture, missed: Missed, jobs: int

@@ -141,14 +141,21 @@ def _reference(name: str) -> bytes:
 
 
 def register(step: Step, rule: Rule) -> None:
-    """Store a rule, unless it is stored as it is; its first firing comes after now."""
+    """Store a rule, unless it is stored as it is; its first firing comes after now.
+
+    The next firing of the rule that it replaces remains if it is due, or if the times are the same.
+    """
     stored = load_rule(step.txn, step.names, rule.name)
+    next_ms = rule.after(step.now_ms)
     if stored is not None:
         rule = rule._replace(last_ms=stored.last_ms)
         if stored._replace(next_ms=0) == rule:
             return
+        same = (stored.cron, stored.zone) == (rule.cron, rule.zone)
+        if same or stored.next_ms <= step.now_ms:
+            next_ms = stored.next_ms
         step.delete_row(due_key(stored.next_ms, layout.FIRING, _reference(rule.name)))
-    _arm(step, rule._replace(next_ms=rule.after(step.now_ms)))
+    _arm(step, rule._replace(next_ms=next_ms))
 
 
 def remove(step: Step, name: str) -> bool:
