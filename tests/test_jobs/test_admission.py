@@ -179,6 +179,24 @@ def test_a_job_that_expired_does_not_run(queue: Queue, clock: ManualClock) -> No
     assert payloads(queue) == [2]  # it has begun in time
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_a_job_that_expired_has_its_unique_name_no_more(
+    queue: Queue, clock: ManualClock, held: bool
+) -> None:
+    queue.put("first", key="k")
+    first = queue.get(0)
+    queue.put("old", unique="u", expires="1m", key="k" if held else None)
+    clock.ms += 60_001
+    new = queue.put("new", unique="u", delay="1m")
+    assert new.is_new
+    first.done()
+    assert payloads(queue) == []
+    assert [one["reason"] for one in letters(queue)] == ["it expired before it ran"]
+    assert queue.put("again", unique="u").id == new.id
+    clock.ms += 60_000
+    assert payloads(queue) == ["new"]
+
+
 def test_so_many_jobs_run_as_the_limit_of_the_queue_says(queue: Queue) -> None:
     queue.set_limits(concurrency=2)
     queue.put_many(range(5))

@@ -243,12 +243,12 @@ def cancel(step: Step, job_id: str) -> bool:
         step.delete_row(layout.due_key(found.due_ms, layout.DELAYED, layout.pack_time(number)))
         step.take_numbered(number)
         step.counters.delayed -= 1
-        ending.give_up_names(step, found.fields)
+        ending.give_up_names(step, found.fields, job_id)
     elif found.state == "held":
         where = step.row(state.place_key(job_id))
         assert where is not None
         cancel_held(step, where[1:])
-        ending.give_up_names(step, found.fields)
+        ending.give_up_names(step, found.fields, job_id)
     elif found.state == "waiting" and found.place is not None:
         step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
         ending.forget(step, found.place, found.fields, 1)

@@ -137,18 +137,20 @@ def forget(step: Step, place: Place, fields: Fields, deliveries: int) -> None:
     """Remove the rows of a job that has ended, and let those in that it held back."""
     if deliveries > 1:
         step.delete_row(layout.PAST + place.pack())
-    give_up_names(step, fields)
+    give_up_names(step, fields, job_id_of(place, fields))
     release(step, fields)
     if step.settings.concurrency:
         step.wake_workers()
 
 
-def give_up_names(step: Step, fields: Fields) -> None:
+def give_up_names(step: Step, fields: Fields, job_id: str) -> None:
     """Remove the rows under the names of a job."""
     if layout.ID in fields:
         step.delete_row(layout.PLACE + layout.short(fields[layout.ID]))
     if layout.UNIQUE_NAME in fields:
-        step.delete_row(layout.UNIQUE + layout.short(fields[layout.UNIQUE_NAME]))
+        key = layout.UNIQUE + layout.short(fields[layout.UNIQUE_NAME])
+        if step.row(key) == job_id.encode():  # otherwise it has expired, and another took the name
+            step.delete_row(key)
 
 
 def tell(step: Step, job_id: str) -> None:

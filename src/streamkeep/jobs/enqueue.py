@@ -9,7 +9,8 @@ from __future__ import annotations
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, delay
 from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
-from streamkeep.jobs.layout import Fields, Place, place_of, short
+from streamkeep.jobs.finding import find
+from streamkeep.jobs.layout import Fields, Place, number_of, place_of, short
 from streamkeep.jobs.state import Step, delivered_up_to, find_group_of
 
 
@@ -36,7 +37,7 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
     unique = fields.get(layout.UNIQUE_NAME)
     if unique is not None:
         holder = step.row(layout.UNIQUE + short(unique))
-        if holder is not None:
+        if holder is not None and not _has_expired(step, holder.decode()):
             return Put(holder.decode(), False)
     if not always:
         check_room(step)
@@ -47,6 +48,12 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
     if unique is not None:
         step.put_row(layout.UNIQUE + short(unique), job_id.encode())
     return Put(job_id, True)
+
+
+def _has_expired(step: Step, job_id: str) -> bool:
+    """Return whether a job is a dead letter as soon as a worker takes it: it never runs."""
+    found = find(step.txn, step.names, job_id)
+    return not found.deliveries and 0 < number_of(found.fields, layout.EXPIRES) < step.now_ms
 
 
 # --- limits -------------------------------------------------------------------------------------
