@@ -295,7 +295,7 @@ def test_a_host_without_the_path_says_so(
     for name, why in (
         ("empty", "not a store"),
         ("nowhere", "no"),
-        ("shared", r"there is an archive\); next: run where"),
+        ("shared", r"all that was live with it\); next: run where"),
     ):
         elsewhere = replace(one, path=str(tmp_path / name))
         with (
