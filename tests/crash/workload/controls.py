@@ -205,12 +205,6 @@ CONTROLS: Final = {
         ("damages",),
     ),
     # Until a checkpoint is made, nothing else says what the journal must still have.
-    "a recovery that does not say which commits it has replayed": Control(
-        "engine/crash_recovery/recover.py",
-        "    _replace_control_file(journal, LogPosition(0, 0, 0, way.end), durable)\n",
-        "    journal.remove(CONTROL_FILE)\n",
-        ("damages",),
-    ),
 }
 
 
