@@ -10,6 +10,7 @@ import pytest
 from patience import wait_until
 from resp_peer import Peer, Running
 from streamkeep.format.redis.resp import encode_command
+from streamkeep.server.resp.server import Server
 from test_server.conftest import Connect
 
 XREADGROUP = ("XREADGROUP", "GROUP", "g")
@@ -110,6 +111,14 @@ def test_a_wait_after_one_that_was_served_here_ends_in_time(
     assert read(reader) == entry("k", "1-0")
     for block_ms in (1, 15, 40):
         assert reader.call("XREAD", "BLOCK", block_ms, "STREAMS", "k", "$") == NIL
+
+    def wait_and_alarm(server: Server) -> None:
+        client = next(one for one in server.clients.values() if one.served_here)
+        client.data_received(encode_command("XREAD", "BLOCK", 40, "STREAMS", "k", "$"))
+        server.loop.call_soon(server.environment.waiters.alarm)  # as when a worker dies
+
+    running.ask(wait_and_alarm)
+    assert reader.read() == NIL
 
 
 def test_client_unblock_ends_a_wait(running: Running, connect: Connect, peer: Peer) -> None:

@@ -294,12 +294,12 @@ class BlockedClients(Watcher):
 
     def _step(self, blocked: Blocked, notified: bool | None) -> None:
         """Go on with a wait until it sleeps again, ends, or its command is to run."""
+        steps = blocked.steps
+        if steps is None:  # it has not begun; its timer will begin it
+            return
         if blocked.timer is not None:
             blocked.timer.cancel()
             blocked.timer = None
-        steps = blocked.steps
-        if steps is None:
-            return
         try:
             ticket, nap = next(steps) if notified is None else steps.send(notified)
         except StopIteration as end:
