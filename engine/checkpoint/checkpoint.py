@@ -271,6 +271,8 @@ class Checkpoints:
         old, context.pin = context.pin, pin
         if old is not None:
             old.abort()
+        context.raw.reader_check()
+        context.allow_growth()
         try:
             journal.retire_before(position, wipe=held is not None)
         except OSError as error:
@@ -278,8 +280,6 @@ class Checkpoints:
                 raise
             # To overwrite a file may need room. The checkpoint is made: nothing is in doubt.
             raise translate_os(error) from error
-        context.raw.reader_check()
-        context.allow_growth()
 
     def _begin(self, held: list[Hold] | None, strict: bool) -> _Begun:
         """Flush, and pin the newest commit; the caller has the write lock."""
