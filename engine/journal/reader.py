@@ -24,7 +24,8 @@ NOWHERE: Final = LogPosition(0, 0, 0, -1)
 JOURNAL_FOLDER: Final = "journal"
 SUFFIX: Final = ".skj"
 _MOST_FILES: Final = 1 << 30  # a number and an offset fit into 63 bits
-END: Final = bytes(journal.RECORD_HEADER.size)  # follows the last record of a file
+_HEADER_SIZE: Final[int] = journal.RECORD_HEADER.size
+END: Final = bytes(_HEADER_SIZE)  # follows the last record of a file
 _WINDOW: Final = 4096  # bytes that are read first; a record of an append has about 200
 _MOST_WINDOW: Final = 1 << 18
 
@@ -167,13 +168,16 @@ class Reader:
             name: that of the file, if a lost rename has left it another one than that of its
                 number.
         """
-        if not self._load(name, number, offset, journal.RECORD_HEADER.size):
-            return None
-        if not self._load(
-            name, number, offset, journal.record_size(self._data, offset - self._base)
-        ):
-            return None
-        record = journal.read_record(self._data, offset - self._base, chain)
+        record = None
+        if self._opened == number and self._base <= offset < self._base + len(self._data):
+            record = journal.read_record(self._data, offset - self._base, chain)
+        if record is None:  # it is not loaded, or there is none
+            if not self._load(name, number, offset, _HEADER_SIZE):
+                return None
+            size = journal.record_size(self._data, offset - self._base)
+            if not self._load(name, number, offset, size):
+                return None
+            record = journal.read_record(self._data, offset - self._base, chain)
         if record is None or record.commit_number != self.commit_number + 1:
             return None
         self.go_to(number, self._base + record.end, record.chain, record.commit_number)

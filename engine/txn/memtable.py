@@ -11,6 +11,7 @@ from typing import Final
 
 import lmdb
 from librt.strings import BytesWriter
+from mypy_extensions import i64
 
 from streamkeep.engine.txn.overlay import LazyRow, Table, encoded
 from streamkeep.format.core.errors import CorruptionError
@@ -39,7 +40,7 @@ class ExtendedRow(LazyRow):
     """
 
     def __init__(
-        self, head: bytes, body: BytesWriter, size: int, end: bytes, *, sound: bool
+        self, head: bytes, body: BytesWriter, size: i64, end: bytes, *, sound: bool
     ) -> None:
         self.head = head
         self.body = body
@@ -55,7 +56,8 @@ class ExtendedRow(LazyRow):
 def extended(old: bytes | LazyRow | None, change: ChangeReader) -> ExtendedRow:
     """Return the row after an EXTEND operation; raise CorruptionError if that does not fit."""
     head, kept, tail = change.head, change.kept, change.value
-    if not tail:
+    last: i64 = len(tail) - 1
+    if last < 0:
         raise CorruptionError("journal", "an EXTEND that adds nothing")
     if not (
         isinstance(old, ExtendedRow)
@@ -70,8 +72,8 @@ def extended(old: bytes | LazyRow | None, change: ChangeReader) -> ExtendedRow:
         body.write(row[len(head) : len(head) + kept])
     else:
         body, sound = old.body, old.sound
-    body.write(tail[:-1])
-    return ExtendedRow(head, body, len(body), tail[-1:], sound=sound)
+    body.write(tail[:last])
+    return ExtendedRow(head, body, len(body), tail[last:], sound=sound)
 
 
 class Memtable:
@@ -136,26 +138,26 @@ class Memtable:
         """
         change = ChangeReader(body, handles)
         while change.next():
-            number, db_key = change.table, change.db_key
+            number, db_key, kind = change.table, change.db_key, change.kind
             table = self._table(number)
             old: bytes | LazyRow | None = None
-            if number == GROUPS or change.kind not in (PUT, DELETE):
+            if number == GROUPS or kind > DELETE:
                 if db_key in table.rows:
                     old = table.rows[db_key]
                 else:
                     old = image.get(db_key, None, handles[number])
-            if number == GROUPS and (old is None or change.kind == DELETE):
+            if number == GROUPS and (old is None or kind == DELETE):
                 self.regrouped = True
-            if change.kind == PUT:
+            if kind == PUT:
                 table.put(db_key, change.value)
-            elif change.kind == DELETE:
+            elif kind == DELETE:
                 table.remove(db_key)
-            elif change.kind == MOVE:
+            elif kind == MOVE:
                 if old is None:
                     raise CorruptionError("journal", "a MOVE of a row that does not exist")
                 table.remove(db_key)
-                self._table(change.kept).put(db_key, old)
-            elif change.kind == EXTEND:
+                self._table(int(change.kept)).put(db_key, old)
+            elif kind == EXTEND:
                 table.put(db_key, extended(old, change))
             else:
                 row = None if old is None else encoded(old)

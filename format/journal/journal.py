@@ -32,7 +32,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
-from librt.strings import BytesWriter, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i16_be,
+    write_i32_be,
+    write_i64_be,
+)
 from mypy_extensions import i16, i32, i64
 from xxhash import xxh3_64_intdigest
 
@@ -80,7 +88,7 @@ _ENVELOPE_END: Final = 9  # end mark of the listpack and checksum of the envelop
 _HIGH_LENGTH: Final = bytes(4)  # no record has 4 GiB
 _unpack_record = RECORD_HEADER.struct.unpack_from
 _pack_record = RECORD_HEADER.struct.pack
-_RECORD_HEADER_SIZE: Final[int] = RECORD_HEADER.size
+_RECORD_HEADER_SIZE: Final[i64] = RECORD_HEADER.size
 _MOST_U64: Final = (1 << 64) - 1
 
 
@@ -216,23 +224,22 @@ def encode_record(body: bytes, checksum: int) -> bytes:
 
 def record_size(data: bytes, offset: int) -> int:
     """Return the size in bytes that the record header at `offset` states, valid or not."""
-    return _RECORD_HEADER_SIZE + int(read_i64_be(data, offset))
+    return int(_RECORD_HEADER_SIZE) + int(read_i64_be(data, offset))
 
 
-def read_record(data: bytes, offset: int, chain: int) -> Record | None:
+def read_record(data: bytes, offset: i64, chain: int) -> Record | None:
     """Return the record at `offset`, after one with the checksum `chain`; None if not valid."""
     start = offset + _RECORD_HEADER_SIZE
     if start > len(data):
         return None
-    length = int(read_i64_be(data, offset))
-    end = start + length
-    if length < _BODY_START or end > len(data):
+    end = start + read_i64_be(data, offset)
+    if not start + _BODY_START <= end <= len(data):
         return None
     body = data[start:end]
     checksum = record_checksum(body, chain)
     if checksum != int(read_i64_be(data, offset + 8)) & _MOST_U64:
         return None
-    return Record(int(read_i64_be(body, 0)) & _MOST_U64, body, end, checksum)
+    return Record(int(read_i64_be(body, 0)), body, int(end), checksum)
 
 
 def find_record(data: bytes, offset: int, commit_number: int) -> tuple[int, int, int] | None:
@@ -359,15 +366,15 @@ class ChangeReader:
     """
 
     def __init__(self, body: bytes, tables: Container[int]) -> None:
-        self.kind = 0
+        self.kind: i64 = 0
         self.table = 0
         self.db_key = b""
         self.value = b""
         self.head = b""
-        self.kept = 0
+        self.kept: i64 = 0
         self._body = body
         self._tables = tables
-        self._at = _BODY_START
+        self._at: i64 = _BODY_START
 
     def next(self) -> bool:
         """Read the next operation; return False at the end.
@@ -380,19 +387,20 @@ class ChangeReader:
             return False
         first = body[self._at]
         self._at += 1
-        self.kind, self.table = first >> _KIND_SHIFT, first & _TABLE_MASK
-        if self.kind > EXTEND or self.table not in self._tables:
+        kind = self.kind = first >> _KIND_SHIFT
+        self.table = first & _TABLE_MASK
+        if kind > EXTEND or self.table not in self._tables:
             problem = f"unknown operation 0x{first:02x}"
             raise CorruptionError("journal record", problem, offset=self._at - 1)
         self.db_key = self._take(self._number16())
-        if self.kind == PUT:
+        if kind == PUT:
             self.value = self._take(self._number32())
-        elif self.kind == MOVE:
+        elif kind == MOVE:
             self.kept = self._take(1)[0]
             if self.kept not in self._tables:
                 problem = f"unknown table {self.kept}"
                 raise CorruptionError("journal record", problem, offset=self._at - 1)
-        elif self.kind != DELETE:
+        elif kind != DELETE:
             self.head = self._take(self._number16())
             self.kept = self._number32()
             self.value = self._take(self._number32())
@@ -407,28 +415,25 @@ class ChangeReader:
         value = b"" if kind in (DELETE, MOVE) else self.value
         return Change(kind, self.table, self.db_key, value, head, kept)
 
-    def _number16(self) -> int:
-        at, body = self._at, self._body
-        self._check(at + 2)
-        self._at = at + 2
-        return body[at] << 8 | body[at + 1]
+    def _number16(self) -> i64:
+        at = self._passed(2)
+        return i64(read_i16_be(self._body, at)) & 0xFFFF
 
-    def _number32(self) -> int:
-        at, body = self._at, self._body
-        self._check(at + 4)
-        self._at = at + 4
-        return body[at] << 24 | body[at + 1] << 16 | body[at + 2] << 8 | body[at + 3]
+    def _number32(self) -> i64:
+        at = self._passed(4)
+        return i64(read_i32_be(self._body, at)) & 0xFFFFFFFF
 
-    def _take(self, count: int) -> bytes:
+    def _take(self, count: i64) -> bytes:
+        at = self._passed(count)
+        return self._body[at : at + count]
+
+    def _passed(self, count: i64) -> i64:
+        """Pass over some bytes; return where they begin."""
         at = self._at
-        end = at + count
-        self._check(end)
-        self._at = end
-        return self._body[at:end]
-
-    def _check(self, end: int) -> None:
-        if end > len(self._body):
-            raise CorruptionError("journal record", "an operation is truncated", offset=self._at)
+        if at + count > len(self._body):
+            raise CorruptionError("journal record", "an operation is truncated", offset=int(at))
+        self._at = at + count
+        return at
 
 
 def read_changes(body: bytes, tables: Container[int]) -> Iterator[Change]:
