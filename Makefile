@@ -21,7 +21,10 @@ PURE_TESTS := tests/test_format tests/test_properties tests/test_engine_api/test
 	tests/test_engine_commands/test_groups.py \
 	tests/test_server/test_server.py::test_commands_run_apart_if_their_transaction_fails \
 	--deselect tests/test_properties/test_groups.py::TestGroups::runTest \
-	--deselect tests/test_properties/test_stream.py::TestPageNodes::runTest
+	--deselect tests/test_properties/test_stream.py::TestPageNodes::runTest \
+	tests/test_tools/test_help.py tests/test_tools/test_entries.py
+# In the same run, the oldest versions that may be installed of what the command line is made with.
+OLDEST := $(shell grep -E '^(click|rich)=' tests/lowest.txt)
 PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/test_recovery tests/test_server
 
 # Without bytecode every process that a test starts compiles the sources again, each time.
@@ -120,7 +123,8 @@ test-pure: $(VENV)/installed ## the tests of the compiled modules, interpreted
 	mkdir -p $(PURE)
 	tar -c --exclude='*.so' --exclude=.hypothesis \
 		$(wildcard $(FOLDERS)) docs examples scripts src tests pyproject.toml setup.py | tar -x -C $(PURE)
-	cd $(PURE) && STREAMKEEP_PURE=1 PYTHONPATH=$(CURDIR)/$(PURE)/src \
+	$(VENV)/$(PIP) --quiet install --no-deps --target $(PURE)/oldest $(OLDEST)
+	cd $(PURE) && STREAMKEEP_PURE=1 PYTHONPATH=$(CURDIR)/$(PURE)/src:$(CURDIR)/$(PURE)/oldest \
 		$(CURDIR)/$(BIN)/pytest -n 2 -m 'not slow' $(PURE_TESTS)
 
 test-lowest: ## the tests with the oldest version of each dependency

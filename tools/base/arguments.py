@@ -156,8 +156,8 @@ class Id(_BytesType):
 class Number(click.IntRange):
     """A whole number in a range."""
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return "N"
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return "N"  # click below 8.2 gives no context
 
 
 class Parsed(_IntType):

@@ -96,7 +96,8 @@ def _made(
         required = default is _NOTHING
         alone = name.removesuffix("_path").upper()
         metavar = words or (alone if required else f"[{alone}]")
-        settings.pop("multiple", None)
+        if settings.pop("multiple", False):
+            settings.pop("default", None)  # it is (), and click below 8.2 takes no other, nor that
         yield click.Argument([name], type=kind, metavar=metavar, required=required, **settings)
         return
     names = [word for word in words.split() if word.startswith("-")]
