@@ -151,6 +151,22 @@ def test_rows_before_one_that_cannot_be_put_are_forwarded(
     assert done == ["a", "b", "c", "d", "e"]
 
 
+def test_a_batch_for_which_the_store_never_has_room_goes_in_parts(
+    tmp_path: Path, database: Connection
+) -> None:
+    """The commit raises, after all rows were put."""
+    payloads = [str(number).zfill(30_000) for number in range(99)]
+    insert(database, *payloads)
+    appended: list[bytes] = []
+    with streamkeep.open(tmp_path / "small", max_store_bytes=1 << 20) as small:
+        outbox = Outbox(database, "outbox", small, stream="mails")
+        while len(appended) < 99:
+            outbox.forward()
+            appended += forwarded(small)
+            small.xtrim("mails", maxlen=0)
+    assert appended == [one.encode() for one in payloads]
+
+
 @pytest.mark.parametrize("ids", [(None,), ("x", "x"), (1, 2, 2)])
 def test_rows_that_cannot_be_told_apart_are_refused(
     store: Store, database: Connection, ids: tuple[Any, ...]

@@ -35,7 +35,7 @@ from typing import Any, Final
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.durations import Duration, milliseconds
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.errors import ArgumentError, StoreFullError
 from streamkeep.jobs.layout import part_of, short
 
 log = logging.getLogger("streamkeep.jobs")
@@ -258,8 +258,10 @@ class Outbox:
                 if not fresh:  # it has waited for nothing, and who appended them may have died so
                     self._store.sync()
                 return fresh
-            except Exception:
-                if done in (0, len(rows)):  # all: what the commit raises is no row's
+            except Exception as error:
+                if done == len(rows):  # what the commit raises is no row's
+                    done = done // 2 if isinstance(error, StoreFullError) else 0
+                if not done:
                     raise
                 del rows[done:]
 
