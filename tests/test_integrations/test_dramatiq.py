@@ -121,15 +121,28 @@ def test_a_retry_or_a_pipeline_that_the_store_refuses_is_not_lost(
     broker.join("default", timeout=PATIENCE_MS)
 
 
+@pytest.mark.parametrize(
+    ("problem", "after"),
+    [
+        ("PayloadError", {}),
+        ("QueueNotFound", {"queue_name": "of another program"}),
+        ("broker_priority", {"options": {"broker_priority": "urgent"}}),
+    ],
+)
 def test_a_message_is_a_dead_letter_if_what_follows_it_can_never_be_put(
-    broker: StreamkeepBroker, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    broker: StreamkeepBroker,
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: str,
+    after: dict[str, Any],
 ) -> None:
-    large = actor_of(broker, lambda: "x" * 2000)
-    monkeypatch.setattr(broker.queue().core, "most_payload", 1000)
-    (large.message() | actor_of(broker, print, name="after").message()).run()
+    work = actor_of(broker, lambda: "x" * 2000)
+    if problem == "PayloadError":
+        monkeypatch.setattr(broker.queue().core, "most_payload", 1000)
+    (work.message() | work.message().copy(**after)).run()
     broker.join("default", timeout=PATIENCE_MS)
     [letter] = broker.queue().dead_letters()
-    assert "PayloadError" in letter.reason
+    assert problem in letter.reason
 
 
 def test_a_delayed_message_stays_in_the_store_until_its_time(

@@ -171,6 +171,14 @@ class StreamkeepBroker(Broker):
                 another one, as its retry, is enqueued in any case.
         """
         former = getattr(self._ending, "message", None)
+        try:
+            return self._enqueue(message, delay, always=former is not None)
+        except Exception as error:  # dramatiq logs it, and acknowledges the former one
+            if former is not None:
+                former.streamkeep_unsent = error
+            raise
+
+    def _enqueue(self, message: Message[Any], delay: int | None, *, always: bool) -> Message[Any]:
         queue = self.queue(message.queue_name)
         if delay is not None:
             eta = current_millis() + delay
@@ -180,12 +188,7 @@ class StreamkeepBroker(Broker):
         options = Options(codec=_CODEC, priority=self._priority_of(message), delay=wait)
         data = message.copy(queue_name=q_name(message.queue_name)).encode()
         common = {TASK: message.actor_name.encode()}
-        try:
-            put_all(queue.core, [(data, options)], common, always=former is not None)
-        except Exception as error:  # dramatiq logs it, and acknowledges the former one
-            if former is not None:
-                former.streamkeep_unsent = error
-            raise
+        put_all(queue.core, [(data, options)], common, always=always)
         self.emit_after("enqueue", message, delay)
         return message
 
