@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import Any
 
 import pytest
 
@@ -183,8 +184,10 @@ def test_jobs_of_each_state_are_listed_with_times_and_workers(
     queue.requeue(letter)
     (again,) = queue.jobs()
     assert b"worker" not in again.fields
-    with pytest.raises(ArgumentError, match="one of waiting, running"):
-        queue.jobs("dead")  # type: ignore[arg-type]
+    wrong: list[Any] = ["dead", []]
+    for state in wrong:
+        with pytest.raises(ArgumentError, match="one of waiting, running"):
+            queue.jobs(state)
 
 
 def test_a_running_job_is_found_behind_many_that_wait_for_a_retry(queue: Queue) -> None:

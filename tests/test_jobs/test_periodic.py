@@ -78,8 +78,9 @@ def test_a_wrong_rule_is_refused_where_it_is_written(
 ) -> None:
     with pytest.raises(ArgumentError, match=problem):
         queue.periodic(cron, tz=zone)
-    with pytest.raises(ArgumentError, match="missed"):
-        queue.periodic("* * * * *", missed="never")  # type: ignore[arg-type]
+    for option, wrong in (("missed", "never"), ("args", 5), ("args", "ann"), ("kwargs", [1])):
+        with pytest.raises(ArgumentError, match=option):
+            queue.periodic("* * * * *", **{option: wrong})  # type: ignore[arg-type]
 
 
 def test_each_time_fires_once_however_many_workers_run(store: Store, clock: ManualClock) -> None:

@@ -317,11 +317,12 @@ def test_a_worker_waits_for_a_store_that_cannot_take_its_rules(
         ({"concurrency": True}, "not True"),
         ({"mode": "fast"}, "mode must be one of threads, asyncio, not 'fast'"),
         ({"grace": "soon"}, "soon"),
+        ({"queues": "mails"}, "a worker needs queues, not 'mails'"),
     ],
 )
 def test_options_are_checked(queue: Queue, options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ArgumentError, match=problem):
-        Worker(queue, **options)
+        Worker(**{"queues": queue, **options})
 
 
 @pytest.mark.parametrize("mode", ["threads", "asyncio"])

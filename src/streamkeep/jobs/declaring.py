@@ -98,6 +98,10 @@ class Declaring:
         """
         if missed not in rules_of.MISSED:
             raise ArgumentError(f"missed must be one of {rules_of.MISSED}, not {missed!r}")
+        if isinstance(args, str) or not isinstance(args, Sequence):
+            raise ArgumentError(f"args must be a list, not {as_given(args)}")
+        if not isinstance(kwargs or {}, Mapping):
+            raise ArgumentError(f"kwargs must be a dict, not {as_given(kwargs)}")
         rules_of.next_time(cron, tz, 0)
         given = check_task_options(options)
         name = given.get("name")

@@ -29,10 +29,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
-from streamkeep.format.core.values import whole
+from streamkeep.format.core.values import as_given, whole
 from streamkeep.jobs import worker_runs
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.handler_errors import FOR_GOOD, kind_of, text_of
+from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.running import at_once, block, return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.waiting import known_tasks, take
@@ -40,7 +41,6 @@ from streamkeep.jobs.worker_log import Report, Told, log
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
-    from streamkeep.jobs.queue import Queue
     from streamkeep.jobs.running import Done, Outcome
 
 Result = TypeVar("Result")
@@ -89,8 +89,8 @@ class Worker:
             ArgumentError: an argument is out of range.
         """
         self.queues: list[Queue] = list(queues) if isinstance(queues, Sequence) else [queues]
-        if not self.queues:
-            raise ArgumentError("a worker needs a queue")
+        if not self.queues or not all(isinstance(one, Queue) for one in self.queues):
+            raise ArgumentError(f"a worker needs queues, not {as_given(queues)}")
         if mode not in _MODES:
             raise ArgumentError(f"mode must be one of {', '.join(_MODES)}, not {mode!r}")
         self.concurrency = whole(concurrency, "concurrency", 1, 10_000)
