@@ -244,3 +244,11 @@ def test_wrong_rows_and_fields_are_refused(backend: Any, database: None) -> None
     for arguments in (["--database", "nosuch"], ["--backend", "nosuch"], ["--every", "soon"]):
         with pytest.raises(CommandError):
             call_command("streamkeep_forward", *arguments)
+
+
+def test_a_forwarder_without_a_store_ends_with_an_error(
+    configure: Configure, database: None, tmp_path: Path
+) -> None:
+    (tmp_path / "tasks.store").touch()
+    with configure(), pytest.raises(CommandError, match=r"tasks\.store"):
+        forward()

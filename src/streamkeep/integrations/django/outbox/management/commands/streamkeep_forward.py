@@ -63,21 +63,21 @@ class Command(BaseCommand):
             known = ", ".join(sorted(connections.settings))
             raise CommandError(f"DATABASES has no database {alias!r}; it has {known}")
         database = connections[alias]
-        store = backend.queue("default").store
+        queue = backend.queue("default")  # opens the store where a full disk is tried again
         given = database.settings_dict
         where = f"{given['HOST']}:{given['PORT']}/{given['NAME']}"
         server = "" if database.vendor == "sqlite" else where
 
         def put(row: Row) -> None:
             if row["stream"]:
-                append_row(store, row)
+                append_row(queue.store, row)
             else:
                 put_task(backend, row)
 
         def make(connection: Any) -> Outbox:
             table = OutboxRow._meta.db_table
             name = name_of(table, connection, server)
-            return Outbox(connection, table, store, put=put, name=name)
+            return Outbox(connection, table, queue.store, put=put, name=name)
 
         def connect() -> Any:
             # Not Django's own: the outbox begins and commits transactions itself. Nor one of a
