@@ -20,7 +20,7 @@ from patience import thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import StoreFullError
 from streamkeep.integrations.django import interface, queues, records
-from streamkeep.jobs import PayloadError, QueueFullError
+from streamkeep.jobs import PayloadError
 from streamkeep.jobs.running import execute
 from test_integrations_django import shop_tasks
 from test_integrations_django.conftest import BACKEND, QueueWith
@@ -152,14 +152,6 @@ def test_a_failure_that_a_full_store_takes_later_is_one_error(
     assert execute(queue.get(), None, lambda error: 0).state == "failed"
     result.refresh()
     assert (result.status, len(result.errors)) == ("FAILED", 1)
-
-
-def test_a_task_that_waits_for_its_retry_is_ready(queue_with: QueueWith) -> None:
-    with queue_with(retries=1, backoff="1h") as queue:
-        result = shop_tasks.fail.enqueue("busy")
-        queue.run_until_idle()
-        result.refresh()
-        assert (result.status, result.attempts, len(result.errors)) == ("READY", 1, 1)
 
 
 def test_a_running_task_says_so(backend: Any) -> None:
@@ -303,13 +295,6 @@ def test_wrong_tasks_are_refused(backend: Any) -> None:
     for wrong in ("", "123", "x" * 1000, "\udcff"):
         with pytest.raises(interface.TaskResultDoesNotExist):
             backend.get_result(wrong)
-
-
-def test_a_full_queue_says_so(backend: Any) -> None:
-    backend.queue("default").set_limits(max_length=1)
-    shop_tasks.add.enqueue(1)
-    with pytest.raises(QueueFullError):
-        shop_tasks.add.enqueue(2)
 
 
 def test_it_runs_what_is_due(backend: Any) -> None:

@@ -255,14 +255,6 @@ def test_a_connection_that_commits_each_statement_is_refused(store: Store, membe
         Outbox(Other(), "outbox", store, stream="s")
 
 
-def test_a_name_may_have_quotes(store: Store, database: Connection) -> None:
-    database.real.execute(TABLE.replace("outbox", '"order"'))
-    database.real.execute("INSERT INTO \"order\" (payload) VALUES ('x')")
-    database.real.commit()
-    assert Outbox(database, '"order"', store, stream="mails", name="orders").run(once=True) == 1
-    assert forwarded(store) == [b"x"]
-
-
 @pytest.mark.parametrize("name", ["main.outbox", '"other"."order"'])
 def test_a_name_may_have_the_database_of_its_table(
     store: Store, database: Connection, name: str

@@ -22,10 +22,8 @@ class JobFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the members; keep the record."""
         job = current.get()
-        members = {"queue": "", "job": "", "task": "", "attempt": ""}
-        if job is not None:
-            members = _members(job)
-        for name, value in members.items():
+        empty = dict.fromkeys(("queue", "job", "task", "attempt"), "")
+        for name, value in (empty if job is None else _members(job)).items():
             if not hasattr(record, name):
                 setattr(record, name, value)
         return True

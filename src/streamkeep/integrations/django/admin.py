@@ -67,8 +67,9 @@ class QueuedTaskAdmin(admin.ModelAdmin):
         looked, last = 0, ""
         with backend.queue("default").store.snapshot() as snapshot:
             reader = snapshot.as_bytes()
-            for result_id, record in records.newest_first(reader, request.GET.get("before", "")):
-                looked, last = looked + 1, result_id
+            newest_first = records.VALUES.last_first(reader, request.GET.get("before", ""))
+            for result_id, data in newest_first:
+                looked, last, record = looked + 1, result_id, records.decode(data)
                 if record.backend == alias and queue in ("", record.queue):
                     record = resolve(snapshot, record, search=False)
                     if status in ("", record.status):

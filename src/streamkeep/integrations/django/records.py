@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
@@ -115,9 +114,3 @@ def expire_left(txn: Transaction[Any], after: str, ttl_ms: int) -> str:
         else:
             VALUES.delete(txn, result_id)
     return found[-1][0] if found else ""
-
-
-def newest_first(reader: Reader, before: str = "") -> Iterator[tuple[str, Record]]:
-    """Yield (ID, record) of all tasks, the newest first, from below an ID on."""
-    for result_id, data in VALUES.last_first(reader, before):
-        yield result_id, decode(data)

@@ -37,18 +37,9 @@ def aware(moment: datetime) -> datetime:
     return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
 
 
-def task_at(record: Record) -> Any:
-    """Return the task of a record, with the options that it was enqueued with.
-
-    Raises:
-        ImportError: this program has no such task.
-    """
-    moment = datetime.fromisoformat(record.run_after) if record.run_after else None
-    return _task(record.task, record.priority, record.queue, record.backend, moment)
-
-
 @lru_cache(1000)
-def _task(path: str, priority: int, queue: str, backend: str, moment: datetime | None) -> Any:
+def _task(path: str, priority: int, queue: str, backend: str, run_after: str) -> Any:
+    moment = datetime.fromisoformat(run_after) if run_after else None
     task = import_string(path)
     if not isinstance(task, interface.Task):
         raise ImportError(f"{path} is a {type(task).__name__}, and not a task")
@@ -56,9 +47,14 @@ def _task(path: str, priority: int, queue: str, backend: str, moment: datetime |
 
 
 def result_of(result_id: str, record: Record, status: Any = None) -> Any:
-    """Return a record, whose status is known, as a `TaskResult`."""
+    """Return a record, whose status is known, as a `TaskResult`.
+
+    Raises:
+        ImportError: this program does not have its task.
+    """
+    made = record.task, record.priority, record.queue, record.backend, record.run_after
     result = interface.TaskResult(
-        task=task_at(record),
+        task=_task(*made),
         id=result_id,
         status=status or interface.TaskResultStatus[record.status],
         enqueued_at=time_of(record.enqueued),
