@@ -172,23 +172,20 @@ class StreamkeepBroker(Broker):
         """
         former = getattr(self._ending, "message", None)
         try:
-            return self._enqueue(message, delay, always=former is not None)
+            queue = self.queue(message.queue_name)
+            if delay is not None:
+                eta = current_millis() + delay
+                message = message.copy(queue_name=dq_name(message.queue_name), options={"eta": eta})
+            self.emit_before("enqueue", message, delay)
+            wait = max(delay or 0, 0) / 1000  # a time that is past is now, as with other brokers
+            options = Options(codec=_CODEC, priority=self._priority_of(message), delay=wait)
+            data = message.copy(queue_name=q_name(message.queue_name)).encode()
+            common = {TASK: message.actor_name.encode()}
+            put_all(queue.core, [(data, options)], common, always=former is not None)
         except Exception as error:  # dramatiq logs it, and acknowledges the former one
             if former is not None:
                 former.streamkeep_unsent = error
             raise
-
-    def _enqueue(self, message: Message[Any], delay: int | None, *, always: bool) -> Message[Any]:
-        queue = self.queue(message.queue_name)
-        if delay is not None:
-            eta = current_millis() + delay
-            message = message.copy(queue_name=dq_name(message.queue_name), options={"eta": eta})
-        self.emit_before("enqueue", message, delay)
-        wait = max(delay or 0, 0) / 1000  # a time that is past is now, as with other brokers
-        options = Options(codec=_CODEC, priority=self._priority_of(message), delay=wait)
-        data = message.copy(queue_name=q_name(message.queue_name)).encode()
-        common = {TASK: message.actor_name.encode()}
-        put_all(queue.core, [(data, options)], common, always=always)
         self.emit_after("enqueue", message, delay)
         return message
 
