@@ -19,6 +19,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from patience import thread_of, wait_until
 from postgresql import postgresql
 from streamkeep import ArgumentError, Store
+from streamkeep.format.core.errors import StoreLockedError
 from streamkeep.integrations.sqlalchemy import Outbox
 from streamkeep.jobs.outbox import Outbox as Forwarder
 
@@ -124,6 +125,19 @@ def test_a_forwarder_goes_on_after_an_error_of_the_database(
     assert outbox.forward(broken, store, every="1ms", stop=stop) == 0
     thread.join()
     assert "is tried again" in caplog.text
+
+
+def test_a_forwarder_goes_on_after_a_process_that_stopped_with_the_lock_of_the_store(
+    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+
+    def refuse(*_: Any, **__: Any) -> int:
+        stop.set()
+        raise StoreLockedError("its holder is stopped")
+
+    monkeypatch.setattr(Forwarder, "_forward", refuse)
+    assert outbox.forward(engine, store, stop=stop) == 0
 
 
 class Modern(sqlite3.Connection):

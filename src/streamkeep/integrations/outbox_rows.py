@@ -18,6 +18,7 @@ from streamkeep.format.core.errors import (
     ArgumentError,
     CommandError,
     StoreFullError,
+    StoreLockedError,
     StreamFullError,
 )
 from streamkeep.format.core.json_form import from_json, json_bytes
@@ -28,6 +29,7 @@ log = logging.getLogger("streamkeep.outbox")
 
 MALFORMED: Final = (AttributeError, RecursionError, TypeError, ValueError)  # what payloads raise
 _FULL: Final = (StoreFullError, StreamFullError, QueueFullError, QueueDrainingError)
+_PASSES: Final = (*_FULL, StoreLockedError)  # the last: the holder of its lock is stopped
 Value = str | bytes | int | float
 
 
@@ -121,7 +123,7 @@ def forward_until(
     """
     pause_s = milliseconds(every, "every") / 1000
     # Not what is wrong with a row: it would be tried, with all that follow, for ever.
-    transient: tuple[type[BaseException], ...] = (*errors, *_FULL)
+    transient: tuple[type[BaseException], ...] = (*errors, *_PASSES)
     total = 0
     while not stop.is_set():
         connection = None
