@@ -50,14 +50,6 @@ def raise_bare_retry() -> None:
 
 
 @task
-def fail_first() -> int:
-    job = current_job()
-    if job.attempt == 1:
-        raise Retry(after=0, reason="not yet")
-    return job.attempt
-
-
-@task
 def return_object() -> object:
     return object()
 

@@ -127,15 +127,6 @@ def test_what_cannot_be_a_result_is_a_failure(
     assert [one.exception_class_path for one in result.errors] == [kind]
 
 
-def test_attempts_are_kept(queue_with: QueueWith) -> None:
-    with queue_with(retries=3) as queue:
-        result = shop_tasks.fail_first.enqueue()
-        queue.run_until_idle()
-        result.refresh()
-        assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 2, 2)
-        assert [one.exception_class_path for one in result.errors] == ["streamkeep.jobs.Retry"]
-
-
 def test_a_failure_that_a_full_store_takes_later_is_one_error(
     backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

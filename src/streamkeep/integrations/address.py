@@ -25,11 +25,6 @@ class Address(NamedTuple):
     path: Path
     sync: Sync = "commit"
 
-    @property
-    def url(self) -> str:
-        """The URL of this store."""
-        return f"{SCHEME}:///{self.path}"
-
 
 def parse_address(given: str | os.PathLike[str], sync: Sync | None = None) -> Address:
     """Return where a store is.

@@ -148,7 +148,16 @@ class StreamkeepBackend(interface.BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        record = self._record_of(result)
+        record = Record(
+            task.queue_name,
+            task.module_path,
+            self.alias,
+            priority=int(task.priority),
+            run_after="" if task.run_after is None else task.run_after.isoformat(),
+            enqueued=time.time_ns() // 1_000_000,
+            args=result.args,
+            kwargs=result.kwargs,
+        )
         moment: datetime | None = None if task.run_after is None else aware(task.run_after)
         # A task that cannot be put is refused here, where its caller is, and not after the commit.
         enqueue = self.queue(record.queue).prepare(result.id, record, moment)
@@ -179,19 +188,6 @@ class StreamkeepBackend(interface.BaseTaskBackend):
     def _show_enqueued(self, result: Any, record: Record) -> None:
         object.__setattr__(result, "enqueued_at", time_of(record.enqueued))
         interface.task_enqueued.send(type(self), task_result=result)
-
-    def _record_of(self, result: Any) -> Record:
-        task = result.task
-        return Record(
-            task.queue_name,
-            task.module_path,
-            self.alias,
-            priority=int(task.priority),
-            run_after="" if task.run_after is None else task.run_after.isoformat(),
-            enqueued=time.time_ns() // 1_000_000,
-            args=result.args,
-            kwargs=result.kwargs,
-        )
 
     def get_result(self, result_id: str) -> Any:
         """Return the result of a task as it is now.
