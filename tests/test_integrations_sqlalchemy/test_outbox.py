@@ -109,35 +109,19 @@ def test_a_forwarder_waits_for_a_connection_of_a_pool_that_has_none(
     busy.dispose()
 
 
-def test_a_forwarder_goes_on_after_an_error_of_the_database(
-    store: Store, caplog: pytest.LogCaptureFixture
+def test_a_forwarder_goes_on_after_an_error_that_passes(
+    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Of the database, or of a store whose lock a process has that is stopped."""
     broken = create_engine("sqlite:////nonexistent/shop.db")
     with pytest.raises(Exception, match="unable to open"):
         outbox.forward(broken, store, until_idle=True)
-    stop = threading.Event()
-
-    def stop_after_a_failure() -> None:
-        wait_until(lambda: "is tried again" in caplog.text)
-        stop.set()
-
-    thread = thread_of(stop_after_a_failure)
-    assert outbox.forward(broken, store, every="1ms", stop=stop) == 0
-    thread.join()
-    assert "is tried again" in caplog.text
-
-
-def test_a_forwarder_goes_on_after_a_process_that_stopped_with_the_lock_of_the_store(
-    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop = threading.Event()
-
-    def refuse(*_: Any, **__: Any) -> int:
-        stop.set()
-        raise StoreLockedError("its holder is stopped")
-
-    monkeypatch.setattr(Forwarder, "_forward", refuse)
-    assert outbox.forward(engine, store, stop=stop) == 0
+    monkeypatch.setattr(Forwarder, "_forward", Mock(side_effect=StoreLockedError("locked by 7")))
+    for one, asked in ((broken, 1), (engine, 2)):
+        stop = Mock(is_set=Mock(side_effect=[*[False] * asked, True]))
+        assert outbox.forward(one, store, stop=stop) == 0
+    assert "unable to open" in caplog.text
+    assert "is tried again: locked by 7" in caplog.text
 
 
 class Modern(sqlite3.Connection):

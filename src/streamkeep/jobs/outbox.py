@@ -47,7 +47,6 @@ _QUOTES: Final = re.compile(r"""(["`])([A-Za-z0-9_]+)\1""")
 _SEEN: Final = b"id:"
 _CHANGED: Final = b"forgotten"
 _MARKS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}
-_SQLITE: Final = "sqlite3"
 
 
 class Outbox:
@@ -109,7 +108,7 @@ class Outbox:
         self._batch = batch
         self._space = b"outbox:" + part_of(name or table, "the name of an outbox")
         driver = type(connection).__module__.partition(".")[0]
-        self._is_sqlite = driver == _SQLITE
+        self._is_sqlite = driver == "sqlite3"
         self._mark = _MARKS.get(getattr(sys.modules.get(driver), "paramstyle", ""), "%s")
         if self._is_sqlite:
             self._check_sqlite()
