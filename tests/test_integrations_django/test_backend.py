@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.test import override_settings
 
-from patience import thread_of, wait_until
+from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import StoreFullError
 from streamkeep.integrations.django import interface, queues, records
@@ -166,6 +166,16 @@ def test_a_task_whose_workers_died_has_failed(queue_with: QueueWith) -> None:
         found = interface.task_backends["default"].get_result(result.id)
         assert (found.status, found.args) == ("FAILED", [5])
         assert "3 workers died" in found.errors[0].traceback
+
+
+def test_attempts_that_their_worker_ended_are_told(queue_with: QueueWith) -> None:
+    with queue_with(retries=1, backoff="1ms") as queue:
+        result = shop_tasks.add.enqueue(5)
+        for _ in range(2):
+            queue.get(PATIENCE_S).end_attempt("builtins.TimeoutError", "it ran too long", "")
+        result.refresh()
+        assert (result.status, result.attempts) == ("FAILED", 2)
+        assert result.started_at <= result.last_attempted_at <= result.finished_at
 
 
 def test_a_cancelled_task_has_failed(backend: Any) -> None:

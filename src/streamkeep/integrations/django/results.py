@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
-from streamkeep.jobs import codecs, ending, finding
+from streamkeep.jobs import codecs, ending, finding, listing
 from streamkeep.jobs.dead_letters import letter_of
 from streamkeep.jobs.errors import PayloadError
 from streamkeep.jobs.layout import CODEC, PAYLOAD, Fields, Names
@@ -116,6 +116,7 @@ def _ended(snapshot: Snapshot[Any], names: Names, record: Record, search: bool) 
     elif stored is not None and stored.state == ending.FAILED:
         kind, text, lines = json.loads(stored.data)
         ended.errors = [*record.errors, [kind, lines or f"{kind}: {text}\n"]]
+        _add_attempts(ended, listing.job_in(snapshot, names, record.job))
     elif stored is not None:
         kind = "streamkeep.jobs.JobCancelledError"
         ended.errors = [*record.errors, [kind, f"{kind}: cancelled before it started\n"]]
@@ -127,6 +128,16 @@ def _ended(snapshot: Snapshot[Any], names: Names, record: Record, search: bool) 
                 ended.finished = letter.failed_ms
                 break
     return ended
+
+
+def _add_attempts(record: Record, job: listing.Listed | None) -> None:
+    """Add the attempts that a worker ended without the handler, such as after `max_runtime`."""
+    if job is None or not job.begun_ms or job.attempts <= len(record.workers):
+        return
+    ran = [*[(one.begun_ms, one.worker) for one in job.history], (job.begun_ms, job.worker)]
+    lacking = ran[len(record.workers) - job.attempts :]
+    record.started, record.attempted = record.started or lacking[0][0], job.begun_ms
+    record.workers = [*record.workers, *[worker for _, worker in lacking]]
 
 
 def arguments_in(fields: Fields) -> tuple[list[Any], dict[str, Any]]:
