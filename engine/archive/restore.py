@@ -219,7 +219,6 @@ def _write_step(
             last_slot=node.last_id,
         )
         count += node.live
-    stream.set_entries_added(record.entries_added + count)
     txn.note_added(name, count)
     return count
 

@@ -381,11 +381,13 @@ def append_node(
     last_slot: tuple[int, int],
     trimmed: bytes = b"",
 ) -> None:
-    """Append a whole node above all others of the stream, and count its entries as live."""
+    """Append a whole node above all others of the stream; its entries are live, and were added."""
     add_newest_node(txn, stream, ms, seq, data, trimmed)
-    if stream.record.length == 0:
+    before = stream.record.length
+    if before == 0:
         stream.set_first(first_live)
     stream.node_replaced(ABSENT, data)
+    stream.set_entries_added(stream.record.entries_added + stream.record.length - before)
     stream.set_last_live(last_live)
     stream.set_last_id(last_slot)
     stream.let_reopen()

@@ -12,12 +12,13 @@ import pytest
 
 import streamkeep
 from cli_runner import lines, objects, reply, run, start
+from conftest import assert_sound
 from dumped_stores import differences, fill, keys_of
 from patience import wait_until
 from streamkeep.format.redis.rdb_values import crc64
+from streamkeep.format.redis.stream_dump import read_payload
 from streamkeep.transfer.formats import UNNAMED
 from streamkeep.transfer.loading.staged import Load
-from streamkeep.transfer.loading.tables import Row
 
 pytestmark = pytest.mark.usefixtures("sound_folder")
 
@@ -150,13 +151,19 @@ def test_a_file_of_several_databases() -> None:
 
 def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
     with streamkeep.open("s") as store:
+        store.xadd("k", {"a": "b"})
+        payload = store.dump("k")
+        store.delete("k")
+        assert payload is not None
         load = Load(store)
         incoming = load.begin(b"k", "test")
         assert incoming is not None
-        incoming.append([Row(1, None, 1, 1, [b"a", b"b"])])
+        incoming.take(next(iter(read_payload(payload, "test"))))
+        incoming._flush()
         left = store.keys()
         assert len(left) == 1
         assert left[0].startswith(UNNAMED)
+    assert_sound(Path("s"))  # else there would be no backup while a load is running
     fill("t")
     run("dump", "t", "--output", "a.jsonl")
     result = run("load", "s", "a.jsonl")
