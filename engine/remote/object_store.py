@@ -163,6 +163,11 @@ def folder_of(uri: str) -> Path:
     return Path(os.fsdecode(unquote_to_bytes(os.fsencode(urlsplit(uri).path))))
 
 
+def is_inside(uri: str, folder: Path) -> bool:
+    """Return whether a URI leads into a folder of this host."""
+    return uri.startswith("file://") and folder_of(uri).resolve().is_relative_to(folder.resolve())
+
+
 def open_objects(place: str, modes: Modes | None = None) -> ObjectStore:
     """Return the objects under a path or URI, which need not exist yet.
 

@@ -120,7 +120,7 @@ def made_beside(
                 yield folder
         except StoreFullError as error:  # not of a store that is open, where deleting would help
             raise StoreFullError(
-                f"{parent.path / name}: the disk of the {what} is full; nothing was changed there; "
+                f"{parent.path / name}: its disk is full; nothing was changed there; "
                 "next: make room there, or name a place on another disk"
             ) from error
     except BaseException as error:

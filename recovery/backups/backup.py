@@ -112,8 +112,13 @@ def backup(
         with Store(store, readonly=True) as opened:
             report = backup(opened, target, verify=verify, progress=progress)
         return report._replace(recorded=_record(store, report.path))
+    if source := store._environment.follows:
+        raise errors.StoreError(
+            f"{store.path}: a standby cannot be backed up; next: `streamkeep ship restore "
+            f"{source} TARGET` makes a store of the copy that it follows"
+        )
     place = path_of(target, "target").absolute()
-    _check_apart(store.path.absolute(), place)
+    check_apart(store.path, place)
     modes = store._environment.folder.modes.copied()
     parent = Folder(place.parent, outside=True, like=modes)
     aside = f".{place.name}.backup-old"
@@ -199,7 +204,7 @@ def _row(snapshot: Snapshot[Any], name: bytes) -> BackupRow | None:
 # --- the target ---------------------------------------------------------------------------------
 
 
-def _check_apart(source: Path, target: Path) -> None:
+def check_apart(source: Path, target: Path) -> None:
     if not target.parent.is_dir():
         raise errors.StoreError(f"{target.parent}: no such folder; create it first")
     here, there = source.resolve(), target.resolve()

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot, read_slot, slot_name
-from streamkeep.engine.remote.object_store import folder_of
+from streamkeep.engine.remote.object_store import is_inside
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -311,11 +311,10 @@ class Shipper:
         """Find out where the target is, and whether the journal goes on from there."""
         self._drop_base()
         self._writer = None
-        uri, store = self.target.uri, self.environment.path.resolve()
-        if uri.startswith("file://") and folder_of(uri).resolve().is_relative_to(store):
+        if is_inside(self.target.uri, self.environment.path):
             raise Refused(
-                f"{uri}: it is in the store, and would be lost with it; next: name a folder "
-                "elsewhere, best on another disk"
+                f"{self.target.uri}: it is in the store, and would be lost with it; next: name a "
+                "folder elsewhere, best on another disk"
             )
         self.target.check_writes()
         slot = None

@@ -140,11 +140,12 @@ def test_seal_needs_a_uri_and_changes_nothing_without(store: Store) -> None:
         ("s3://bucket/\udcff", "no lone surrogates"),
         ("s3://[", "Invalid IPv6 URL"),
         ("", "to must be the path of"),
+        ("STORE/archive/there", "it is in the store, and would be lost with it"),
     ],
 )
 def test_a_uri_that_cannot_be_used_is_an_error(store: Store, place: str, problem: str) -> None:
     with pytest.raises(errors.ArgumentError, match=problem):
-        store.archive(to=place)
+        store.archive(to=place.replace("STORE", str(store.path)))
     assert store.remote_archive() is None
 
 

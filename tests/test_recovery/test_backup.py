@@ -121,12 +121,11 @@ def test_a_full_disk_of_the_backup_leaves_the_earlier_one(
         "salvage.new_store.open_new",
     ):
         monkeypatch.setattr(f"streamkeep.recovery.{name}", full)
-    with pytest.raises(errors.StoreFullError, match="copy: the disk of the backup is full"):
+    with pytest.raises(errors.StoreFullError, match="copy: its disk is full"):
         backup(store, tmp_path / "copy")
-    with pytest.raises(errors.StoreFullError, match="new: the disk of the restore is full"):
-        restore_copy(tmp_path / "shipped", tmp_path / "new")
-    with pytest.raises(errors.StoreFullError, match="new: the disk of the repair is full"):
-        repair(before.path, tmp_path / "new")
+    for make, source in ((restore, "copy"), (restore_copy, "shipped"), (repair, "copy")):
+        with pytest.raises(errors.StoreFullError, match="new: its disk is full"):
+            make(tmp_path / source, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     with streamkeep.open(before.path, readonly=True) as copy:
         assert copy.xlen("k") == 100

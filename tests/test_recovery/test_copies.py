@@ -52,7 +52,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.keys import KEYS, STREAMS, TABLES
 from streamkeep.format.segment.segment import Segment
 from streamkeep.metrics.prometheus import prometheus_text
-from streamkeep.recovery import restore_copy, ship, verify_copy
+from streamkeep.recovery import backup, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.remains import find_in_copy
 from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper, Superseded
@@ -617,6 +617,10 @@ def test_standby(store: Store, target: str, place: Path, tmp_path: Path) -> None
             if round_number == 3:  # this process forgets all it knows
                 following.close()
                 following = Standby(target, place)
+        with pytest.raises(
+            StoreError, match=r"a standby cannot be backed up; next: .*ship restore"
+        ):
+            backup(place, tmp_path / "backup")
         with pytest.raises(StoreError, match="a standby that follows"):
             streamkeep.open(place)
         with pytest.raises(StoreLockedError, match="a process follows"):

@@ -32,7 +32,7 @@ from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.format.redis.stream_dump import TARGETS
 from streamkeep.recovery import shipping
-from streamkeep.recovery.backups.backup import backup
+from streamkeep.recovery.backups.backup import backup, check_apart
 from streamkeep.replication import following
 from streamkeep.server.access import Access
 from streamkeep.server.handshakes import BACKLOG, SecureListener
@@ -104,9 +104,11 @@ def run(path: Path, options: Options, *, sync: Sync) -> None:
 
     Raises:
         ArgumentError: an address is not safe, or not an address.
-        StoreError: the store cannot be opened, or a socket cannot be had.
+        StoreError: the store cannot be opened, or a socket or the backup cannot be had.
     """
     check(options)
+    if options.backup is not None:
+        check_apart(path, options.backup)
     opened = (
         streamkeep.open(path, readonly=True)
         if options.readonly
