@@ -302,19 +302,26 @@ def test_wrong_command_lines() -> None:
 
 
 @pytest.mark.parametrize("kind", DUMP_FORMATS)
-def test_a_dump_counts_the_rows_and_deadlines_which_it_does_not_hold(kind: str) -> None:
+def test_a_dump_counts_what_it_does_not_hold(kind: str) -> None:
     with streamkeep.open("s") as store:
         Queue(store, "mails").put("later", delay=1000)
         store.row_put("space", b"key", b"value")
         rows = len(store.row_range("space")) + len(store.row_range("mails"))
         store.xadd("ending", {"a": 1})
+        store.xgroup_create("ending", "g")
+        store.xgroup_create("empty", "g", mkstream=True)
         with store.transaction() as transaction:
             set_deadline(transaction.txn, b"ending", 1 << 42)
         store.row_put("redis.deadlines", b"damaged", b"")
     dropped = transfer.dump("s", "out", format=kind).dropped  # type: ignore[arg-type]
     assert dropped[ROW_LOSS] > rows
     assert dropped[EXPIRY_LOSS] == 1
-    assert transfer.dump("s", "one", format="jsonl", keys="ending").dropped == {EXPIRY_LOSS: 1}
+    if kind in ("csv", "parquet"):
+        keys = ("ending", "empty")
+        dropped = transfer.dump("s", f"two.{kind}", keys=keys).dropped
+        assert dropped == {EXPIRY_LOSS: 1, "consumer group": 2, "stream without live entries": 1}
+    some = {EXPIRY_LOSS: 1, "consumer group": 1}
+    assert transfer.dump("s", "one", format="jsonl", keys="ending", count=1).dropped == some
     assert transfer.dump("s", "none", format="jsonl", keys=()).dropped == {}
 
 

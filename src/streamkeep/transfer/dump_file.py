@@ -16,6 +16,7 @@ from streamkeep.engine.commands.rows import check_space, iter_rows, row_range
 from streamkeep.engine.system.clock import current_clock
 from streamkeep.engine.system.files import behind_links, path_of, replacing
 from streamkeep.engine.tables.existing import existing_stream, group_in
+from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.lag import lag
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, TargetExistsError
@@ -32,6 +33,7 @@ DEFAULT_REDIS: Final = "7.2"  # every Valkey reads it, too
 REDIS_VERSIONS: Final = tuple(TARGETS)
 ROW_LOSS: Final = "row of a queue or a program; a backup has them"
 _WHOLE: Final[tuple[DumpFormat, ...]] = ("dump", "rdb")
+_TABLES: Final[tuple[DumpFormat, ...]] = ("csv", "parquet")
 
 DumpTarget = str | os.PathLike[str] | BinaryIO
 
@@ -131,7 +133,7 @@ def dump(
         raise ArgumentError(
             f"start=, end=, count= and history= are not for {kind}, which holds whole streams"
         )
-    if fields is not None and kind not in ("csv", "parquet"):
+    if fields is not None and kind not in _TABLES:
         raise ArgumentError("fields= is for csv and parquet")
     if (types or errors != "raise" or repeated != "raise") and (
         kind != "parquet" or fields is None
@@ -174,13 +176,20 @@ def dump(
                 losses = write_rdb(source, redis, out.write)
             else:
                 assert_never(kind)
-            if limits.whole:
-                found = row_range(source.txn, check_space(DEADLINES), b"", b"", -1, False)
-                ending = {int.from_bytes(key, "big") for key, _ in found}  # also of damaged rows
-                ends = sum(source.txn.stream_number(one) in ending for one in source.names())
-                losses.add(EXPIRY_LOSS, ends)
-                if source.keys is None:
-                    losses.add(ROW_LOSS, sum(1 for _ in iter_rows(source.txn)) - ends)
+            found = row_range(source.txn, check_space(DEADLINES), b"", b"", -1, False)
+            ending = {int.from_bytes(key, "big") for key, _ in found}  # also of damaged rows
+            for key in source.names():
+                stream = existing_stream(source.txn, key)
+                losses.add(EXPIRY_LOSS, stream.number in ending)
+                if kind not in ("jsonl", "text"):
+                    losses.add("retention of a stream", stream.retention() is not None)
+                if kind in _TABLES:
+                    losses.add("stream without live entries", not stream.record.length)
+                if kind in _TABLES or not limits.whole:
+                    losses.add("consumer group", len(groups_of(source.txn, stream)))
+            if limits.whole and source.keys is None:
+                ends = losses.get(EXPIRY_LOSS, 0)
+                losses.add(ROW_LOSS, sum(1 for _ in iter_rows(source.txn)) - ends)
     size = os.path.getsize(name) if name is not None and os.path.isfile(name) else None
     return DumpReport(
         kind,

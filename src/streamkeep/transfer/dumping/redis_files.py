@@ -33,7 +33,6 @@ def write_rdb(source: Source, server: str, write: Write) -> stream_dump.Losses:
     writer = RdbWriter(stream_dump.TARGETS[server])
     write(writer.begin(sum(1 for _ in source.names())))
     for stream in source:
-        _note_settings(stream, writer.losses)
         for piece in writer.stream(stream.name, source.parts(stream), stream.nodes()):
             write(piece)
     write(writer.end())
@@ -44,7 +43,6 @@ def write_payloads(source: Source, server: str, write: Write) -> stream_dump.Los
     """Write the DUMP payload of one chosen stream as it is, of several as lines of JSON."""
     losses = stream_dump.Losses()
     for stream in source:
-        _note_settings(stream, losses)
         payload = stream_dump.write_payload(
             source.parts(stream), stream.nodes(), stream_dump.TARGETS[server], losses
         )
@@ -60,7 +58,6 @@ def write_commands(source: Source, server: str, write: Write) -> stream_dump.Los
     """Write commands that rebuild the streams on a server that has none of the keys."""
     losses = stream_dump.Losses()
     for stream in source:
-        _note_settings(stream, losses)
         writer = _CommandWriter(source, stream, stream_dump.TARGETS[server].kind, write, losses)
         writer.entries()
         if source.limits.whole:
@@ -69,11 +66,6 @@ def write_commands(source: Source, server: str, write: Write) -> stream_dump.Los
                 writer.group(group_part(group))
             writer.messages(messages_of(source.txn, stream))
     return losses
-
-
-def _note_settings(stream: Stream, losses: stream_dump.Losses) -> None:
-    if stream.retention() is not None:
-        losses.add("retention of a stream")
 
 
 class _CommandWriter:
