@@ -16,6 +16,7 @@ import os
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 from streamkeep.format.core.errors import StoreLockedError
 
@@ -55,10 +56,14 @@ class ArchiveLock:
             environment.context.check_open()  # again: closing holds the lock while it waits
             folder = environment.folder.make_folder(ARCHIVE_FOLDER)
             self._handle = folder.open(ARCHIVE_LOCK, os.O_RDWR | os.O_CREAT)
-            fcntl.flock(self._handle, fcntl.LOCK_EX | (0 if self._wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            self._release()
-            raise _locked(environment) from None
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not self._wait:
+                    raise _locked(environment) from None
+                name = "the lock of the archive"
+                with LongWait(name, lambda: holders_of([self._handle])).reporting():
+                    fcntl.flock(self._handle, fcntl.LOCK_EX)
         except OSError as error:
             self._release()
             raise translate_os(error) from error

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -19,6 +20,7 @@ from lock_order import ORDER, LockOrderError
 from patience import PATIENCE_S, thread_of, wait_until
 from stopped import ended, go_on, stop, stopped_child
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.store.command import Write
 from streamkeep.engine.system import failpoints, files, locks
 from streamkeep.engine.system.failures import copy_of
@@ -33,6 +35,7 @@ from streamkeep.format.core.errors import (
     RecoveryNeededError,
     StoreLockedError,
 )
+from streamkeep.recovery import backup
 
 CALLERS = 4
 
@@ -258,26 +261,42 @@ def test_a_process_with_two_pins_is_one_user(tmp_path: Path) -> None:
             assert users_of(context_of(store).raw) == [os.getpid()]
 
 
+def in_a_flush(path: Path) -> None:
+    with Store(path) as own:
+        own.xadd("s", {"of": "the child"})
+        failpoints.arm("flush:ending", stop)
+        checkpoint_now(own)
+
+
+def with_the_archive(path: Path) -> None:
+    with Store(path) as own, ArchiveLock(environment_of(own)):
+        stop()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("plain_locks")
-def test_an_opening_names_the_process_that_it_waits_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("hold", "wait"),
+    [
+        (in_a_flush, lambda path: Store(path).close()),
+        (with_the_archive, lambda path: backup(path, path.with_name("backup"))),
+    ],
+)
+def test_a_process_that_is_waited_for_is_named(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    hold: Callable[[Path], None],
+    wait: Callable[[Path], object],
 ) -> None:
     path = tmp_path / "store"
     caplog.set_level(logging.WARNING, "streamkeep")
-
-    def in_a_flush() -> None:
-        with Store(path) as own:
-            own.xadd("s", {"of": "the child"})
-            failpoints.arm("flush:ending", stop)
-            checkpoint_now(own)
-
-    child = stopped_child(in_a_flush)
-    opening = thread_of(lambda: Store(path).close())
+    child = stopped_child(lambda: hold(path))
+    waiting = thread_of(lambda: wait(path))
     with ended(child):
         wait_until(lambda: f"process {child}, which is stopped" in caplog.text)
         go_on(child)
-    opening.join(PATIENCE_S)
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
 
 
 def test_an_opening_waits_for_no_transaction_of_another_process(tmp_path: Path) -> None:
