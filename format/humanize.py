@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -37,6 +38,11 @@ def calendar(ms: int) -> datetime:
 def count_text(count: int, one: str, many: str | None = None) -> str:
     """Return `1 entry` or `1,204 entries`; `many` defaults to `one` with an s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def lost_texts(losses: Mapping[str, int]) -> list[str]:
+    found = sorted(losses.items())
+    return [f"{what} ({count:,} times)" if count > 1 else what for what, count in found]
 
 
 def entries_text(count: int) -> str:

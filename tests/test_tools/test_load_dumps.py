@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from cli_runner import lines, objects, reply, run, start
+from cli_runner import lines, objects, reply, run
 from conftest import assert_sound
 from dumped_stores import differences, fill, keys_of
-from patience import wait_until
 from streamkeep.format.redis.rdb_values import crc64
 from streamkeep.format.redis.stream_dump import read_payload
 from streamkeep.transfer.formats import UNNAMED
@@ -174,34 +173,6 @@ def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
     assert differences("again", "t") == []
     reply("s", "DEL", left[0])
     assert differences("s", "t") == []
-
-
-@pytest.mark.slow
-def test_a_load_that_is_killed_leaves_a_sound_store_without_the_streams() -> None:
-    with streamkeep.open("big", sync="none") as store:
-        for first in range(0, 200_000, 5000):
-            store.xadd_many("k", [{"n": number} for number in range(first, first + 5000)])
-    run("dump", "big", "--output", "a.jsonl")
-    run("add", "t", "other", "f", "v")
-    process = start("load", "t", "a.jsonl", "--sync", "none")
-    try:
-        with streamkeep.open("t", readonly=True) as store:
-
-            def begun() -> bool:
-                assert process.poll() is None
-                return any(store.xlen(key) for key in store.scan_iter() if key.startswith(UNNAMED))
-
-            wait_until(begun)
-    finally:
-        process.kill()
-        process.communicate()
-    assert [key for key in keys_of("t") if not key.startswith(UNNAMED)] == [b"other"]
-    result = run("load", "t", "a.jsonl", "--sync", "none")
-    assert "of loads that are running or were killed" in result.stderr
-    for key in keys_of("t"):
-        if key.startswith(UNNAMED):
-            reply("t", "DEL", key)
-    assert lines("diff", "t", "big", "k") == []
 
 
 def test_a_stream_that_has_more_history_than_was_added_to_it_comes_back() -> None:

@@ -27,7 +27,7 @@ import click
 from streamkeep.format import quoting
 from streamkeep.format.core import json_form
 from streamkeep.format.core.durations import duration_text
-from streamkeep.format.humanize import entries_text, size_text
+from streamkeep.format.humanize import entries_text, lost_texts, size_text
 from streamkeep.tools.base import common
 from streamkeep.tools.base.terminal import guard, of_stdout, unguarded, visible
 
@@ -110,8 +110,8 @@ def cut(text: str, width: int = _NAME_WIDTH) -> str:
 
 def note_losses(losses: Mapping[str, int]) -> None:
     """Write what a dump or a load has dropped."""
-    for what, count in sorted(losses.items()):
-        note(f"dropped: {what} ({count:,} times)" if count > 1 else f"dropped: {what}")
+    for text in lost_texts(losses):
+        note(f"dropped: {text}")
 
 
 def span_text(seconds: float) -> str:

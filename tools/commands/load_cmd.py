@@ -14,7 +14,6 @@ from streamkeep.format import quoting
 from streamkeep.format.core.errors import ArgumentError, KeyExistsError
 from streamkeep.format.core.times import TIME_UNITS
 from streamkeep.format.humanize import count_text, entries_text, time_text
-from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import Natural, Positive, SizeBytes, StorePath
 from streamkeep.tools.base.command import command
@@ -195,4 +194,4 @@ def load(
         assert key is not None
         times = f"{time_text(report.first_id.ms)} to {time_text(report.last_id.ms)}"
         output.note(f"{report.source}: {entries} into {quoting.named(key)}, {times}, {taken}")
-    output.note_losses(Losses(report.dropped))
+    output.note_losses(report.dropped)

@@ -24,7 +24,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.times import TIME_UNITS, TimeUnit
 from streamkeep.format.core.values import texts, whole
-from streamkeep.format.humanize import count_text, entries_text, time_text
+from streamkeep.format.humanize import count_text, entries_text, lost_texts, time_text
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.resp import read_commands
 from streamkeep.transfer import stores
@@ -303,7 +303,8 @@ class _Loading(Given):
             if not applied:
                 return Outcome("no command was applied")
             resume = f"from_line={replay.done + 1} resumes there"
-            return Outcome(f"{count_text(applied, 'command')} applied", resume, applied)
+            texts = [f"{count_text(applied, 'command')} applied", *lost_texts(replay.losses)]
+            return Outcome(", dropped: ".join(texts), resume, applied)
 
         self.so_far = so_far
         replay.run(read_commands(stream.read, self.file.name))
