@@ -24,17 +24,6 @@ pytestmark = pytest.mark.usefixtures("sound_folder")
 LAST = "the last line"
 
 
-def test_one_stream_of_a_file_can_be_chosen() -> None:
-    fill()
-    for kind in ("jsonl", "rdb"):
-        run("dump", "s", "--output", f"a.{kind}", "--redis", "8.10")
-        run("load", kind, "k", f"a.{kind}")
-        assert lines("streams", kind) != []
-        with streamkeep.open(kind, readonly=True) as store:
-            assert store.keys() == [b"k"]
-        assert "no stream 'nix' in it" in run("load", kind, "nix", f"a.{kind}", status=1).stderr
-
-
 def test_lines_of_several_streams_are_not_mixed() -> None:
     run("add", "s", "a", "n", "1", "--id", "1-0")
     run("add", "s", "\xfe", "n", "2", "--id", "2-0")
@@ -49,13 +38,14 @@ def test_lines_of_several_streams_are_not_mixed() -> None:
     assert "standard input: no stream 'c' in it; there is 'a', " in result.stderr
 
 
-def test_what_is_counted_is_what_was_loaded() -> None:
+def test_one_stream_of_a_file_can_be_chosen_and_all_that_was_loaded_is_counted() -> None:
     fill()
-    run("dump", "s", "--output", "a.jsonl")
-    run("dump", "s", "--output", "a.rdb", "--redis", "8.10")
     for kind in ("jsonl", "rdb"):
+        run("dump", "s", "--output", f"a.{kind}", "--redis", "8.10")
         *_, summary = objects("load", kind, "limited", f"a.{kind}")
         assert (summary["streams"], summary["entries"]) == (1, 1)
+        assert keys_of(kind) == [b"limited"]
+        assert "no stream 'nix' in it" in run("load", kind, "nix", f"a.{kind}", status=1).stderr
         *_, summary = objects("load", kind, f"a.{kind}", "--existing", "skip")
         assert (summary["streams"], summary["skipped"]) == (3, 1)
         assert summary["entries"] == objects("streams", kind)[-1]["entries"] - 1
