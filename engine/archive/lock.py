@@ -64,11 +64,10 @@ class ArchiveLock:
                 name = "the lock of the archive"
                 with LongWait(name, lambda: holders_of([self._handle])).reporting():
                     fcntl.flock(self._handle, fcntl.LOCK_EX)
-        except OSError as error:
+        except BaseException as error:
             self._release()
-            raise translate_os(error) from error
-        except BaseException:
-            self._release()
+            if isinstance(error, OSError):
+                raise translate_os(error) from error
             raise
 
     def __exit__(self, *error: object) -> None:

@@ -33,7 +33,7 @@ from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.remote_head import RemoteHead
 from streamkeep.engine.archive.sealed_segments import SealedSegments
 from streamkeep.engine.commands.keys import former_name, iter_keys
-from streamkeep.engine.remote.object_store import is_inside, normal_uri
+from streamkeep.engine.remote.object_store import check_outside, normal_uri
 from streamkeep.engine.remote.remote_archive import check_checksums, check_means, remote_archive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -49,12 +49,7 @@ from streamkeep.engine.tables.scan import rows_with
 from streamkeep.engine.tables.segment_files import open_archived, stored_name
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CorruptionError,
-    MissingSegmentError,
-    UnreachableError,
-)
+from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, UnreachableError
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.core.keys import NODES, RETIRED, pack_number, unpack_node_key
 from streamkeep.format.rows.retired import is_former_name
@@ -166,10 +161,8 @@ def _setting(
 ) -> remote.RemoteSetting | None:
     """Return the setting to use; None for a store without one."""
     uri = None if destination.uri is None else normal_uri(destination.uri)
-    if uri is not None and is_inside(uri, environment.path):
-        raise ArgumentError(
-            f"{uri}: it is in the store, and would be lost with it; next: name a folder elsewhere"
-        )
+    if uri is not None:
+        check_outside(uri, environment.path)
     if noted is None:
         if uri is None:
             return None

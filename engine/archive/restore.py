@@ -206,7 +206,6 @@ def _write_step(
         )
     if after is None:
         seal_tail(txn, stream)
-    count = 0
     for node in step:
         append_node(
             txn,
@@ -218,7 +217,7 @@ def _write_step(
             last_live=node.last_id,
             last_slot=node.last_id,
         )
-        count += node.live
+    count = sum(node.live for node in step)
     txn.note_added(name, count)
     return count
 

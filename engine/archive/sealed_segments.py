@@ -363,7 +363,6 @@ def _range_of(ranges: Sequence[tuple[Id, Id]], one: Id) -> int | None:
 
 
 def _by_stream(records: Iterable[SegmentRecord]) -> dict[int, list[SegmentRecord]]:
-    """Return the segments of each stream, ascending."""
     found: dict[int, list[SegmentRecord]] = {}
     for record in sorted(records):
         found.setdefault(record.stream_number, []).append(record)

@@ -300,7 +300,6 @@ class Waiters:
         return result
 
     def _expect(self, waiter: Waiter | None, waits: bool) -> None:
-        """Remember whether a consumer had to wait."""
         if waiter is None:
             return
         with self.lock:

@@ -65,16 +65,13 @@ class CommitCall(BlockingCall):
         self._after = after
 
     def run(self, txn: Txn) -> Found:
-        """Return something if there is one."""
         assert isinstance(txn, ReadTxn)
         return [[]] if txn.newest_commit() > self._after else []
 
     def pause(self, txn: Txn) -> int:
-        """Return 0 if there is one."""
         return 0 if self.run(txn) else -1
 
     def interests(self) -> list[Interest]:
-        """Return what every commit wakes."""
         return [(ANY_COMMIT, b"", READ)]
 
 
@@ -260,7 +257,6 @@ class Feed(Generic[Text]):
     # --- reading ----------------------------------------------------------------------------
 
     def call(self) -> BlockingCall:
-        """Return a call that waits for the next commit."""
         return CommitCall(self._reader.commit_number)
 
     def wait_ms(self) -> int | None:

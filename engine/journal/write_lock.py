@@ -195,7 +195,6 @@ class WriteLock:
     # --- waiting for it ---------------------------------------------------------------------
 
     def _holders(self) -> list[int]:
-        """Return the process that has the lock."""
         return holders_of([self._handle])
 
     def _wait(self, seen: int, in_line: bool) -> None:

@@ -36,7 +36,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 from streamkeep.engine.system import files
 from streamkeep.engine.system.modes import Modes
 from streamkeep.format.core.checksum import digest64
-from streamkeep.format.core.errors import ArgumentError, UnreachableError
+from streamkeep.format.core.errors import ArgumentError, StoreError, UnreachableError
 from streamkeep.format.core.values import utf8
 from streamkeep.supported import install_hint
 
@@ -163,9 +163,12 @@ def folder_of(uri: str) -> Path:
     return Path(os.fsdecode(unquote_to_bytes(os.fsencode(urlsplit(uri).path))))
 
 
-def is_inside(uri: str, folder: Path) -> bool:
-    """Return whether a URI leads into a folder of this host."""
-    return uri.startswith("file://") and folder_of(uri).resolve().is_relative_to(folder.resolve())
+def check_outside(uri: str, store: Path) -> None:
+    if uri.startswith("file://") and folder_of(uri).resolve().is_relative_to(store.resolve()):
+        raise StoreError(
+            f"{uri}: it is in the store, and would be lost with it; next: name a folder "
+            "elsewhere, best on another disk"
+        )
 
 
 def open_objects(place: str, modes: Modes | None = None) -> ObjectStore:
@@ -399,7 +402,6 @@ def _pieces(read_at: ReadAt, size: int) -> Iterator[bytes]:
 
 
 def _bucket(uri: str) -> Any:
-    """Return a client for a bucket and a folder in it."""
     store = importlib.import_module("obstore.store")
     server = endpoint()
     client: dict[str, object] = {"timeout": _TIMEOUT, "connect_timeout": _CONNECT}

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot, read_slot, slot_name
-from streamkeep.engine.remote.object_store import is_inside
+from streamkeep.engine.remote.object_store import check_outside
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -311,11 +311,7 @@ class Shipper:
         """Find out where the target is, and whether the journal goes on from there."""
         self._drop_base()
         self._writer = None
-        if is_inside(self.target.uri, self.environment.path):
-            raise Refused(
-                f"{self.target.uri}: it is in the store, and would be lost with it; next: name a "
-                "folder elsewhere, best on another disk"
-            )
+        check_outside(self.target.uri, self.environment.path)
         self.target.check_writes()
         slot = None
         try:

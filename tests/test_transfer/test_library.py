@@ -291,15 +291,6 @@ def test_a_file_that_exists_is_replaced_only_when_that_is_asked_for() -> None:
     assert Path("a.csv").read_bytes().startswith(b"stream,id,")
 
 
-def test_a_dump_that_fails_leaves_no_file() -> None:
-    fill()
-    with pytest.raises(streamkeep.NoSuchKeyError):
-        transfer.dump("s", "a.jsonl", keys=["k", "absent"])
-    with pytest.raises(streamkeep.NotAStoreError):
-        transfer.dump("absent", "a.jsonl")
-    assert [one.name for one in Path().iterdir()] == ["s"]
-
-
 DUMP_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"format": "rdb", "start": "1"}, "start="),
     ({"format": "dump", "history": True}, "history="),
@@ -321,12 +312,6 @@ def test_options_of_a_dump_that_cannot_apply() -> None:
         with pytest.raises(streamkeep.ArgumentError, match=problem):
             transfer.dump("s", "a.jsonl", **options)
     assert not Path("a.jsonl").exists()
-
-
-def test_a_single_field_is_one_column() -> None:
-    fill()
-    transfer.dump("s", "a.csv", fields="xyz")
-    assert Path("a.csv").read_bytes().splitlines()[0] == b"stream,id,xyz"
 
 
 LOAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [

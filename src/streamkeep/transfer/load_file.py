@@ -54,10 +54,6 @@ class Outcome(NamedTuple):
     done: int = 0
 
 
-_NOTHING: Final = Outcome("nothing was loaded")
-NOTHING_STORED: Final = Outcome("nothing was stored")
-
-
 class LoadReport(NamedTuple):
     """What a load has brought.
 
@@ -193,7 +189,7 @@ def load(
 
 class _Loading(Given):
     def run(self) -> LoadReport:
-        self.so_far: Callable[[], Outcome] = lambda: _NOTHING  # what was done
+        self.so_far: Callable[[], Outcome] = lambda: Outcome("nothing was loaded")
         began = time.perf_counter()
         stream: Any = self.file.for_parquet() if self.kind == "parquet" else self.file.contents()
         try:
@@ -438,7 +434,7 @@ class Appender:
 
     def so_far(self) -> Outcome:
         if not self.stored:
-            return NOTHING_STORED
+            return Outcome("nothing was stored")
         text = f"{entries_text(self.stored)} stored"
         if not self._in_order:  # the stored rows are not the first lines of the file
             return Outcome(text, "", self.stored)

@@ -268,7 +268,6 @@ def _bytes(cell: str) -> bytes:
 
 
 def _column(wanted: str | None, names: list[str]) -> int | None:
-    """Return the place of the column that gives the ID."""
     if wanted is None:
         return None
     found = [index for index, name in enumerate(names) if name == wanted]
