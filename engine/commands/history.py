@@ -151,7 +151,7 @@ class Live(Source):
         return nodes, self._take(self._walk.more)
 
     def count(self, start: Id, end: Id) -> tuple[int, int]:
-        """Return how many entries of a range are here, and how many nodes begin in it with some."""
+        """Return how many entries of a range are here, and in how many nodes."""
         return self._walk.count(start, end, self.with_trimmed)
 
     def _take(self, found: bool) -> bool:

@@ -162,7 +162,7 @@ class NodeWalk:
         return found
 
     def count(self, start: Id, end: Id, trimmed: bool) -> tuple[int, int]:
-        """Return how many entries of a range the nodes have, and how many begin in it and have any.
+        """Return how many entries of a range there are, and in how many nodes.
 
         Only headers are read, without their checksums, except of the first and the last node.
 
@@ -184,7 +184,7 @@ class NodeWalk:
                 here = self._look(start, end, trimmed)
                 found = False
             entries += here
-            if begins and here > 0:
+            if here > 0:
                 filled += 1
         return int(entries), int(filled)
 

@@ -235,6 +235,19 @@ def test_trimming_after_planning_is_an_error_of_the_task(
         query().partitions(start, end)  # and again after a restart
 
 
+def test_a_deletion_does_not_hide_that_the_node_where_a_batch_begins_was_trimmed(
+    store: Store[bytes], query: Query
+) -> None:
+    add(store, 1, 1000)
+    store.xdel("s", "900-0")
+    reader = query(maxEntriesPerTrigger=30)
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    parts = reader.partitions(start, everything(reader, start))
+    store.xtrim("s", minid="500-0")  # one node
+    with pytest.raises(DataLossError, match=r"of the 969 entries"):
+        rows_in(reader, parts)
+
+
 def test_deleting_after_planning_is_no_loss(store: Store[bytes], query: Query) -> None:
     add(store, 1, 1000)
     reader = query(maxEntriesPerTrigger=900)

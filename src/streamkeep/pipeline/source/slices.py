@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Count(NamedTuple):
-    """The number of entries in a range, and of the nodes that begin in it and have entries."""
+    """The number of entries in a range, and of the nodes that have some of them."""
 
     entries: int
     nodes: int

@@ -52,7 +52,7 @@ def stream_numbered(txn: Txn, number: int, key: bytes) -> Stream | None:
 
 
 class Tally:
-    """Counts the entries in a range, and the nodes that begin in it and have entries.
+    """Counts the entries in a range, and the nodes that have some of them.
 
     Nodes come in ascending order, and their ranges never overlap. So all but the first and the last
     one are in the range whole, and their headers have their number of entries.
@@ -91,7 +91,7 @@ class Tally:
         if data:
             inside = sum(self._start <= one <= self._end for one in live_ids(data, ms, seq))
             self._entries += inside
-            self._nodes += bool(inside) and (ms, seq) >= self._start
+            self._nodes += inside > 0
 
 
 _MARKS: Final = 16  # of live nodes for a piece, so that pieces have about the size that is asked
