@@ -258,6 +258,24 @@ def test_deleting_after_planning_is_no_loss(store: Store[bytes], query: Query) -
     assert rows_in(reader, parts) == 900 - 299
 
 
+def test_erasing_archived_entries_is_no_loss(store: Store[bytes], query: Query) -> None:
+    store.set_retention("s", archive=True)
+    add(store, 1, 100)
+    reader = query(maxEntriesPerTrigger=30)
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    end = everything(reader, start)
+    add(store, 101, 100)
+    store.xtrim("s", maxlen=10, approximate=False)
+    store.archive()
+    store.erase("s", "31-0", "50-0", "101-0")
+    parts = reader.partitions(start, end)
+    store.erase("s", "60-0")
+    assert rows_in(reader, parts) == 67
+    assert len(batch(reader, end)[0]) == 30
+    assert len(read(reader, end, everything(reader, end))) == 99
+    assert len(read(reader, {}, everything(reader, {}))) == 196
+
+
 def test_tasks_that_go_on_without_lost_entries_tell_the_driver(
     store: Store[bytes], query: Query
 ) -> None:

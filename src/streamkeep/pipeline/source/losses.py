@@ -29,6 +29,7 @@ from typing import Final
 
 import xxhash
 
+from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
@@ -75,15 +76,15 @@ def lost_since_plan(txn: Txn, one: Slice | Pin, came: int, whole: int) -> str | 
 
     Args:
         came: the number of entries that were read, fewer than planned.
-        whole: the number of nodes that begin in the slice and were read.
+        whole: the number of nodes from which they came.
     """
     assert one.planned is not None
     entries, nodes = one.planned
     stream = stream_numbered(txn, one.number, one.key)
     if stream is not None and whole >= nodes:
-        record = stream.record
-        deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
-        if deleted > MIN_ID and deleted >= one.start:
+        deleted = stream.record.max_deleted_id()
+        erased = erased_ids(txn, one.number, one.start, one.end)
+        if erased or (deleted > MIN_ID and deleted >= one.start):
             return None  # entries of nodes that remain were deleted by ID
     return (
         f"stream {one.key!r}: {entries - came} of the {entries} entries from {one.start} to "

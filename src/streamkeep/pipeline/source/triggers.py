@@ -12,9 +12,11 @@ from math import inf
 from typing import Final
 
 from streamkeep.arrow.keys import key_text
+from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.node import DELETED, live_ids, peek_counts, slots
 from streamkeep.pipeline.options import ARCHIVE, EARLIEST, LATEST, LIVE, TAIL, ReadOptions
 from streamkeep.pipeline.source.losses import ADVICE, DataLossError, WentBackError, node_remains
@@ -122,19 +124,23 @@ class TriggerStream:
     def missing_after(self, after: StreamId, read: int, first: StreamId | None) -> int:
         """Return how many entries after an ID are neither there nor known to be deleted by ID.
 
-        Only live nodes after `first` know that. Other entries that were deleted by ID count as
-        missing, since they look as if they were trimmed.
+        Only live nodes after `first`, and erasures, know that. Other entries that were deleted by
+        ID count as missing, since they look as if they were trimmed.
 
         Args:
             read: how many of all entries come up to it.
             first: the first of those that are there.
         """
-        missing = self.total() - read - self.entries_after(after)
-        record = self.stream.record
-        deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
-        if first is not None and deleted > first:
+        missing = self.total() - read - self.entries_after(after) - len(self.erased_after(after))
+        if first is not None and self.stream.record.max_deleted_id() > first:
             missing -= self.tombstones_after(first)
         return missing
+
+    def erased_after(self, after: StreamId) -> set[Id]:
+        """Return the erased entries between an ID and the live nodes, which have tombstones."""
+        record = self.stream.record
+        last = record.first_id() if record.length else MAX_ID
+        return erased_ids(self.source_nodes.txn, self.number, after.next(), last)
 
     def trimmed(self, first: StreamId | None) -> int:
         """Return how many entries before the first one were trimmed; 0 if all may be deleted."""
@@ -351,7 +357,7 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
         return
     current = TriggerStream(txn, stream, options.source)
     first = current.first_after(after)
-    deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
+    deleted = record.max_deleted_id()
     if position.next is not None and first is not None and first <= position.next:
         # Only where the archive was turned off can there be a hole behind an entry that remains.
         archived = not record.length or first < StreamId(*record.first_id())
@@ -368,10 +374,14 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
             return
         lost = 1
         if position.read is not None:
-            lost = max(1, current.missing_after(after, position.read, first))
+            lost = current.missing_after(after, position.read, first)
+            if lost <= 0 and position.next in current.erased_after(after):
+                return
+            lost = max(1, lost)
         what = f"{lost} entries from {position.next} on"
     elif position.read is not None and options.source != ARCHIVE:
         lost = current.total() - position.read - current.entries_after(after)
+        lost -= len(current.erased_after(after))
         if lost <= 0:
             return
         if deleted > after and (
