@@ -310,6 +310,24 @@ def test_one_deletion_ahead_does_not_hide_a_trim(store: Store[bytes], query: Que
         assert progress(forgiving)["s"]["entriesPlanned"] == 100
 
 
+def test_deletions_behind_a_trim_do_not_hide_it(open_store: Callable[..., Store[bytes]]) -> None:
+    store = open_store("small", node_max_entries=10)
+    given = {"path": str(store.path), "subscribePattern": ".*", "startingOffsets": "earliest"}
+    reader = StreamkeepStreamReader(parse_read(given), SCHEMA)
+    add(store, 1, 9)
+    start = everything(reader, reader.initialOffset())
+    add(store, 10, 50)
+    store.xdel("s", "50-0")
+    store.xtrim("s", maxlen=48)
+    with pytest.raises(DataLossError, match=r"1 entries after 9-0 were trimmed"):
+        reader.partitions(start, everything(reader, start))
+    add(store, 1, 100, "met")
+    store.xtrim("met", maxlen=90)
+    store.xdel("met", *(f"{n}-0" for n in range(40, 100, 2)))
+    with pytest.raises(DataLossError, match=r"meets now: 10 of its entries were trimmed"):
+        everything(reader, start)
+
+
 def test_a_stream_that_is_deleted_after_its_batch_was_logged(
     store: Store[bytes], query: Query
 ) -> None:

@@ -121,6 +121,18 @@ class TriggerStream:
                 count += sum(one[:2] > after and bool(one[2] & DELETED) for one in marked)
         return count
 
+    def deleted_after(self, after: StreamId) -> int:
+        """Return how many entries after an ID are known to be deleted by ID, but not erased.
+
+        Live nodes know theirs; of those whose nodes are gone, only the highest one is known.
+        """
+        deleted = StreamId(*self.stream.record.max_deleted_id())
+        if deleted <= after:
+            return 0
+        live = StreamNodes(self.source_nodes.txn, self.number, self.stream, LIVE)
+        gone = deleted not in self.erased_after(after) and not node_remains(live, deleted)
+        return self.tombstones_after(after) + gone
+
     def missing_after(self, after: StreamId, read: int, first: StreamId | None) -> int:
         """Return how many entries after an ID are neither there nor known to be deleted by ID.
 
@@ -144,11 +156,10 @@ class TriggerStream:
 
     def trimmed(self, first: StreamId | None) -> int:
         """Return how many entries before the first one were trimmed; 0 if all may be deleted."""
-        missing = self.missing_after(MIN_ID, 0, first)
-        deleted = self.stream.record.max_deleted_id() > MIN_ID
-        if missing <= 0 or (deleted and missing <= 1 + self.tombstones_after(MIN_ID)):
+        missing = self.missing_after(MIN_ID, 0, None)
+        if missing <= 0 or missing <= self.deleted_after(MIN_ID):
             return 0
-        return missing
+        return self.missing_after(MIN_ID, 0, first)
 
     def entries_after(self, after: StreamId) -> int:
         return self.source_nodes.count(after.next(), MAX_ID).entries if self.last > after else 0
@@ -380,14 +391,10 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
             lost = max(1, lost)
         what = f"{lost} entries from {position.next} on"
     elif position.read is not None and options.source != ARCHIVE:
-        lost = current.total() - position.read - current.entries_after(after)
-        lost -= len(current.erased_after(after))
-        if lost <= 0:
+        lost = current.missing_after(after, position.read, None)
+        if lost <= 0 or lost <= current.deleted_after(after):
             return
-        if deleted > after and (
-            lost <= 1 + current.tombstones_after(after)
-            or (after > MIN_ID and node_remains(current.source_nodes, after))
-        ):
+        if deleted > after > MIN_ID and node_remains(current.source_nodes, after):
             return
         lost = max(1, current.missing_after(after, position.read, first))
         what = f"{lost} entries after {after}"
