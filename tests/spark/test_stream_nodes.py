@@ -254,6 +254,9 @@ def test_a_folder_of_segments_without_its_store(
                     for batch in record_batches(shape, nodes, one.start, one.end):
                         found += batch.column("id").to_pylist()
                 assert found == expected
+    store.archive(to=(tmp_path / "fleet").as_uri(), seal=True)
+    with pytest.raises(NotAStoreError, match=r"next: \.option\('fleet', "):
+        segment_folder.list_segments(str(tmp_path / "fleet"))
     for path in (tmp_path / "copy").glob("*/*.seg"):
         path.unlink()
     with pytest.raises(MissingSegmentError, match=r"load\(\) the DataFrame again"):

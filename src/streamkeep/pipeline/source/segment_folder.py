@@ -17,6 +17,7 @@ import pyarrow.fs
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import NotAStoreError, StreamkeepError
+from streamkeep.format.segment.remote import SEALED
 from streamkeep.format.segment.segment import SUFFIX, Segment
 from streamkeep.pipeline.options import LIVE, ReadOptions
 from streamkeep.pipeline.source.pins import chosen_keys, pin_between
@@ -50,7 +51,7 @@ def list_segments(root: str) -> dict[Stream, list[FolderSegment]]:
     was deleted and made again has another number.
 
     Raises:
-        NotAStoreError: there is no such folder, or it has no segments.
+        NotAStoreError: there is no such folder, or it has no segments, or it is published.
         CorruptionError: a segment is damaged.
     """
     system, base = file_system(root)
@@ -61,6 +62,11 @@ def list_segments(root: str) -> dict[Stream, list[FolderSegment]]:
             for info in system.get_file_info(selector)
             if info.is_file and info.path.endswith(SUFFIX)
         ]
+    if any(SEALED in path.split("/") for path in paths):  # these may overlap newer ones in part
+        raise NotAStoreError(
+            f"{root}: an archive that was published sealed, which only its manifest can tell how "
+            f"to read; next: .option('fleet', {root!r}).load()"
+        )
     found: dict[Stream, list[FolderSegment]] = {}
     with ThreadPoolExecutor(1 if is_local(root) else _AT_ONCE) as threads:
         for one in threads.map(lambda path: _open(root, path), paths):
