@@ -321,6 +321,16 @@ def test_deletions_behind_a_trim_do_not_hide_it(open_store: Callable[..., Store[
     store.xtrim("s", maxlen=48)
     with pytest.raises(DataLossError, match=r"1 entries after 9-0 were trimmed"):
         reader.partitions(start, everything(reader, start))
+    limited = StreamkeepStreamReader(
+        parse_read({**given, "subscribePattern": "next", "maxEntriesPerTrigger": "10"}), SCHEMA
+    )
+    add(store, 1, 11, "next")
+    _, at = batch(limited, limited.initialOffset())
+    store.xdel("next", "11-0")
+    add(store, 12, 50, "next")
+    store.xtrim("next", maxlen=20)
+    with pytest.raises(DataLossError, match=r"31 entries from 11-0 on were trimmed"):
+        batch(limited, at)
     add(store, 1, 100, "met")
     store.xtrim("met", maxlen=90)
     store.xdel("met", *(f"{n}-0" for n in range(40, 100, 2)))

@@ -361,45 +361,34 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
     `losses` says how trimmed entries differ from deleted ones.
     """
     stream = stream_numbered(txn, position.number, key)
-    if stream is None:
+    if stream is None or position.read is None:
         return
-    record, after = stream.record, position.id
+    record, after, following = stream.record, position.id, position.next
     if record.length and record.first_id() <= after:
         return
     current = TriggerStream(txn, stream, options.source)
     first = current.first_after(after)
     deleted = record.max_deleted_id()
-    if position.next is not None and first is not None and first <= position.next:
+    if following is not None and first is not None and first <= following:
         # Only where the archive was turned off can there be a hole behind an entry that remains.
         archived = not record.length or first < StreamId(*record.first_id())
-        if not archived or stream.archiving() or deleted > after or position.read is None:
+        if not archived or stream.archiving() or deleted > after or options.source == ARCHIVE:
             return
         lost = current.missing_after(after, position.read, first)
-        if options.source == ARCHIVE or lost <= 0:
+        if lost <= 0:
             return
         what = f"{lost} entries after {first}"
-    elif position.next is not None:
-        if deleted >= position.next and (
-            deleted == position.next or node_remains(current.source_nodes, position.next)
-        ):
-            return
-        lost = 1
-        if position.read is not None:
-            lost = current.missing_after(after, position.read, first)
-            if lost <= 0 and position.next in current.erased_after(after):
-                return
-            lost = max(1, lost)
-        what = f"{lost} entries from {position.next} on"
-    elif position.read is not None and options.source != ARCHIVE:
+    elif following is None and options.source == ARCHIVE:
+        return
+    else:
         lost = current.missing_after(after, position.read, None)
-        if lost <= 0 or lost <= current.deleted_after(after):
+        if lost <= 0 or (options.source != ARCHIVE and lost <= current.deleted_after(after)):
             return
-        if deleted > after > MIN_ID and node_remains(current.source_nodes, after):
+        nearest = after if following is None else following
+        if deleted >= (following or after.next()) and node_remains(current.source_nodes, nearest):
             return
         lost = max(1, current.missing_after(after, position.read, first))
-        what = f"{lost} entries after {after}"
-    else:
-        return
+        what = f"{lost} entries " + (f"from {following} on" if following else f"after {after}")
     raise DataLossError(
         f"stream {key_text(key)!r}: {what} were trimmed before they were read, and are not "
         f"archived; {_remaining(first)}; {ADVICE}",
