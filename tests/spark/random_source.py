@@ -89,7 +89,9 @@ class Life:
 
     def trim(self) -> None:
         key, number, model = self.some()
-        exact, maxlen = self.rng.random() < 0.5, self.rng.randrange(len(model.live) + 2)
+        # Inside of a node, a trim looks like a deletion.
+        exact = not self.deletes and self.rng.random() < 0.5
+        maxlen = self.rng.randrange(len(model.live) + 2)
         maxlen = self.rng.choice((0, maxlen, maxlen))
         count = self.store.xtrim(key, maxlen=maxlen, approximate=not exact)
         ids = list(model.live)[:count]

@@ -126,9 +126,8 @@ class World:
             return
         missing = before.keys() - now.keys() - self.life.gone - self.forgiven
         assert not missing, missing
-        if strict and not self.life.deletes:
-            silent = lost - now.keys() - self.forgiven
-            assert not silent, silent
+        silent = lost - now.keys() - self.forgiven - self.life.gone
+        assert not strict or not silent, silent
 
     def erase(self) -> None:
         key, number, model = self.life.some()

@@ -16,7 +16,6 @@ from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.node import DELETED, live_ids, peek_counts, slots
 from streamkeep.pipeline.options import ARCHIVE, EARLIEST, LATEST, LIVE, TAIL, ReadOptions
 from streamkeep.pipeline.source.losses import ADVICE, DataLossError, WentBackError, node_remains
@@ -121,45 +120,28 @@ class TriggerStream:
                 count += sum(one[:2] > after and bool(one[2] & DELETED) for one in marked)
         return count
 
-    def deleted_after(self, after: StreamId) -> int:
-        """Return how many entries after an ID are known to be deleted by ID, but not erased.
-
-        Live nodes know theirs; of those whose nodes are gone, only the highest one is known.
-        """
-        deleted = StreamId(*self.stream.record.max_deleted_id())
-        if deleted <= after:
-            return 0
-        live = StreamNodes(self.source_nodes.txn, self.number, self.stream, LIVE)
-        gone = deleted not in self.erased_after(after) and not node_remains(live, deleted)
-        return self.tombstones_after(after) + gone
-
-    def missing_after(self, after: StreamId, read: int, first: StreamId | None) -> int:
+    def lost_after(self, after: StreamId, read: int) -> int:
         """Return how many entries after an ID are neither there nor known to be deleted by ID.
 
-        Only live nodes after `first`, and erasures, know that. Other entries that were deleted by
-        ID count as missing, since they look as if they were trimmed.
+        Erasures and live nodes know theirs; of those in nodes that are gone, only the highest one
+        is known. Others count as lost, since they look as if they were trimmed.
 
         Args:
             read: how many of all entries come up to it.
-            first: the first of those that are there.
         """
-        missing = self.total() - read - self.entries_after(after) - len(self.erased_after(after))
-        if first is not None and self.stream.record.max_deleted_id() > first:
-            missing -= self.tombstones_after(first)
-        return missing
-
-    def erased_after(self, after: StreamId) -> set[Id]:
-        """Return the erased entries between an ID and the live nodes, which have tombstones."""
         record = self.stream.record
         last = record.first_id() if record.length else MAX_ID
-        return erased_ids(self.source_nodes.txn, self.number, after.next(), last)
-
-    def trimmed(self, first: StreamId | None) -> int:
-        """Return how many entries before the first one were trimmed; 0 if all may be deleted."""
-        missing = self.missing_after(MIN_ID, 0, None)
-        if missing <= 0 or missing <= self.deleted_after(MIN_ID):
+        erased = erased_ids(self.source_nodes.txn, self.number, after.next(), last)
+        missing = self.total() - read - self.entries_after(after) - len(erased)
+        deleted = StreamId(*record.max_deleted_id())
+        if missing <= 0 or deleted <= after:
+            return missing
+        live = StreamNodes(self.source_nodes.txn, self.number, self.stream, LIVE)
+        gone = deleted not in erased and not node_remains(live, deleted)
+        if missing <= self.tombstones_after(after) + gone:
             return 0
-        return self.missing_after(MIN_ID, 0, first)
+        first = self.first_after(after)  # an exact trim leaves tombstones in front of it
+        return missing - (0 if first is None else self.tombstones_after(first))
 
     def entries_after(self, after: StreamId) -> int:
         return self.source_nodes.count(after.next(), MAX_ID).entries if self.last > after else 0
@@ -204,8 +186,8 @@ def start_gone(txn: Txn, options: ReadOptions, key: bytes, number: int) -> DataL
     first = current.first_after(MIN_ID)
     if starting > current.last or (first is not None and first <= starting):
         return None
-    missing = current.trimmed(first)
-    if not missing:
+    missing = current.lost_after(MIN_ID, 0)
+    if missing <= 0:
         return None
     return DataLossError(
         f"stream {key_text(key)!r}: the read is to start at {starting}, but the stream has lost "
@@ -374,21 +356,18 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
         archived = not record.length or first < StreamId(*record.first_id())
         if not archived or stream.archiving() or deleted > after or options.source == ARCHIVE:
             return
-        lost = current.missing_after(after, position.read, first)
-        if lost <= 0:
-            return
+        lost = current.lost_after(after, position.read)
         what = f"{lost} entries after {first}"
     elif following is None and options.source == ARCHIVE:
         return
     else:
-        lost = current.missing_after(after, position.read, None)
-        if lost <= 0 or (options.source != ARCHIVE and lost <= current.deleted_after(after)):
-            return
+        lost = current.lost_after(after, position.read)
         nearest = after if following is None else following
         if deleted >= (following or after.next()) and node_remains(current.source_nodes, nearest):
             return
-        lost = max(1, current.missing_after(after, position.read, first))
         what = f"{lost} entries " + (f"from {following} on" if following else f"after {after}")
+    if lost <= 0:
+        return
     raise DataLossError(
         f"stream {key_text(key)!r}: {what} were trimmed before they were read, and are not "
         f"archived; {_remaining(first)}; {ADVICE}",
@@ -461,7 +440,7 @@ def resumed(
         return found, losses
     for key, met in trigger_streams(txn, options):
         first = None if key in found else met.first_after(MIN_ID)
-        if key not in found and (lost := met.trimmed(first)):
+        if key not in found and (lost := met.lost_after(MIN_ID, 0)) > 0:
             problem = (
                 f"stream {key_text(key)!r}, which the query meets now: {lost} of its entries were "
                 "trimmed before they were read, and are not archived; "
