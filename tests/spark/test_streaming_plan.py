@@ -43,6 +43,11 @@ def query(store: Store[bytes]) -> Iterator[Query]:
         one.stop()
 
 
+@pytest.fixture
+def small(open_store: Callable[..., Store[bytes]]) -> Store[bytes]:
+    return open_store("small", node_max_entries=10)
+
+
 def through_spark(offset: dict[str, Any]) -> dict[str, Any]:
     """Return an offset as it comes back from a checkpoint."""
     loaded: dict[str, Any] = json.loads(json.dumps(offset))
@@ -161,42 +166,26 @@ def test_available_now_ends_at_what_was_there(store: Store[bytes], query: Query)
         assert len(found) == store.xlen("s") - 5
 
 
-def test_spark_may_ask_for_everything_whatever_the_options(
-    store: Store[bytes], query: Query
-) -> None:
-    add(store, 1, 100)
-    reader = query(maxEntriesPerTrigger=3)
-    start = reader.initialOffset()
-    end = everything(reader, start)
-    assert len(read(reader, start, end)) == 100
-
-
-@pytest.mark.parametrize("limit", [40, 100])
+@pytest.mark.parametrize(
+    ("limit", "kept", "what"),
+    [
+        (40, 30, "80 entries from 41-0 on were trimmed .* entry is 121-0;"),
+        (100, 30, "20 entries after 100-0 were trimmed .* entry is 121-0;"),
+        (100, 0, "50 entries after 100-0 were trimmed .* no entry remains"),
+    ],
+)
+@pytest.mark.parametrize("source", ["auto", "live"])
 def test_trimming_what_was_not_read_is_an_error(
-    store: Store[bytes], query: Query, limit: int
+    store: Store[bytes], query: Query, limit: int, kept: int, what: str, source: str
 ) -> None:
     add(store, 1, 100)
-    reader = query(maxEntriesPerTrigger=limit)
+    reader = query(maxEntriesPerTrigger=limit, source=source)
     _, offset = batch(reader, reader.initialOffset())
     add(store, 101, 50)
-    store.xtrim("s", maxlen=30, approximate=False)
-    what = "80 entries from 41-0 on" if limit == 40 else "20 entries after 100-0"
-    with pytest.raises(DataLossError, match=rf"{what} were trimmed .* entry is 121-0;"):
+    store.xtrim("s", maxlen=kept, approximate=False)
+    with pytest.raises(DataLossError, match=what):
         batch(reader, offset)
-    assert batch(query(failOnDataLoss=False), offset)[0] == [f"{n}-0" for n in range(121, 151)]
-
-
-@pytest.mark.parametrize("source", ["auto", "live"])
-def test_trimming_everything_is_noticed_with_an_empty_stream(
-    store: Store[bytes], query: Query, source: str
-) -> None:
-    add(store, 1, 10)
-    reader = query(source=source)
-    _, offset = batch(reader, reader.initialOffset())
-    add(store, 11, 5)
-    store.xtrim("s", maxlen=0, approximate=False)
-    with pytest.raises(DataLossError, match=r"5 entries after 10-0 were .* no entry remains"):
-        batch(reader, offset)
+    assert len(batch(query(failOnDataLoss=False, source=source), offset)[0]) == kept
 
 
 def test_a_stream_made_again_is_noticed(store: Store[bytes], query: Query) -> None:
@@ -236,15 +225,15 @@ def test_trimming_after_planning_is_an_error_of_the_task(
 
 
 def test_a_deletion_does_not_hide_that_the_node_where_a_batch_begins_was_trimmed(
-    store: Store[bytes], query: Query
+    small: Store[bytes], query: Query
 ) -> None:
-    add(store, 1, 1000)
-    store.xdel("s", "900-0")
-    reader = query(maxEntriesPerTrigger=30)
-    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    add(small, 1, 40)
+    small.xdel("s", "35-0")
+    reader = query(path=small.path, maxEntriesPerTrigger=5)
+    _, start = batch(reader, reader.initialOffset())
     parts = reader.partitions(start, everything(reader, start))
-    store.xtrim("s", minid="500-0")  # one node
-    with pytest.raises(DataLossError, match=r"of the 969 entries"):
+    small.xtrim("s", maxlen=29)
+    with pytest.raises(DataLossError, match=r"5 of the 34 entries"):
         rows_in(reader, parts)
 
 
@@ -292,50 +281,36 @@ def test_tasks_that_go_on_without_lost_entries_tell_the_driver(
     assert lost(reader) == 900
 
 
-def test_one_deletion_ahead_does_not_hide_a_trim(store: Store[bytes], query: Query) -> None:
-    add(store, 1, 1000)
-    for limit in (400, 1000):
-        reader = query(maxEntriesPerTrigger=limit)
-        _, offset = batch(reader, reader.initialOffset())
-        if limit == 1000:
-            add(store, 1001, 1000)
-        newest = store.xrevrange("s", count=1)[0].id
-        store.xdel("s", newest)
-        store.xtrim("s", maxlen=100, approximate=False)
-        with pytest.raises(DataLossError, match=r"were trimmed before they were read"):
-            batch(reader, offset)
-        forgiving = query(failOnDataLoss=False)
-        assert batch(forgiving, offset)[0]
-        assert progress(forgiving)["s"]["entriesLost"] >= 1
-        assert progress(forgiving)["s"]["entriesPlanned"] == 100
+@pytest.mark.parametrize(
+    ("there", "deleted", "kept", "what"),
+    [
+        (9, "50-0", 48, "1 entries after 9-0"),
+        (10, "60-0", 20, "entries after 10-0"),
+        (20, "70-0", 20, "entries from 11-0 on"),
+        (11, "11-0", 20, "entries from 11-0 on"),
+    ],
+)
+def test_one_deletion_ahead_does_not_hide_a_trim(
+    small: Store[bytes], query: Query, there: int, deleted: str, kept: int, what: str
+) -> None:
+    reader = query(path=small.path, maxEntriesPerTrigger=10)
+    add(small, 1, there)
+    _, offset = batch(reader, reader.initialOffset())
+    add(small, there + 1, 50)
+    small.xdel("s", deleted)
+    small.xtrim("s", maxlen=kept)
+    with pytest.raises(DataLossError, match=f"{what} were trimmed"):
+        batch(reader, offset)
 
 
-def test_deletions_behind_a_trim_do_not_hide_it(open_store: Callable[..., Store[bytes]]) -> None:
-    store = open_store("small", node_max_entries=10)
-    given = {"path": str(store.path), "subscribePattern": ".*", "startingOffsets": "earliest"}
-    reader = StreamkeepStreamReader(parse_read(given), SCHEMA)
-    add(store, 1, 9)
-    start = everything(reader, reader.initialOffset())
-    add(store, 10, 50)
-    store.xdel("s", "50-0")
-    store.xtrim("s", maxlen=48)
-    with pytest.raises(DataLossError, match=r"1 entries after 9-0 were trimmed"):
-        reader.partitions(start, everything(reader, start))
-    limited = StreamkeepStreamReader(
-        parse_read({**given, "subscribePattern": "next", "maxEntriesPerTrigger": "10"}), SCHEMA
-    )
-    add(store, 1, 11, "next")
-    _, at = batch(limited, limited.initialOffset())
-    store.xdel("next", "11-0")
-    add(store, 12, 50, "next")
-    store.xtrim("next", maxlen=20)
-    with pytest.raises(DataLossError, match=r"31 entries from 11-0 on were trimmed"):
-        batch(limited, at)
-    add(store, 1, 100, "met")
-    store.xtrim("met", maxlen=90)
-    store.xdel("met", *(f"{n}-0" for n in range(40, 100, 2)))
+def test_deletions_do_not_hide_a_trim_in_a_stream_that_a_query_meets(
+    small: Store[bytes], query: Query
+) -> None:
+    add(small, 1, 100)
+    small.xtrim("s", maxlen=90)
+    small.xdel("s", *(f"{n}-0" for n in range(40, 100, 2)))
     with pytest.raises(DataLossError, match=r"meets now: 10 of its entries were trimmed"):
-        everything(reader, start)
+        everything(query(path=small.path), {})
 
 
 def test_a_stream_that_is_deleted_after_its_batch_was_logged(
@@ -586,15 +561,6 @@ def test_an_offset_of_another_version_is_refused(store: Store[bytes], query: Que
     for offset in ({"s": {"number": 1, "id": "5-0"}}, {"store": "", "streams": {"s": {}}}):
         with pytest.raises(OffsetError, match=r"of another version .* begin with a new checkpoint"):
             query().latestOffset(offset, datasource.ReadAllAvailable())
-
-
-def test_a_trim_inside_of_a_node_is_missed_by_a_batch(store: Store[bytes]) -> None:
-    add(store, 1, 90)
-    reader = StreamkeepSource({"path": str(store.path), "subscribe": "s"}).reader(SCHEMA)
-    parts = reader.partitions()
-    store.xtrim("s", maxlen=50, approximate=False)
-    with pytest.raises(DataLossError, match=r"40 of the 90 entries"):
-        rows_in(reader, parts)
 
 
 @pytest.mark.parametrize("exported", [False, True])
