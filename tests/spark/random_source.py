@@ -89,8 +89,7 @@ class Life:
 
     def trim(self) -> None:
         key, number, model = self.some()
-        # Inside of a node, a trim looks like a deletion.
-        exact = not self.deletes and self.rng.random() < 0.5
+        exact = not self.deletes and self.rng.random() < 0.5  # else it may look like a deletion
         maxlen = self.rng.randrange(len(model.live) + 2)
         maxlen = self.rng.choice((0, maxlen, maxlen))
         count = self.store.xtrim(key, maxlen=maxlen, approximate=not exact)

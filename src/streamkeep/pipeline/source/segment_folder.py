@@ -51,7 +51,7 @@ def list_segments(root: str) -> dict[Stream, list[FolderSegment]]:
     was deleted and made again has another number.
 
     Raises:
-        NotAStoreError: there is no such folder, or it has no segments, or it is published.
+        NotAStoreError: there is no such folder, or it has no segments, or is published.
         CorruptionError: a segment is damaged.
     """
     system, base = file_system(root)
@@ -64,8 +64,7 @@ def list_segments(root: str) -> dict[Stream, list[FolderSegment]]:
         ]
     if any(SEALED in path.split("/") for path in paths):  # these may overlap newer ones in part
         raise NotAStoreError(
-            f"{root}: an archive that was published sealed, which only its manifest can tell how "
-            f"to read; next: .option('fleet', {root!r}).load()"
+            f"{root}: a published archive; next: .option('fleet', URI).load() reads its manifest"
         )
     found: dict[Stream, list[FolderSegment]] = {}
     with ThreadPoolExecutor(1 if is_local(root) else _AT_ONCE) as threads:

@@ -120,28 +120,31 @@ class TriggerStream:
                 count += sum(one[:2] > after and bool(one[2] & DELETED) for one in marked)
         return count
 
-    def lost_after(self, after: StreamId, read: int) -> int:
-        """Return how many entries after an ID are neither there nor known to be deleted by ID.
+    def lost_after(self, position: Position) -> int:
+        """Return how many entries after a position were lost since.
 
-        Erasures and live nodes know theirs; of those in nodes that are gone, only the highest one
-        is known. Others count as lost, since they look as if they were trimmed.
-
-        Args:
-            read: how many of all entries come up to it.
+        That is what is missing, and not known to be deleted by ID since: erasures and live nodes
+        know that; of those in nodes that are gone, only the highest one is known.
         """
-        record = self.stream.record
-        last = record.first_id() if record.length else MAX_ID
-        erased = erased_ids(self.source_nodes.txn, self.number, after.next(), last)
-        missing = self.total() - read - self.entries_after(after) - len(erased)
-        deleted = StreamId(*record.max_deleted_id())
-        if missing <= 0 or deleted <= after:
-            return missing
-        live = StreamNodes(self.source_nodes.txn, self.number, self.stream, LIVE)
-        gone = deleted not in erased and not node_remains(live, deleted)
-        if missing <= self.tombstones_after(after) + gone:
+        after, following, record = position.id, position.next, self.stream.record
+        # What was deleted between the two before the position was taken, `read` may count.
+        since = after if following is None or position.last is None else position.last
+        live_from = record.first_id() if record.length else MAX_ID
+        erased = erased_ids(self.source_nodes.txn, self.number, after.next(), live_from)
+        erased = {one for one in erased if one > since or one == following}
+        missing = self.total() - (position.read or 0) - self.entries_after(after) - len(erased)
+        if missing <= 0:
             return 0
+        deleted = StreamId(*record.max_deleted_id())
+        if deleted > since or deleted == following:
+            live = StreamNodes(self.source_nodes.txn, self.number, self.stream, LIVE)
+            gone = deleted not in erased and not node_remains(live, deleted)
+            if missing <= self.tombstones_after(since) + gone:
+                return 0
         first = self.first_after(after)  # an exact trim leaves tombstones in front of it
-        return missing - (0 if first is None else self.tombstones_after(first))
+        if first is not None and deleted > first:
+            missing -= self.tombstones_after(first)
+        return max(1, missing)
 
     def entries_after(self, after: StreamId) -> int:
         return self.source_nodes.count(after.next(), MAX_ID).entries if self.last > after else 0
@@ -186,8 +189,8 @@ def start_gone(txn: Txn, options: ReadOptions, key: bytes, number: int) -> DataL
     first = current.first_after(MIN_ID)
     if starting > current.last or (first is not None and first <= starting):
         return None
-    missing = current.lost_after(MIN_ID, 0)
-    if missing <= 0:
+    missing = current.lost_after(Position(number, MIN_ID))
+    if not missing:
         return None
     return DataLossError(
         f"stream {key_text(key)!r}: the read is to start at {starting}, but the stream has lost "
@@ -356,21 +359,22 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
         archived = not record.length or first < StreamId(*record.first_id())
         if not archived or stream.archiving() or deleted > after or options.source == ARCHIVE:
             return
-        lost = current.lost_after(after, position.read)
-        what = f"{lost} entries after {first}"
+        where = f"after {first}"
     elif following is None and options.source == ARCHIVE:
         return
     else:
-        lost = current.lost_after(after, position.read)
         nearest = after if following is None else following
-        if deleted >= (following or after.next()) and node_remains(current.source_nodes, nearest):
+        known = deleted >= (following or after.next())
+        known = known or bool(erased_ids(txn, position.number, nearest, nearest))
+        if known and node_remains(current.source_nodes, nearest):
             return
-        what = f"{lost} entries " + (f"from {following} on" if following else f"after {after}")
-    if lost <= 0:
+        where = f"after {after}" if following is None else f"from {following} on"
+    lost = current.lost_after(position)
+    if not lost:
         return
     raise DataLossError(
-        f"stream {key_text(key)!r}: {what} were trimmed before they were read, and are not "
-        f"archived; {_remaining(first)}; {ADVICE}",
+        f"stream {key_text(key)!r}: {lost} entries {where} were trimmed before they were read, and "
+        f"are not archived; {_remaining(first)}; {ADVICE}",
         key,
         lost,
     )
@@ -440,7 +444,7 @@ def resumed(
         return found, losses
     for key, met in trigger_streams(txn, options):
         first = None if key in found else met.first_after(MIN_ID)
-        if key not in found and (lost := met.lost_after(MIN_ID, 0)) > 0:
+        if key not in found and (lost := met.lost_after(Position(met.number, MIN_ID))):
             problem = (
                 f"stream {key_text(key)!r}, which the query meets now: {lost} of its entries were "
                 "trimmed before they were read, and are not archived; "

@@ -15,7 +15,6 @@ from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
 from streamkeep.pipeline.options import ARCHIVE, AUTO, ReadOptions
-from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.pins import pin_between
 from streamkeep.pipeline.source.plan import counted, cut_stream
@@ -26,7 +25,6 @@ from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.store_fleet.pieces import (
     Member,
     Positions,
-    StreamPosition,
     deleted_streams,
     without_streams,
 )
@@ -70,8 +68,9 @@ def plan_live(
             was = before.of(number, key)
             added: int | None
             try:
-                if number in before.streams and source == AUTO:
-                    _check(txn, options, key, number, was)
+                if source == AUTO and was.end > MIN_ID and options.fail_on_data_loss:
+                    position = Position(number, was.end, was.added, was.end, was.added)
+                    check_nothing_lost(txn, options, key, position)
                 if source == AUTO:
                     record = txn.load_numbered(number, key).record
                     end, added = StreamId(*record.last_id()), record.entries_added
@@ -122,18 +121,6 @@ def _cut(
     if folder is not None:
         return cut_exported(store, txn, options, (pin,), SLICE_BYTES, folder)
     return [counted(txn, one) for one in cut_stream(txn, pin, options, SLICE_BYTES)]
-
-
-def _check(txn: Txn, options: ReadOptions, key: bytes, number: int, was: StreamPosition) -> None:
-    """Raise DataLossError if entries were trimmed since they could last be copied."""
-    if was.end == MIN_ID:
-        return
-    position = Position(number, was.end, was.added, was.end, was.added)
-    try:
-        check_nothing_lost(txn, options, key, position)
-    except DataLossError:
-        if options.fail_on_data_loss:
-            raise
 
 
 def _streams(
