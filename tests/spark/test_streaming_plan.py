@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +130,8 @@ def test_streams_share_a_limit_and_none_starves(store: Store[bytes], query: Quer
     add(store, 1, 1000, "a")
     add(store, 1, 30, "b")
     reader = query(subscribe="a,b", maxEntriesPerTrigger=100)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, datasource.ReadMaxRows(100))
-    schema_rows = []
-    for partition in reader.partitions(start, end):
-        for found in reader.read(partition):
-            schema_rows += found.column("stream").to_pylist()
-    assert (schema_rows.count("a"), schema_rows.count("b")) == (70, 30)
+    ids, _ = batch(reader, reader.initialOffset())
+    assert ids == [f"{n}-0" for n in (*range(1, 71), *range(1, 31))]
 
 
 def test_streams_that_appear_are_read_from_their_beginning(
@@ -241,8 +237,7 @@ def test_deleting_after_planning_is_no_loss(store: Store[bytes], query: Query) -
     add(store, 1, 1000)
     reader = query(maxEntriesPerTrigger=900)
     start = reader.initialOffset()
-    end = reader.latestOffset(start, datasource.ReadMaxRows(900))
-    parts = reader.partitions(start, end)
+    parts = reader.partitions(start, reader.latestOffset(start, datasource.ReadMaxRows(900)))
     store.xdel("s", *(f"{n}-0" for n in range(5, 900, 3)))
     assert rows_in(reader, parts) == 900 - 299
 
@@ -404,11 +399,10 @@ def test_a_stream_that_was_trimmed_before_a_query_met_it(
 
 
 def test_deleting_live_nodes_is_no_loss_of_a_query_on_the_archive(
-    open_store: Callable[..., Store[bytes]],
+    open_store: Callable[..., Store[bytes]], query: Query
 ) -> None:
     store = open_store("archiving", node_max_entries=7)
-    given = {"path": str(store.path), "subscribePattern": ".*", "source": "archive"}
-    reader = StreamkeepStreamReader(parse_read({**given, "startingOffsets": "earliest"}), SCHEMA)
+    reader = query(path=store.path, source="archive")
     store.set_retention("s", archive=True)
     expected = add(store, 1, 100)
     store.xtrim("s", maxlen=30, approximate=False)
@@ -425,7 +419,6 @@ def test_deleting_live_nodes_is_no_loss_of_a_query_on_the_archive(
     store.xtrim("s", maxlen=0, approximate=False)
     assert found == expected[: len(found)]
     assert len(found) == 80
-    reader.stop()
 
 
 def test_a_stream_that_was_empty_when_the_query_began(store: Store[bytes], query: Query) -> None:
@@ -445,13 +438,9 @@ def test_a_stream_that_was_empty_when_the_query_began(store: Store[bytes], query
 
 @pytest.mark.parametrize("limit", [{}, {"maxEntriesPerTrigger": 40}])
 def test_another_store_under_the_same_path_is_noticed(
-    open_store: Callable[..., Store[bytes]], limit: dict[str, int], tmp_path: Path
+    open_store: Callable[..., Store[bytes]], query: Query, limit: dict[str, int], tmp_path: Path
 ) -> None:
-    def reader_of(**options: object) -> StreamkeepStreamReader:
-        given = {"path": str(tmp_path / "here"), "subscribe": "s", "startingOffsets": "earliest"}
-        given |= {name: str(value) for name, value in (limit | options).items()}
-        return StreamkeepStreamReader(parse_read(given), SCHEMA)
-
+    reader_of = partial(query, path=tmp_path / "here", **limit)
     one, other = open_store("one"), open_store("other")
     (tmp_path / "here").symlink_to(one.path)
     expected = add(one, 1, 100)
@@ -474,8 +463,6 @@ def test_another_store_under_the_same_path_is_noticed(
     assert ids == expected[: len(ids)]
     assert lost(forgiving) == max(1, 100 - len(ids))
     assert batch(strict, offset)[1]["store"] == other.uuid
-    for reader in (strict, forgiving, other_query):
-        reader.stop()
 
 
 @pytest.mark.parametrize("how", ["backup", "xsetid"])
