@@ -120,7 +120,10 @@ def erase(
             report.details["found_in_lake_again"] = left
             report.problems += problems
             if left:
-                report.problems.append(f"{left} of the entries are still in files of the lake")
+                report.problems.append(
+                    f"{left} of the entries are still in files of the lake, which another job has "
+                    "written meanwhile; next: run erase again"
+                )
         if store is not None and chosen:
             with streamkeep.open(store, create=False, readonly=True) as opened:
                 report.details["found_in_store_again"] = 0
