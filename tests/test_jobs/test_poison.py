@@ -50,14 +50,14 @@ FAILED = "it failed"
 # What is raised, or done; the error, what is in its message, and in the reason.
 POISON: dict[str, tuple[Callable[[], BaseException | None], str, str, str]] = {
     "text": (lambda: ValueError("caf\udce9"), "builtins.ValueError", "caf\\udce9", FAILED),
-    "mute": (Mute, "test_jobs.test_poison.Mute", "its text cannot be made: RuntimeError", FAILED),
+    "mute": (Mute, f"{__name__}.Mute", "its text cannot be made: RuntimeError", FAILED),
     "long": (
         *(lambda: ValueError("x" * 3 * MOST_TEXT), "builtins.ValueError"),
         *("xxx... (60,000 characters)", FAILED),
     ),
     "soon": (lambda: Retry(after="in 5 minutes"), "streamkeep.ArgumentError", "'in 5 ", FAILED),
     "past": (lambda: Retry(after=-5), "streamkeep.ArgumentError", "not -5", FAILED),
-    "bare": (BareRetry, "test_jobs.test_poison.BareRetry", "", "it cannot be retried: "),
+    "bare": (BareRetry, f"{__name__}.BareRetry", "", "it cannot be retried: "),
     "why": (lambda: Retry(reason="caf\udce9"), "streamkeep.jobs.Retry", "caf\\udce9", FAILED),
     "leave": (lambda: SystemExit(3), "builtins.SystemExit", "3", FAILED),
     "interrupt": (KeyboardInterrupt, "builtins.KeyboardInterrupt", "", FAILED),
