@@ -34,6 +34,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.node.node import end_ids
+from streamkeep.pipeline.options import LIVE
 from streamkeep.pipeline.source.slices import Pin, Slice
 from streamkeep.pipeline.source.stream_nodes import StreamNodes, stream_numbered
 
@@ -81,10 +82,12 @@ def lost_since_plan(txn: Txn, one: Slice | Pin, came: int, whole: int) -> str | 
     assert one.planned is not None
     entries, nodes = one.planned
     stream = stream_numbered(txn, one.number, one.key)
-    if stream is not None and whole >= nodes:
+    if stream is not None:
+        live = StreamNodes(txn, one.number, stream, LIVE)
         deleted = stream.record.max_deleted_id()
-        erased = erased_ids(txn, one.number, one.start, one.end)
-        if erased or (deleted > MIN_ID and deleted >= one.start):
+        known = deleted > MIN_ID and deleted >= one.start
+        known = known or bool(erased_ids(txn, one.number, one.start, one.end))
+        if known and (whole >= nodes or node_remains(live, one.start)):
             return None  # entries of nodes that remain were deleted by ID
     return (
         f"stream {one.key!r}: {entries - came} of the {entries} entries from {one.start} to "
