@@ -263,6 +263,21 @@ def test_erasing_archived_entries_is_no_loss(store: Store[bytes], query: Query) 
     assert len(read(reader, {}, everything(reader, {}))) == 196
 
 
+@pytest.mark.parametrize("archive", [False, True])
+def test_erasing_whole_nodes_is_no_loss(small: Store[bytes], query: Query, archive: bool) -> None:
+    small.set_retention("s", archive=archive)
+    add(small, 1, 40 if archive else 10)
+    reader = query(path=small.path, maxEntriesPerTrigger=10)
+    _, offset = batch(reader, reader.initialOffset())
+    add(small, 41 if archive else 11, 30)
+    small.xtrim("s", maxlen=30)
+    small.archive()
+    erased = range(11, 21) if archive else range(21, 31)
+    small.erase("s", *(f"{n}-0" for n in erased))
+    expected = range(21, 31) if archive else range(11, 21)
+    assert batch(reader, offset)[0] == [f"{n}-0" for n in expected]
+
+
 def test_tasks_that_go_on_without_lost_entries_tell_the_driver(
     store: Store[bytes], query: Query
 ) -> None:
@@ -355,6 +370,24 @@ def test_what_was_trimmed_after_the_archive_was_turned_off_is_missed(
         ids, start = batch(lenient, start)
         found += ids
     assert found == [f"{n}-0" for n in (*range(1, 31), *range(61, 101))]
+
+
+@pytest.mark.parametrize(("limit", "way", "gone"), [(5, "erase", "6-0"), (20, "xdel", "35-0")])
+def test_an_archived_node_does_not_hide_what_was_trimmed_behind_it(
+    small: Store[bytes], query: Query, limit: int, way: str, gone: str
+) -> None:
+    small.set_retention("s", archive=True)
+    add(small, 1, 20)
+    reader = query(path=small.path, maxEntriesPerTrigger=limit)
+    _, offset = batch(reader, reader.initialOffset())
+    small.xtrim("s", maxlen=0)
+    small.archive()
+    small.set_retention("s", archive=False)
+    add(small, 21, 20)
+    small.xtrim("s", maxlen=10)
+    getattr(small, way)("s", gone)
+    with pytest.raises(DataLossError, match="10 entries"):
+        batch(reader, offset)
 
 
 def test_the_progress_has_the_number_of_lost_entries(store: Store[bytes], query: Query) -> None:

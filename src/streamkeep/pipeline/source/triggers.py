@@ -12,7 +12,7 @@ from math import inf
 from typing import Final
 
 from streamkeep.arrow.keys import key_text
-from streamkeep.engine.tables.manifest import erased_ids
+from streamkeep.engine.tables.manifest import erased_ids, iter_erasures
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
@@ -50,6 +50,7 @@ class TriggerStream:
         self.stream = stream
         self.number = stream.number
         self.source_nodes = StreamNodes(txn, stream.number, stream, source)
+        self.live_nodes = StreamNodes(txn, stream.number, stream, LIVE)
         record = stream.record
         if source == ARCHIVE:
             self.last = newest_archived(txn, stream.number)
@@ -109,9 +110,8 @@ class TriggerStream:
 
     def tombstones_after(self, after: StreamId) -> int:
         """Return the number of deleted entries that live nodes after an ID still hold."""
-        live = StreamNodes(self.source_nodes.txn, self.number, self.stream, LIVE)
         count = 0
-        for ms, seq, load in live.nodes(after.next(), MAX_ID, None):  # history shows none
+        for ms, seq, load in self.live_nodes.nodes(after.next(), MAX_ID, None):
             data = load()
             if data and (ms, seq) > after:
                 count += peek_counts(data)[1]
@@ -129,15 +129,17 @@ class TriggerStream:
         after, following, record = position.id, position.next, self.stream.record
         # What was deleted between the two before the position was taken, `read` may count.
         since = after if following is None or position.last is None else position.last
-        live_from = record.first_id() if record.length else MAX_ID
-        erased = erased_ids(self.source_nodes.txn, self.number, after.next(), live_from)
-        erased = {one for one in erased if one > since or one == following}
+        live, live_from = self.live_nodes, record.first_id() if record.length else MAX_ID
+        erasures = dict(iter_erasures(live.txn, self.number, after.next(), MAX_ID))
+        began = erasures.get(following or MAX_ID, inf)  # since the position was taken
+        erased = {StreamId(*one) for one, at in erasures.items() if one > since or at >= began}
+        ahead = {one for one in erased if one > since and one >= live_from}
+        erased -= {one for one in ahead if node_remains(live, one)}  # these are tombstones
         missing = self.total() - (position.read or 0) - self.entries_after(after) - len(erased)
         if missing <= 0:
             return 0
         deleted = StreamId(*record.max_deleted_id())
         if deleted > since or deleted == following:
-            live = StreamNodes(self.source_nodes.txn, self.number, self.stream, LIVE)
             gone = deleted not in erased and not node_remains(live, deleted)
             if missing <= self.tombstones_after(since) + gone:
                 return 0
@@ -366,7 +368,10 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
         nearest = after if following is None else following
         known = deleted >= (following or after.next())
         known = known or bool(erased_ids(txn, position.number, nearest, nearest))
-        if known and node_remains(current.source_nodes, nearest):
+        # A node in the archive remains when live ones behind it are trimmed without one.
+        whole = stream.archiving() or options.source == ARCHIVE
+        nodes = current.source_nodes if whole else current.live_nodes
+        if known and node_remains(nodes, nearest):
             return
         where = f"after {after}" if following is None else f"from {following} on"
     lost = current.lost_after(position)
@@ -443,12 +448,11 @@ def resumed(
     if options.source == ARCHIVE:  # what was deleted before it came there is no loss of a read
         return found, losses
     for key, met in trigger_streams(txn, options):
-        first = None if key in found else met.first_after(MIN_ID)
         if key not in found and (lost := met.lost_after(Position(met.number, MIN_ID))):
             problem = (
                 f"stream {key_text(key)!r}, which the query meets now: {lost} of its entries were "
                 "trimmed before they were read, and are not archived; "
-                f"{_remaining(first)}; {ADVICE}"
+                f"{_remaining(met.first_after(MIN_ID))}; {ADVICE}"
             )
             losses.append((Position(met.number, MIN_ID), DataLossError(problem, key, lost)))
     return found, losses
