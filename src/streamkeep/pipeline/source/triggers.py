@@ -66,8 +66,7 @@ class TriggerStream:
         return added - others.count(self.last.next(), MAX_ID).entries
 
     def end(self) -> Position:
-        end = self.last if self.source_nodes.source == ARCHIVE else self.stream.record.last_id()
-        return self._position(StreamId(*end), self.total(), None)
+        return self._position(self.last, self.total(), None)
 
     def after_reading(self, last: StreamId, read: int | None = None) -> Position:
         """Return the position after an entry.
