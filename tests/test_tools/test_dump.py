@@ -22,11 +22,13 @@ from cli_runner import lines, reply, run
 from conftest import assert_sound
 from dumped_stores import LOSSLESS, differences, fill, keys_of
 from model.profile import configured
+from raw_store import raw_store
 from redis_parts import stream_parts
 from streamkeep import transfer
 from streamkeep.commands.strings import set_deadline
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import files
+from streamkeep.format.core.keys import GROUPS, ROWS
 from streamkeep.format.redis.stream_dump import EXPIRY_LOSS, READ_LOSS
 from streamkeep.format.redis.stream_parts import Part
 from streamkeep.jobs import Queue
@@ -323,6 +325,23 @@ def test_a_dump_counts_what_it_does_not_hold(kind: str) -> None:
     some = {EXPIRY_LOSS: 1, "consumer group": 1}
     assert transfer.dump("s", "one", format="jsonl", keys="ending", count=1).dropped == some
     assert transfer.dump("s", "none", format="jsonl", keys=()).dropped == {}
+
+
+def test_a_dump_without_groups_and_rows_counts_them_also_where_they_are_damaged(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "damaged" / "s"
+    path.parent.mkdir()
+    with streamkeep.open(path) as store:
+        store.xadd("k", {"a": 1})
+        store.xgroup_create("k", "g")
+        store.row_put("redis.deadlines", (1).to_bytes(8, "big"), b"")
+    with raw_store(path) as raw:
+        raw.flip_bit(GROUPS, *raw.keys(GROUPS))
+        raw.flip_bit(ROWS, *raw.keys(ROWS))
+    held = {EXPIRY_LOSS: 1, "consumer group": 1}
+    assert transfer.dump(path, "a.csv").dropped == held
+    assert transfer.dump(path, "a.jsonl", count=1).dropped == held
 
 
 def test_what_older_servers_cannot_hold_is_listed() -> None:

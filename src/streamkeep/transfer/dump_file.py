@@ -12,14 +12,15 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple, assert_never
 from streamkeep.commands.strings import DEADLINES
 from streamkeep.engine.api.command_base import Key, RangeId, end_bound, start_bound
 from streamkeep.engine.commands.arguments import to_bytes
-from streamkeep.engine.commands.rows import check_space, iter_rows, row_range
+from streamkeep.engine.commands.rows import check_space
 from streamkeep.engine.system.clock import current_clock
 from streamkeep.engine.system.files import behind_links, path_of, replacing
 from streamkeep.engine.tables.existing import existing_stream, group_in
-from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.lag import lag
+from streamkeep.engine.tables.scan import rows_with
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, TargetExistsError
+from streamkeep.format.core.keys import GROUPS, ROWS
 from streamkeep.format.core.values import whole
 from streamkeep.format.redis.stream_dump import EXPIRY_LOSS, TARGETS, Losses
 from streamkeep.transfer.dumping.jsonl import JsonWriter
@@ -176,20 +177,22 @@ def dump(
                 losses = write_rdb(source, redis, out.write)
             else:
                 assert_never(kind)
-            found = row_range(source.txn, check_space(DEADLINES), b"", b"", -1, False)
-            ending = {int.from_bytes(key, "big") for key, _ in found}  # also of damaged rows
+            space, txn = check_space(DEADLINES), source.txn  # only keys: a row may be damaged
+            found = rows_with(txn, ROWS, space)
+            ending = {int.from_bytes(key[len(space) :], "big") for key, _ in found}
             for key in source.names():
-                stream = existing_stream(source.txn, key)
+                stream = existing_stream(txn, key)
                 losses.add(EXPIRY_LOSS, stream.number in ending)
                 if kind not in ("jsonl", "text"):
                     losses.add("retention of a stream", stream.retention() is not None)
                 if kind in _TABLES:
                     losses.add("stream without live entries", not stream.record.length)
                 if kind in _TABLES or not limits.whole:
-                    losses.add("consumer group", len(groups_of(source.txn, stream)))
+                    groups = sum(1 for _ in rows_with(txn, GROUPS, stream.db_key))
+                    losses.add("consumer group", groups)
             if limits.whole and source.keys is None:
                 ends = losses.get(EXPIRY_LOSS, 0)
-                losses.add(ROW_LOSS, sum(1 for _ in iter_rows(source.txn)) - ends)
+                losses.add(ROW_LOSS, sum(1 for _ in rows_with(txn, ROWS, b"")) - ends)
     size = os.path.getsize(name) if name is not None and os.path.isfile(name) else None
     return DumpReport(
         kind,
