@@ -164,7 +164,10 @@ def folder_of(uri: str) -> Path:
 
 
 def check_outside(uri: str, store: Path) -> None:
-    if uri.startswith("file://") and folder_of(uri).resolve().is_relative_to(store.resolve()):
+    if not uri.startswith("file://"):
+        return
+    # Not `resolve`, which raises RuntimeError for a loop of links.
+    if Path(os.path.realpath(folder_of(uri))).is_relative_to(os.path.realpath(store)):
         raise StoreError(
             f"{uri}: it is in the store, and would be lost with it; next: name a folder "
             "elsewhere, best on another disk"

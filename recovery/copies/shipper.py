@@ -196,6 +196,7 @@ class Shipper:
 
         Raises as `ship` does; without `once`, a target that does not answer is tried again.
         """
+        check_outside(self.target.uri, self.environment.path)
         pause = _PAUSE_S
         begun = False
         conflicts = 0
@@ -311,7 +312,6 @@ class Shipper:
         """Find out where the target is, and whether the journal goes on from there."""
         self._drop_base()
         self._writer = None
-        check_outside(self.target.uri, self.environment.path)
         self.target.check_writes()
         slot = None
         try:

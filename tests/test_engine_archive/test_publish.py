@@ -141,9 +141,11 @@ def test_seal_needs_a_uri_and_changes_nothing_without(store: Store) -> None:
         ("s3://[", "Invalid IPv6 URL"),
         ("", "to must be the path of"),
         ("STORE/archive/there", "it is in the store, and would be lost with it"),
+        ("STORE/../loop", "Too many levels of symbolic links"),
     ],
 )
 def test_a_uri_that_cannot_be_used_is_an_error(store: Store, place: str, problem: str) -> None:
+    store.path.with_name("loop").symlink_to("loop")
     with pytest.raises((errors.ArgumentError, errors.StoreError), match=problem):
         store.archive(to=place.replace("STORE", str(store.path)))
     assert store.remote_archive() is None

@@ -170,10 +170,13 @@ def test_ends_are_removed_in_the_end(
     assert not verify_copy(target).problems
 
 
-def test_no_copy_is_in_its_store(store: Store) -> None:
+@pytest.mark.parametrize("once", [True, False])
+def test_no_copy_is_in_its_store(store: Store, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
     for place in (store.path, store.path / "archive" / "copy"):
+        running = Shipper(store, place)
+        monkeypatch.setattr(running.stop, "wait", lambda _: pytest.fail("it tries again"))
         with pytest.raises(StoreError, match="it is in the store, and would be lost with it"):
-            ship(store, place)
+            running.run(once=once)
     assert not (store.path / "head.json").exists()
     assert not (store.path / "archive").exists()
 
