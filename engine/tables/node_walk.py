@@ -15,7 +15,7 @@ from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.tables.scan import at_or_below, has_rows
 from streamkeep.engine.txn.overlay import Cursor
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.stream import ABSENT, Stream
+from streamkeep.engine.txn.stream import ABSENT, MOST_ADDED, Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
@@ -387,7 +387,8 @@ def append_node(
     if before == 0:
         stream.set_first(first_live)
     stream.node_replaced(ABSENT, data)
-    stream.set_entries_added(stream.record.entries_added + stream.record.length - before)
+    added = stream.record.entries_added + stream.record.length - before
+    stream.set_entries_added(min(added, MOST_ADDED))
     stream.set_last_live(last_live)
     stream.set_last_id(last_slot)
     stream.let_reopen()

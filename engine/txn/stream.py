@@ -38,7 +38,7 @@ from streamkeep.format.rows.retention import Retention, retention_of, with_reten
 ABSENT: Final = b""
 _COUNTS: Final = 32  # bytes of a listpack that always hold both counts
 _LISTPACK_HEAD: Final = 6 + 2 * 6  # header, and the counts of live entries and tombstones
-_MOST_ADDED: Final = (1 << 63) - 1  # where Redis stops counting
+MOST_ADDED: Final = (1 << 63) - 1  # where Redis stops counting
 
 
 class Stream:
@@ -235,7 +235,7 @@ class Stream:
         """Count the entry `ms-seq`, which was appended to a node."""
         record = self.record
         record.length += 1
-        if record.entries_added < _MOST_ADDED:
+        if record.entries_added < MOST_ADDED:
             record.entries_added += 1
         record.last_ms = ms
         record.last_seq = seq

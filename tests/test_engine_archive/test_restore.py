@@ -72,6 +72,17 @@ def test_everything_comes_back(store: Store, archived: list[Pairs]) -> None:
     assert pairs_of(store, "orders") == [(7000, 0, [b"live", b"1"])]
 
 
+def test_entries_are_counted_up_to_where_redis_counts(store: Store, archived: list[Pairs]) -> None:
+    most = (1 << 63) - 1
+    store.xadd("copy", {"a": 1}, "1-1")
+    store.xsetid("copy", "1-1", entries_added=most - 5)
+    store.restore_archive("copy", "orders")
+    assert store.xinfo_stream("copy")["entries-added"] == most
+    payload = store.dump("copy")
+    assert payload is not None
+    store.restore("other", 0, payload)
+
+
 @pytest.mark.parametrize(
     ("start", "end"),
     [
