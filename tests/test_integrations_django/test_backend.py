@@ -167,6 +167,9 @@ def test_a_task_that_others_than_its_handler_ended_has_failed(queue_with: QueueW
         assert (found.status, found.args, found.attempts) == ("FAILED", [5], 2)
         assert "3 workers died" in found.errors[0].traceback
         assert found.started_at <= found.last_attempted_at <= found.finished_at
+        queue.drop_dead()
+        found.refresh()
+        assert found.last_attempted_at <= found.finished_at
 
 
 def test_a_cancelled_task_has_failed(backend: Any) -> None:

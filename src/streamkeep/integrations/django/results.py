@@ -137,6 +137,7 @@ def _add_attempts(record: Record, job: listing.Listed | None) -> None:
     ran = [*[(one.begun_ms, one.worker) for one in job.history], (job.begun_ms, job.worker)]
     lacking = ran[len(record.workers) - job.attempts :]
     record.started, record.attempted = record.started or lacking[0][0], job.begun_ms
+    record.finished = job.ended_ms
     record.workers = [*record.workers, *[worker for _, worker in lacking]]
 
 
