@@ -28,9 +28,11 @@ from streamkeep import transfer
 from streamkeep.commands.strings import set_deadline
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import files
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.format.core.keys import GROUPS, ROWS
 from streamkeep.format.redis.stream_dump import EXPIRY_LOSS, READ_LOSS
 from streamkeep.format.redis.stream_parts import Part
+from streamkeep.format.rows.extension import RETENTION, with_section
 from streamkeep.jobs import Queue
 from streamkeep.transfer.differences import diff
 from streamkeep.transfer.dump_file import ROW_LOSS
@@ -336,12 +338,16 @@ def test_a_dump_without_groups_and_rows_counts_them_also_where_they_are_damaged(
         store.xadd("k", {"a": 1})
         store.xgroup_create("k", "g")
         store.row_put("redis.deadlines", (1).to_bytes(8, "big"), b"")
+        with store.transaction() as transaction:
+            record = existing_stream(transaction.txn, b"k").record
+            record.extension = with_section(record.extension, RETENTION, b"damaged")
     with raw_store(path) as raw:
         raw.flip_bit(GROUPS, *raw.keys(GROUPS))
         raw.flip_bit(ROWS, *raw.keys(ROWS))
     held = {EXPIRY_LOSS: 1, "consumer group": 1}
-    assert transfer.dump(path, "a.csv").dropped == held
-    assert transfer.dump(path, "a.jsonl", count=1).dropped == held
+    table = transfer.dump(path, "a.csv").dropped
+    assert table == {**held, "retention of a stream": 1}
+    assert transfer.dump(path, "a.text", format="text", count=1).dropped == held
 
 
 def test_what_older_servers_cannot_hold_is_listed() -> None:

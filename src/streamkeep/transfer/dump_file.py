@@ -23,6 +23,7 @@ from streamkeep.format.core.errors import ArgumentError, TargetExistsError
 from streamkeep.format.core.keys import GROUPS, ROWS
 from streamkeep.format.core.values import whole
 from streamkeep.format.redis.stream_dump import EXPIRY_LOSS, TARGETS, Losses
+from streamkeep.format.rows.extension import RETENTION, split_sections
 from streamkeep.transfer.dumping.jsonl import JsonWriter
 from streamkeep.transfer.dumping.redis_files import write_commands, write_payloads, write_rdb
 from streamkeep.transfer.dumping.source import Limits, Source
@@ -177,14 +178,16 @@ def dump(
                 losses = write_rdb(source, redis, out.write)
             else:
                 assert_never(kind)
-            space, txn = check_space(DEADLINES), source.txn  # only keys: a row may be damaged
+            # Nothing is decoded: what is left out may be damaged.
+            space, txn = check_space(DEADLINES), source.txn
             found = rows_with(txn, ROWS, space)
             ending = {int.from_bytes(key[len(space) :], "big") for key, _ in found}
             for key in source.names():
                 stream = existing_stream(txn, key)
                 losses.add(EXPIRY_LOSS, stream.number in ending)
                 if kind not in ("jsonl", "text"):
-                    losses.add("retention of a stream", stream.retention() is not None)
+                    sections = split_sections(stream.record.extension, "stream record")
+                    losses.add("retention of a stream", RETENTION in sections)
                 if kind in _TABLES:
                     losses.add("stream without live entries", not stream.record.length)
                 if kind in _TABLES or not limits.whole:
