@@ -31,6 +31,12 @@ from streamkeep.format.core.keys import (
     TABLES,
     pack_number,
 )
+from streamkeep.format.journal.journal import (
+    FILE_HEADER,
+    encode_record,
+    first_chain,
+    record_checksum,
+)
 from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.rows.backup import META_BACKUP, BackupRow
@@ -232,6 +238,10 @@ def test_a_journal_file_and_the_steady_points(open_store: Callable[..., Store]) 
     damaged = list(pieces_of(journal_file, bytes(bad)))
     assert covered(damaged) == bytes(bad)
     assert damaged[-1].value.startswith("no valid record")
+    header, body = data[: FILE_HEADER.size], b"\xff" * 8
+    record = encode_record(body, record_checksum(body, first_chain(header)))
+    pieces = list(pieces_of(journal_file, header + record))
+    assert value_of(pieces, "record 0 commit number") == str((1 << 64) - 1)
     data = (store.path / "steady").read_bytes()
     pieces = list(pieces_of(checkpoint_file, data))
     assert covered(pieces) == data

@@ -208,7 +208,8 @@ def journal_file(found: _Bytes) -> None:
     while (record := journal.read_record(found.data, found.at, chain)) is not None:
         prefix = f"record {number} "
         found.fields(journal.RECORD_HEADER, prefix)
-        found.take(8, prefix + "commit number", str(record.commit_number))
+        commit_number = int.from_bytes(record.body[:8], "big")  # the record's has a sign
+        found.take(8, prefix + "commit number", str(commit_number))
         with found.within(record.end):
             _operations(found, record.body, prefix)
         chain, number = record.chain, number + 1
