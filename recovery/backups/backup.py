@@ -207,7 +207,7 @@ def _row(snapshot: Snapshot[Any], name: bytes) -> BackupRow | None:
 def check_apart(source: Path, target: Path) -> None:
     if not target.parent.is_dir():
         raise errors.StoreError(f"{target.parent}: no such folder; create it first")
-    here, there = source.resolve(), target.resolve()
+    here, there = (Path(os.path.realpath(one)) for one in (source, target))
     if here == there or here in there.parents or there in here.parents:
         problem = "a backup cannot be inside its store, or contain it"
         raise errors.StoreError(f"{target}: {problem}; choose another target")

@@ -243,6 +243,9 @@ def test_what_is_no_mere_backup_of_this_store_is_not_touched(
     for inside in (store.path, store.path / "archive" / "backup", tmp_path):
         with pytest.raises(errors.StoreError):
             backup(store, inside)
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(errors.StoreError, match="Too many levels of symbolic links"):
+        backup(store, tmp_path / "loop")
     with pytest.raises(errors.StoreError, match="no such folder"):
         backup(store, tmp_path / "missing" / "backup")
 
