@@ -66,7 +66,8 @@ class RemoteHead:
         try:
             if head is not None:
                 return head.version, self.remote.manifest(head)
-            name = self._newest_manifest()
+            last = self.remote.name(remote.manifest_name(self.setting.version + 1, ""))
+            name = max((one for one in self.manifests() if one < last), default=None)
             if name is not None:  # killed before the head, or it is lost
                 manifest = remote.decode_manifest(self.remote.objects.get(name), name)
                 return remote.version_of(name), manifest
@@ -76,11 +77,6 @@ class RemoteHead:
         found = [] if first else self._find_sealed()
         version = 0 if head is None else head.version
         return version, remote.Manifest({}, remote.in_order(iter(found)))
-
-    def _newest_manifest(self) -> str | None:
-        """Return the object of the newest manifest whose version this store has noted."""
-        last = self.remote.name(remote.manifest_name(self.setting.version + 1, ""))
-        return max((name for name in self.manifests() if name < last), default=None)
 
     def manifests(self) -> list[str]:
         return self.remote.objects.names(self.remote.name(remote.MANIFESTS))

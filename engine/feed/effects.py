@@ -361,7 +361,11 @@ class Rows(Generic[Text]):
         pages = touched[PEL][new.number]
         before = self._nacks(old, [(page, self._old[PEL, page]) for page in pages])
         after = self._nacks(new, [(page, self._get(PEL, page)) for page in pages])
-        changed = [one for at, one in after.items() if not _is_same(before.get(at), one)]
+        changed = [
+            one
+            for at, one in after.items()
+            if at not in before or _delivery(before[at]) != _delivery(one)
+        ]
         for (consumer, time, count), nacks in groupby(
             sorted(changed, key=lambda nack: nack.order_key), _delivery
         ):
@@ -405,7 +409,3 @@ def _record(value: bytes | None) -> StreamRecord:
 
 def _delivery(nack: Nack) -> tuple[int, int, int]:
     return nack.consumer, nack.delivery_time, nack.delivery_count
-
-
-def _is_same(old: Nack | None, new: Nack) -> bool:
-    return old is not None and _delivery(old) == _delivery(new)

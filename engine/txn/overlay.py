@@ -193,14 +193,11 @@ class Cursor:
             if db_key > here if forward else db_key < here:
                 break
             if before and (db_key <= before if forward else db_key >= before):
-                raise self._misplaced()
+                where = self._cursor.key().hex()
+                raise CorruptionError("LMDB", f"the row {where} is not in its place")
             before = db_key
             self._found = cursor.next() if forward else cursor.prev()
         return self._settle(here, False)
-
-    def _misplaced(self) -> CorruptionError:
-        """Return the error of a page of LMDB that has the content of another one."""
-        return CorruptionError("LMDB", f"the row {self._cursor.key().hex()} is not in its place")
 
     def _is_hidden(self, db_key: bytes, depth: int) -> bool:
         """Return whether one of the first `depth` tables has a row with this key."""

@@ -103,12 +103,6 @@ def _wrong_counts(node: NodeHeader, live: i64, slots: i64) -> CorruptionError:
     return CorruptionError(f"macro node {where}", problem, offset=int(listpack.HEADER_SIZE))
 
 
-def _not_ascending(ms: i64, seq: i64, offset: i64) -> CorruptionError:
-    """Return the error for a slot whose ID is not above that of the slot before it."""
-    where = id_text(unsigned(ms), unsigned(seq)).decode()
-    return listpack.corrupt(f"ID {where} is out of order", offset)
-
-
 class SlotCursor(listpack.Reader):
     """Steps through the slots of a node: `next`, then exactly one of `pairs`, `mapping`, `skip`.
 
@@ -157,7 +151,8 @@ class SlotCursor(listpack.Reader):
         if not below(self.ms, self.seq, ms, seq) and not (
             self.index == 0 and ms == self.ms and seq == self.seq
         ):
-            raise _not_ascending(ms, seq, start)
+            where = id_text(unsigned(ms), unsigned(seq)).decode()
+            raise listpack.corrupt(f"ID {where} is out of order", start)
         self.ms = ms
         self.seq = seq
         if flags & SAME_FIELDS:

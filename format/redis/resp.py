@@ -11,6 +11,7 @@ Compiled by mypyc.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -25,8 +26,7 @@ _MAX_LINE: Final = 64 << 10
 _DOUBLE: Final = 0x22
 _SINGLE: Final = 0x27
 _BACKSLASH: Final = 0x5C
-_X: Final = 0x78
-_HEX: Final = b"0123456789abcdefABCDEF"
+_HEX: Final = re.compile(rb"x([0-9a-fA-F]{2})")
 _ESCAPES: Final = {0x6E: 0x0A, 0x72: 0x0D, 0x74: 0x09, 0x62: 0x08, 0x61: 0x07}
 
 
@@ -131,8 +131,8 @@ def _quoted(line: bytes, at: int, word: bytearray) -> int:
                 if line[at + 1] == _SINGLE:
                     at += 1
                     byte = _SINGLE
-            elif line[at + 1] == _X and _is_hex(line[at + 2 : at + 4]):
-                byte = int(line[at + 2 : at + 4], 16)
+            elif found := _HEX.match(line, at + 1):
+                byte = int(found[1], 16)
                 at += 3
             else:
                 byte = _ESCAPES.get(line[at + 1], line[at + 1])
@@ -140,7 +140,3 @@ def _quoted(line: bytes, at: int, word: bytearray) -> int:
         word.append(byte)
         at += 1
     return -1
-
-
-def _is_hex(digits: bytes) -> bool:
-    return len(digits) == 2 and all(byte in _HEX for byte in digits)
