@@ -144,6 +144,8 @@ def normal_uri(place: str) -> str:
         )
     if parts.fragment:
         raise ArgumentError(f"{place}: a # in a URI is written as %23")
+    if "%00" in parts.path:
+        raise ArgumentError(f"{place}: a NUL cannot be in a path")
     if parts.scheme == "file":
         if parts.netloc.lower() not in ("", "localhost") or not parts.path:
             raise ArgumentError(f"{place}: expected a path from the root on: file:///srv/fleet")

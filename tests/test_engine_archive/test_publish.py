@@ -135,6 +135,7 @@ def test_seal_needs_a_uri_and_changes_nothing_without(store: Store) -> None:
         ("s3:///x", "names no bucket"),
         ("s3:/bucket/x", "begins with s3://"),
         ("s3://bucket/x#y", "written as %23"),
+        ("file:///a%00b", "a NUL cannot be in a path"),
         ("file://host/x", "a path from the root on"),
         ("file://", "a path from the root on"),
         ("s3://bucket/\udcff", "no lone surrogates"),

@@ -98,7 +98,7 @@ class Declaring:
         """
         if missed not in rules_of.MISSED:
             raise ArgumentError(f"missed must be one of {rules_of.MISSED}, not {missed!r}")
-        if isinstance(args, str) or not isinstance(args, Sequence):
+        if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
             raise ArgumentError(f"args must be a list, not {as_given(args)}")
         if not isinstance(kwargs or {}, Mapping):
             raise ArgumentError(f"kwargs must be a dict, not {as_given(kwargs)}")
