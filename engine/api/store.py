@@ -167,11 +167,7 @@ class Store(
         self._collect_garbage()
         back_pressure.clean_after_crash(environment)
         if environment.read(scrub.is_unfinished):
-            log.warning(
-                "%s: an erasure is unfinished; next: if no process is at work on it, run "
-                "`streamkeep erase STORE --finish`",
-                self.path,
-            )
+            log.warning("%s: %s", self.path, scrub.UNFINISHED)
 
     # --- life -------------------------------------------------------------------------------
 

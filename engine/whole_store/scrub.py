@@ -58,6 +58,10 @@ from streamkeep.format.lmdb_file.meta_page import MetaPage
 
 META_SCRUB: Final = b"scrub_due"
 
+UNFINISHED: Final = (
+    "an erasure is unfinished; next: if no process is at work on it, repeat its call, or where "
+    "that has ended, run `streamkeep erase STORE --finish`"
+)
 _POLL_S: Final = 0.01
 _FEEDS_S: Final = 5.0  # no other process can make a checkpoint meanwhile
 _LOCK_S: Final = 0.1  # the longest time that writers wait

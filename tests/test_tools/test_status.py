@@ -104,6 +104,16 @@ def test_what_is_missing_or_no_store_or_damaged_has_its_own_status() -> None:
     run("status", "folder", status=3)
 
 
+def test_an_unfinished_erasure_needs_attention() -> None:
+    with streamkeep.open("s") as store:
+        secret = store.xadd("k", {"a": "b"}).decode()
+        with store.snapshot():
+            run("erase", "s", "k", secret, "--yes", "--timeout", "10ms", status=3)
+    assert "an erasure is unfinished; next: " in run("status", "s", status=8).stdout
+    run("erase", "s", "--finish")
+    run("status", "s")
+
+
 def test_a_group_that_lags_needs_attention_on_request() -> None:
     assert facts("--max-lag", "3")["state"] == "ok"
     found = facts("--max-lag", "2", status=8)

@@ -397,7 +397,8 @@ def erase(
     Args:
         key ([KEY):
         ids (ID...]):
-        finish: Finish an erasure that was interrupted; takes no KEY and no ID.
+        finish: Erase the bytes of what an interrupted call had come to. One that was killed is
+            repeated instead: entries that it had not come to are still there.
         verify (TARGET): Search the copy TARGET, too, for what was to be erased.
         timeout: How long to wait for readers of old snapshots, and for the shipper of TARGET.
     """

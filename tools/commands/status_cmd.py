@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.whole_store import scrub
 from streamkeep.format import quoting
 from streamkeep.format.core import durations
 from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
@@ -64,7 +65,8 @@ def status(
     `locked` (by `compact`, for instance), `full` (the disk has less than 64 MiB free), `parked`
     (jobs wait whose task no worker has, such as those of a schedule after its task was renamed),
     `dead` (a queue has dead letters), `idle` (jobs have waited for five minutes, and no worker
-    lives), `lagging` or `backup` (see --max-lag and --max-backup-age). Below it: sizes, processes
+    lives), `erasure` (one is unfinished), `copy` or `redis` (it has had no news for a minute),
+    `lagging` or `backup` (see --max-lag and --max-backup-age). Below it: sizes, processes
     that have the store open, the last recovery, groups, queues, what waits to be archived, the
     backup, and when the store was last checked. This command checks nothing itself; `streamkeep
     fsck` does that.
@@ -104,6 +106,8 @@ def status(
         with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
             figures = figures_of(store)
             facts |= {**durability(store), **_copies(figures.store, problems)}
+            if store._environment.read(scrub.is_unfinished):
+                problems.append(("erasure", scrub.UNFINISHED))
             facts |= _groups(figures, max_lag, problems)
             kept = ("segments", "archived_entries", "archive_bytes", "retired_entries")
             facts |= zip((*kept, "retired_bytes"), figures.archive, strict=True)
