@@ -13,7 +13,13 @@ from fork_server import forking
 from job_workers import Worker
 from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.jobs import JobCancelledError, Queue, QueueDrainingError, QueueFullError
+from streamkeep.jobs import (
+    JobCancelledError,
+    JobFailedError,
+    Queue,
+    QueueDrainingError,
+    QueueFullError,
+)
 from test_jobs.conftest import is_awaited
 from test_jobs.test_queue import counts, letters
 
@@ -167,13 +173,15 @@ def test_a_full_queue_refuses_jobs(queue: Queue) -> None:
 
 
 def test_a_job_that_expired_does_not_run(queue: Queue, clock: ManualClock) -> None:
-    queue.put(1, expires="1m", key="k")
+    expired = queue.put(1, expires="1m", key="k")
     queue.put(2, expires="1h", delay="30m", key="k")
     clock.ms += 60_001
     assert payloads(queue) == []
     clock.ms += 1_800_000
     (second,) = queue.get_many(9)
     assert [one["reason"] for one in letters(queue)] == ["it expired before it ran"]
+    with pytest.raises(JobFailedError, match="it expired before it ran"):
+        expired.result(0)
     assert second.retry(after="2h")
     clock.ms += 7_200_000
     assert payloads(queue) == [2]  # it has begun in time

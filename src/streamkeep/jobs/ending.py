@@ -23,6 +23,7 @@ from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.handler_errors import plain
 from streamkeep.jobs.layout import Fields, JobState, Names, Place
+from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Step, job_id_of
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def bury(
     attempts: int,
     deaths: int = 0,
     error: tuple[str, str, str] = ("", "", ""),
-    ttl_ms: int = 0,
+    ttl_ms: int = DEFAULT_RESULT_TTL_MS,
     consumer: bytes = b"",
     begun_ms: int = 0,
 ) -> None:
