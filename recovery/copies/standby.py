@@ -41,6 +41,7 @@ from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import (
     CorruptionError,
+    NotAStoreError,
     StoreError,
     StoreLockedError,
     UnreachableError,
@@ -136,11 +137,12 @@ class Standby(PieceFollower):
                 if found is not None:
                     self._apply(*found)
                 pause, damaged = 1.0, False
-            except (UnreachableError, CorruptionError) as error:
+            except (UnreachableError, CorruptionError, NotAStoreError) as error:
                 if not damaged and isinstance(error, CorruptionError):
                     damaged = True
                     continue
-                if once:
+                # A copy that is gone may come back, such as a disk that is not mounted now.
+                if once or (isinstance(error, NotAStoreError) and error.was_open):
                     raise
                 log.warning("%s; following goes on in %.0f s", error, pause)
                 self.stop.wait(pause)

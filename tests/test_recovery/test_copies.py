@@ -739,6 +739,20 @@ def test_a_standby_that_is_killed_goes_on(store: Store, target: str, place: Path
         assert_same(place, store)
 
 
+def test_a_standby_waits_for_a_copy_that_is_away(
+    store: Store, place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy, away = tmp_path / "copy", tmp_path / "away"
+    add(store, 1, str(copy))
+    following = Standby(str(copy), place, every=0.02)
+    with closing(following), beside(following.run, stop=following.stop.set):
+        copy.rename(away)
+        wait_until(lambda: "there is no copy of a store" in caplog.text)
+        away.rename(copy)
+        add(store, 1, str(copy))
+        wait_until(lambda: following.state.commit_number >= newest(store))
+
+
 def test_a_standby_that_is_killed_before_it_publishes_a_commit_has_it(
     store: Store, target: str, place: Path
 ) -> None:
