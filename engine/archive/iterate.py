@@ -21,7 +21,7 @@ from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import PAGE_LISTPACK, encode_envelope
-from streamkeep.format.node.node import PAIRS, end_ids
+from streamkeep.format.node.node import PAIRS, NodeIds, end_ids
 from streamkeep.format.node.ranges import Range, has_live, read_range
 from streamkeep.format.segment.segment import Segment
 
@@ -37,9 +37,7 @@ class ArchivedNode(NamedTuple):
     ms: int
     seq: int
     data: bytes
-    first_id: Id
-    last_id: Id
-    live: int
+    ids: NodeIds
 
 
 # A node as it is stored: who wrote it, its key, its listpack, the IDs in it that were erased.
@@ -70,12 +68,10 @@ def archived_nodes(
             if erased is not None:
                 gone |= erased(*origin, first, last)
             if at <= first == (ms, seq) and last <= end and not gone:
-                yield ArchivedNode(ms, seq, data, first, last, int(ids.live))
+                yield ArchivedNode(ms, seq, data, ids)
                 continue
             for key_ms, key_seq, part in cut_node(ms, seq, data, at, end, gone):
-                ids = end_ids(part, key_ms, key_seq)
-                live = int(ids.live)
-                yield ArchivedNode(key_ms, key_seq, part, ids.first_live, ids.last_live, live)
+                yield ArchivedNode(key_ms, key_seq, part, end_ids(part, key_ms, key_seq))
         at = following
 
 

@@ -87,7 +87,7 @@ def restore(
         start,
         nodes_from,
         lambda at: source.read(_count, number, at, end),
-        lambda at: next((node.first_id for node in nodes_from(at)), None),
+        lambda at: next((node.ids.first_live for node in nodes_from(at)), None),
         checked,
         wait=wait,
         progress=progress,
@@ -141,8 +141,8 @@ def restore_nodes(
             if not written:
                 going = True  # an entry was erased since it was read; read the nodes again
                 break
-            first = first or step[0].first_id
-            last = step[-1].last_id
+            first = first or step[0].ids.first_live
+            last = step[-1].ids.last_live
             at = next_id(*last)
             done += written
             failpoints.hit("restore:step")
@@ -184,7 +184,7 @@ def _write_step(
             written.
     """
     if number is not None:
-        for ms, seq in erased_ids(txn, number, step[0].first_id, step[-1].last_id):
+        for ms, seq in erased_ids(txn, number, step[0].ids.first_live, step[-1].ids.last_live):
             if any(has_live(node.data, node.ms, node.seq, ms, seq) for node in step):
                 return 0
     stream = txn.find_stream(name)
@@ -198,7 +198,7 @@ def _write_step(
             f"{StreamId(*last)} can no longer be added; next: delete the stream, or restore into "
             "another one"
         )
-    first = step[0].first_id
+    first = step[0].ids.first_live
     if first <= last:
         raise IdTooSmallError(
             f"the last ID of {name!r} is {StreamId(*last)}, and IDs must rise: entries from "
@@ -207,17 +207,8 @@ def _write_step(
     if after is None:
         seal_tail(txn, stream)
     for node in step:
-        append_node(
-            txn,
-            stream,
-            node.ms,
-            node.seq,
-            node.data,
-            first_live=node.first_id,
-            last_live=node.last_id,
-            last_slot=node.last_id,
-        )
-    count = sum(node.live for node in step)
+        append_node(txn, stream, node.ms, node.seq, node.data, node.ids)
+    count = sum(int(node.ids.live) for node in step)
     txn.note_added(name, count)
     return count
 
@@ -254,19 +245,19 @@ def _compare(
     at = newest = (0, 0)
     for node in nodes:
         if first is None:
-            if node.first_id > last:
+            if node.ids.first_live > last:
                 break  # all entries are above the last ID
-            first = at = node.first_id
+            first = at = node.ids.first_live
         wanted = entries_of(node.ms, node.seq, node.data)
         within = [entry for entry in wanted if entry[:2] <= last]
-        part = Range(*at, *min(node.last_id, last), NO_LIMIT, False, int(PAIRS))
+        part = Range(*at, *min(node.ids.last_live, last), NO_LIMIT, False, int(PAIRS))
         there = target.read_history(xrange, name, part)
         if within != there:
             raise IdTooSmallError(_difference(name, first, last, wanted, there))
         count += len(within)
         if within != wanted:
             return RestoreReport(0, None, None, count > 0, count)
-        newest = node.last_id
+        newest = node.ids.last_live
         if newest == (MAX, MAX):
             break
         at = next_id(*newest)

@@ -88,16 +88,7 @@ class Loader:
         if self._last_slot is not None and (node.ms, node.seq) <= self._last_slot:
             raise self._fail(f"macro node {node.ms}-{node.seq} is not above the one before it")
         self._last_slot = ids.last_slot
-        append_node(
-            txn,
-            stream,
-            node.ms,
-            node.seq,
-            node.data,
-            first_live=ids.first_live,
-            last_live=ids.last_live,
-            last_slot=ids.last_slot,
-        )
+        append_node(txn, stream, node.ms, node.seq, node.data, ids)
 
     # --- all else ---------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.node.envelope import counts_in, decode_envelope, encode_envelope, has_bitmap
-from streamkeep.format.node.node import end_ids, live_ids, peek_counts
+from streamkeep.format.node.node import NodeIds, end_ids, live_ids, peek_counts
 from streamkeep.format.node.tombstones import history_form, mark
 
 NODE_OVERHEAD: Final = 128  # bytes of a copied node in addition to its listpack, estimated
@@ -376,21 +376,19 @@ def append_node(
     ms: int,
     seq: int,
     data: bytes,
-    first_live: tuple[int, int],
-    last_live: tuple[int, int],
-    last_slot: tuple[int, int],
+    ids: NodeIds,
     trimmed: bytes = b"",
 ) -> None:
     """Append a whole node above all others of the stream; its entries are live, and were added."""
     add_newest_node(txn, stream, ms, seq, data, trimmed)
     before = stream.record.length
     if before == 0:
-        stream.set_first(first_live)
+        stream.set_first(ids.first_live)
     stream.node_replaced(ABSENT, data)
     added = stream.record.entries_added + stream.record.length - before
     stream.set_entries_added(min(added, MOST_ADDED))
-    stream.set_last_live(last_live)
-    stream.set_last_id(last_slot)
+    stream.set_last_live(ids.last_live)
+    stream.set_last_id(ids.last_slot)
     stream.let_reopen()
 
 

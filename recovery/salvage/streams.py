@@ -120,18 +120,9 @@ class StreamWriter:
         return name
 
     def _append(self, name: bytes, node: Node) -> None:
-        txn, ids = self.out.txn(len(node.data)), node.ids
-        append_node(
-            txn,
-            written(txn, name),
-            node.ms,
-            node.seq,
-            node.data,
-            first_live=ids.first_live,
-            last_live=ids.last_live,
-            last_slot=ids.last_slot,
-            trimmed=node.trimmed,
-        )
+        txn = self.out.txn(len(node.data))
+        key = node.ms, node.seq
+        append_node(txn, written(txn, name), *key, node.data, node.ids, node.trimmed)
 
     def _record(self, number: int) -> tuple[records.StreamRecord, Envelope | None]:
         """Return the record of a stream, and its row if it has a tail node."""

@@ -35,7 +35,7 @@ def history_of(
 ) -> list[Pairs]:
     found: list[Pairs] = []
     for one in archived_nodes(environment_of(store), number, start, end):
-        assert (one.ms, one.seq) == one.first_id
+        assert (one.ms, one.seq) == one.ids.first_live
         wanted = ranges.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS)
         ranges.read_range(one.data, one.ms, one.seq, wanted, found)  # type: ignore[arg-type]
     return found

@@ -185,8 +185,7 @@ def _from_lake(
         failpoints.hit("restore:staged")
         for one in sorted(made, key=lambda one: one.location):
             for ms, seq, data in staged_nodes(one):
-                ends = end_ids(data, ms, seq)
-                yield ArchivedNode(ms, seq, data, (ms, seq), ends.last_slot, ends.live)
+                yield ArchivedNode(ms, seq, data, end_ids(data, ms, seq))
 
     try:
         return restore_nodes(
