@@ -12,6 +12,7 @@ from streamkeep.format.core.keys import RETIRED, node_key
 from streamkeep.format.node import node, ranges
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.segment.index import Index
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
 from streamkeep.format.segment.segment import Segment, segment_path
 from streamkeep.format.segment.writer import SegmentWriter
@@ -40,7 +41,8 @@ def write(envelopes: list[bytes], **options: Any) -> bytes:
         "block_bytes": 600,
         **options,
     }
-    writer = SegmentWriter(**values)
+    of = Index(*map(values.pop, ("store_uuid", "stream_number", "key")), [])
+    writer = SegmentWriter(of, **values)
     data = b"".join([writer.add(envelope, "node") for envelope in envelopes]) + writer.finish()
     assert writer.size == len(data)
     return data

@@ -187,9 +187,7 @@ def _open_part(archive: RemoteArchive, one: RemoteSegment, first: Id, last: Id) 
     if (first, last) == (record.first_id, record.last_id):
         return segment
     writer = SegmentWriter(
-        store_uuid=segment.index.store_uuid,
-        stream_number=segment.index.stream_number,
-        key=segment.index.key,
+        segment.index,
         created_ms=segment.trailer.created_ms,
         epoch=segment.trailer.epoch,
         file_number=segment.trailer.file_number,
@@ -459,9 +457,7 @@ def _without(
     The new segment has no dictionary, because the old one may contain parts of those entries.
     """
     writer = SegmentWriter(
-        store_uuid=segment.index.store_uuid,
-        stream_number=segment.index.stream_number,
-        key=segment.index.key,
+        segment.index,
         created_ms=environment.context.clock.now_ms(),
         epoch=environment.context.epoch,
         file_number=file_number,

@@ -48,6 +48,7 @@ from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
 from streamkeep.format.node.envelope import CHECKSUM_SIZE
 from streamkeep.format.rows.retired import is_former_name
+from streamkeep.format.segment.index import Index
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, segment_path
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL, SegmentWriter
@@ -294,13 +295,10 @@ def _write_run(
                 level=options.level,
                 block_bytes=options.block_bytes,
             )
-        now_ms = environment.context.clock.now_ms()
         epoch = environment.context.epoch
         writer = SegmentWriter(
-            store_uuid=environment.uuid.bytes,
-            stream_number=number,
-            key=name,
-            created_ms=now_ms,
+            Index(environment.uuid.bytes, number, name, []),
+            created_ms=environment.context.clock.now_ms(),
             epoch=epoch,
             file_number=file_number,
             level=options.level,

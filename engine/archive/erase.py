@@ -315,9 +315,7 @@ def _rewrite(environment: Environment, number: int, plan: _Plan) -> int:
         record.stream_number, record.key, record.first_id, record.last_id, epoch, file_number
     )
     writer = SegmentWriter(
-        store_uuid=segment.index.store_uuid,
-        stream_number=segment.index.stream_number,
-        key=segment.index.key,
+        segment.index,
         created_ms=environment.context.clock.now_ms(),
         epoch=epoch,
         file_number=file_number,

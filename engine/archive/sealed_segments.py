@@ -33,6 +33,7 @@ from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import STREAMS, pack_number
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.node import end_ids
+from streamkeep.format.segment.index import Index
 from streamkeep.format.segment.manifest import ARCHIVED, REWRITTEN, SegmentRecord, record_of
 from streamkeep.format.segment.remote import (
     SEALED,
@@ -332,12 +333,9 @@ class SealedSegments:
         environment = self._environment
         file_number = environment.write(take_file_number, frees=True)
         epoch = environment.context.epoch
-        now_ms = environment.context.clock.now_ms()
         writer = SegmentWriter(
-            store_uuid=environment.uuid.bytes,
-            stream_number=number,
-            key=key,
-            created_ms=now_ms,
+            Index(environment.uuid.bytes, number, key, []),
+            created_ms=environment.context.clock.now_ms(),
             epoch=epoch,
             file_number=file_number,
         )

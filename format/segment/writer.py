@@ -33,10 +33,8 @@ class SegmentWriter:
 
     def __init__(
         self,
+        of: parts.Index,
         *,
-        store_uuid: bytes,
-        stream_number: int,
-        key: bytes,
         created_ms: int,
         epoch: int,
         file_number: int,
@@ -47,7 +45,7 @@ class SegmentWriter:
         """Begin a segment.
 
         Args:
-            key: the stream's whole key.
+            of: the store, the stream and its whole key; the blocks in it do not count.
             file_number: number of the file in its store, as in `Trailer`.
             level: compression level of zstd, from negative (fast) to 22.
             block_bytes: maximum uncompressed size of a block; a larger node gets its own block.
@@ -57,7 +55,7 @@ class SegmentWriter:
         self.entries = 0
         self.first_id: Id | None = None
         self.last_id: Id | None = None
-        self._index = parts.Index(store_uuid, stream_number, key, [])
+        self._index = of._replace(blocks=[])
         self._created_ms = created_ms
         self._epoch = epoch
         self._file_number = file_number

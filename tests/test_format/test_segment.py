@@ -346,9 +346,7 @@ def test_a_node_of_which_nothing_is_left_adds_nothing() -> None:
     found = decode_envelope(data, "")
     empty = tombstones.mark(found.listpack, 1, 0, [(1, 0)], 0).data
     blank = encode_envelope(NUMBER, 1, 0, 1, 2, b"", empty, b"")
-    writer = SegmentWriter(
-        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, file_number=0
-    )
+    writer = SegmentWriter(Index(UUID, NUMBER, b"", []), created_ms=0, epoch=0, file_number=0)
     assert writer.add(blank, "node") == b""
     assert (writer.first_id, writer.last_id, writer.entries) == (None, None, 0)
     with pytest.raises(ValueError, match="at least one entry"):
@@ -357,9 +355,7 @@ def test_a_node_of_which_nothing_is_left_adds_nothing() -> None:
 
 def test_nodes_that_do_not_belong_are_refused_and_the_writer_goes_on() -> None:
     first, second, *_ = nodes_of(some(40))
-    writer = SegmentWriter(
-        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, file_number=0
-    )
+    writer = SegmentWriter(Index(UUID, NUMBER, b"", []), created_ms=0, epoch=0, file_number=0)
     data = writer.add(first, "node")
     for bad in (first, first[:-1], encode_envelope(8, 9999, 0, 1, 2, b"", b"", b"")):
         with pytest.raises(CorruptionError):

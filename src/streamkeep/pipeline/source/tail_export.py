@@ -29,6 +29,7 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.tables.manifest import overlapping
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.node.envelope import encode_envelope
+from streamkeep.format.segment.index import Index
 from streamkeep.format.segment.segment import segment_path
 from streamkeep.format.segment.writer import SegmentWriter
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions
@@ -120,9 +121,7 @@ def _write_tail(
     if first is None:
         return None
     writer = SegmentWriter(
-        store_uuid=bytes.fromhex(store_uuid.replace("-", "")),
-        stream_number=pin.number,
-        key=pin.key,
+        Index(bytes.fromhex(store_uuid.replace("-", "")), pin.number, pin.key, []),
         created_ms=Clock().now_ms(),
         epoch=_EPOCH,
         file_number=1,
