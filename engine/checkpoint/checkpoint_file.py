@@ -117,15 +117,12 @@ class CheckpointFile:
         """Raise StoreLockedError while a reader as in `read_unlisted` is at work."""
         if not self.folder.exists(data):
             return
-        handle = self.folder.open(data)
-        try:
+        with self.folder.opened(data) as handle:
             self._wait(
                 lambda: _try_lock(handle, fcntl.LOCK_EX),  # another process may look as well
                 "a process that may not write lock.mdb is reading the store, which keeps writers "
                 "out; next: end that process, or give it permission to write lock.mdb",
             )
-        finally:
-            os.close(handle)
 
     def _wait(self, done: Callable[[], bool], problem: str = "") -> None:
         """Return when something is done; raise StoreLockedError if it takes too long."""

@@ -142,16 +142,14 @@ def _made_before(store: Folder, slot: CheckpointSlot | None, state: State) -> in
     """
     if slot is None or state.data is None or state.data.slot.epoch == slot.epoch:
         return 0
-    handle = store.open(DATA_FILE)
     try:
-        body = StoredRows(handle, state.data.slot.meta()).meta(META_RECOVERY)
+        with store.opened(DATA_FILE) as handle:
+            body = StoredRows(handle, state.data.slot.meta()).meta(META_RECOVERY)
         done = decode_recovery(body)
         end = done.checkpoint_commit + done.replayed
         return end + done.lost if state.data.slot.commit_number == end else 0  # it has ended
     except CorruptionError:  # whoever reads that row gets the error
         return 0
-    finally:
-        os.close(handle)
 
 
 def _set_checkpoint(
@@ -199,16 +197,14 @@ def has_commits(store: Folder) -> bool:
     """
     if not store.exists(DATA_FILE):
         return False
-    handle = store.open(DATA_FILE)
     try:
-        pages = read_meta_pages(handle)
-        if not pages or pages[-1].commit_number > _CREATED:
-            return len(pages) > 0
-        owner = Owner(*StoredRows(handle, pages[-1]).identity())
+        with store.opened(DATA_FILE) as handle:
+            pages = read_meta_pages(handle)
+            if not pages or pages[-1].commit_number > _CREATED:
+                return len(pages) > 0
+            owner = Owner(*StoredRows(handle, pages[-1]).identity())
     except CorruptionError:
         return False
-    finally:
-        os.close(handle)
     return newest_commit(store.folder(JOURNAL_FOLDER, missing_ok=True), owner) > 0
 
 
@@ -282,13 +278,11 @@ def _forget_errors(store: Folder) -> None:
 
 def _disk_error(store: Folder) -> str:
     """Return the error of the disk since the pages of the data file were synced; empty if none."""
-    handle = store.open(DATA_FILE)
-    try:
-        files.sync_data(handle)
-    except OSError as error:
-        return f"writing data.mdb had failed ({error.strerror})"
-    finally:
-        os.close(handle)
+    with store.opened(DATA_FILE) as handle:
+        try:
+            files.sync_data(handle)
+        except OSError as error:
+            return f"writing data.mdb had failed ({error.strerror})"
     return ""
 
 
@@ -371,8 +365,7 @@ def _put_meta(txn: lmdb.Transaction[bytes], meta: lmdb._Database, name: bytes, b
 
 def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
     """Write the meta page of the checkpoint, whose root pages are sound, over both of LMDB's."""
-    handle = store.open(DATA_FILE, os.O_RDWR)
-    try:
+    with store.opened(DATA_FILE, os.O_RDWR) as handle:
         newest, page_size = slot.meta().commit_number, slot.meta().page_size
         for position in (0, 1):
             commit = newest if newest % 2 == position else newest - 1
@@ -381,8 +374,6 @@ def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
             )
             failpoints.hit("recover:meta-written")
         files.sync_data(handle)
-    finally:
-        os.close(handle)
 
 
 def _replay(

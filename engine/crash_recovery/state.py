@@ -173,12 +173,9 @@ def examine(store: Folder, slot: CheckpointSlot | None) -> State:
 
 def is_healthy(store: Folder, slot: CheckpointSlot) -> bool:
     """Return whether the checkpoint covers everything in the store."""
-    handle = store.open(DATA_FILE)
-    try:
+    with store.opened(DATA_FILE) as handle:
         journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
         return _is_healthy(journal, slot, _newest_meta(handle), read_control_file(journal))
-    finally:
-        os.close(handle)
 
 
 def _is_healthy(

@@ -154,14 +154,11 @@ def hold_slot(folder: Folder, target: str) -> SlotLock | None:
 
 def is_held(folder: Folder, target: str) -> bool:
     """Return whether a process has what `hold_slot` locks."""
-    handle = folder.open(LOCK_FILE)
-    try:
+    with folder.opened(LOCK_FILE) as handle:
         lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _place(target), 1, 0)
         return bool(
             files.FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, lock))[0] != fcntl.F_UNLCK
         )
-    finally:
-        os.close(handle)
 
 
 def _place(target: str) -> int:

@@ -155,13 +155,10 @@ def forget_work(folder: Folder, number: int, marks: Collection[bytes]) -> None:
         if not left:
             folder.remove(lease_name(number))
             return
-        handle = folder.open(lease_name(number), os.O_RDWR)
-        try:
+        with folder.opened(lease_name(number), os.O_RDWR) as handle:
             for place, mark in enumerate(found):
                 if mark in marks:
                     os.pwrite(handle, FREE, place * SIZE)
-        finally:
-            os.close(handle)
 
 
 def holder_of(folder: Folder, number: int) -> Holder:

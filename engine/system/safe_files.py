@@ -23,7 +23,8 @@ import os
 import shutil
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
@@ -228,6 +229,15 @@ class Folder:
             raise
         return handle
 
+    @contextmanager
+    def opened(self, name: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+        """Open a file for a `with` block; raise as `open`."""
+        handle = self.open(name, flags)
+        try:
+            yield handle
+        finally:
+            os.close(handle)
+
     def _open(self, name: str, flags: int) -> int:
         deadline = 0.0
         while True:
@@ -268,11 +278,8 @@ class Folder:
 
     def make_ours(self, name: str) -> None:
         """Give a file that a library has written the mode and group of our own new files."""
-        handle = self.open(name)
-        try:
+        with self.opened(name) as handle:
             self.modes.set_file(handle)
-        finally:
-            os.close(handle)
 
     def replace(self, name: str) -> int:
         """Open a new file for writing; remove one that a killed process has left."""
@@ -417,11 +424,8 @@ class Folder:
 
     def sync_file(self, name: str) -> None:
         """Return after a file, and the names of it and of the folders above it, are on disk."""
-        handle = self.open(name)
-        try:
+        with self.opened(name) as handle:
             files.sync_data(handle)
-        finally:
-            os.close(handle)
         parts = _parts(name)
         for count in range(len(parts)):
             self.sync("/".join(parts[:count]))
