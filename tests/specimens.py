@@ -153,7 +153,7 @@ def _nodes_in(tables: Tables, table: int) -> list[Node]:
         if table == RETIRED:  # live there is what history shows
             listpack = history_form(listpack, envelope.ms, envelope.seq, envelope.trimmed)
         if listpack:
-            for slot in read_until_damage(listpack, envelope.ms, envelope.seq)[0]:
+            for slot in read_until_damage(listpack, envelope.ms, envelope.seq):
                 if not slot.deleted:
                     entries[envelope.number, slot.ms, slot.seq] = tuple(slot.pairs)
         root = tables.tree(table).database.root

@@ -103,7 +103,7 @@ def live_slots(data: bytes, ms: int, seq: int, but: Collection[Id] = ()) -> list
     """Return the live entries of a node, as far as they can be read, except those with some IDs."""
     return [
         slot
-        for slot in read_until_damage(data, ms, seq)[0]
+        for slot in read_until_damage(data, ms, seq)
         if not slot.deleted and (slot.ms, slot.seq) not in but
     ]
 
@@ -130,7 +130,7 @@ def slots_of(
     stated = int.from_bytes(listpack[:4], "little")
     if _LISTPACK_HEADER < stated <= len(listpack):
         listpack = listpack[:stated]
-    slots, _ = read_until_damage(listpack, *key)
+    slots = read_until_damage(listpack, *key)
     return [slot for slot in slots if before is None or (slot.ms, slot.seq) < before]
 
 
