@@ -97,7 +97,7 @@ def decode_head(data: bytes, where: str) -> Head:
         if not generations:
             raise ValueError("no generation")
         return Head(UUID(members["store"]), generations)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         problem = (
             f"not the head of a copy: {error}; next: put back an earlier version of this object; "
             "or move the target away, and `streamkeep ship` with --take-over makes another copy"
@@ -150,7 +150,7 @@ def decode_verified(data: bytes, where: str) -> Verified:
             raise ValueError(f"{numbers}")
         names = (tuple(map(str, one)) for one in found[-2:])
         return Verified(*numbers, *names)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptionError(where, f"damaged: {error}") from None
 
 

@@ -243,5 +243,5 @@ def decode_end(body: bytes, where: str) -> tuple[str, str]:
     try:
         members: dict[str, Any] = json.loads(body)
         return str(members["successor"]), str(members["owner"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptionError(where, f"the end of a generation is damaged: {error}") from None

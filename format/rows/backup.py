@@ -61,5 +61,5 @@ class StandbyRow(NamedTuple):
 def decode_standby(body: bytes, where: str) -> StandbyRow:
     try:
         return StandbyRow(**json.loads(body))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise CorruptionError(where, f"the row of the standby: {error}") from None

@@ -56,5 +56,5 @@ def decode_following(body: bytes, where: str) -> FollowingRow:
     try:
         row = FollowingRow(**json.loads(body))
         return row._replace(match=tuple(row.match))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise CorruptionError(where, f"the row of what the store follows: {error}") from None

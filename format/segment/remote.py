@@ -394,7 +394,7 @@ def _segment(members: Mapping[str, Any]) -> RemoteSegment:
 def _object(data: bytes, where: str) -> dict[str, Any]:
     try:
         members = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptionError(where, f"not JSON: {error}") from None
     if not isinstance(members, dict):
         raise CorruptionError(where, "not a JSON object")

@@ -58,7 +58,7 @@ def note_check(
 
 def last_check(store: str | os.PathLike[str]) -> LastCheck | None:
     """Return the last check that was noted; None if there was none, or the file is damaged."""
-    with suppress(OSError, StoreError, ValueError, TypeError):
+    with suppress(OSError, StoreError, ValueError, TypeError, RecursionError):
         folder = find_folder(Path(store).absolute())
         if folder is not None:
             found = LastCheck(**json.loads(folder.read(CHECK_FILE, _MOST_BYTES)))

@@ -26,10 +26,12 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.rows.backup import META_STANDBY
 from streamkeep.format.rows.batches import batch_key
+from streamkeep.format.rows.following import META_FOLLOWING
 from streamkeep.format.rows.nacks import NACK, NACK_SIZE
 from streamkeep.format.rows.producers import decode_message, decode_producer
 from streamkeep.format.rows.records import encode_key_row, encode_number
 from streamkeep.format.segment.manifest import encode_erasure, erasure_key, segment_key
+from streamkeep.format.segment.remote import META_REMOTE
 from streamkeep.recovery.salvage.repair import repair
 from tiers import daily_or_all, slow_but
 
@@ -156,6 +158,9 @@ ROWS: Final = {
     "no next number of garbage": (keys.META, NEXT_GARBAGE, encode_number(0)),
     "the highest number of messages": (keys.META, NEXT_IDEMPOTENCE, encode_number(HUGE)),
     "a standby cut off": (keys.META, META_STANDBY, b"short"),
+    "a standby in too many lists": (keys.META, META_STANDBY, b"[" * 100_000),
+    "a server in too many lists": (keys.META, META_FOLLOWING, b"[" * 100_000),
+    "an archive in too many lists": (keys.META, META_REMOTE, b"[" * 100_000),
     "a batch cut off": (keys.META, batch_key(b"app"), b"short"),
     "the highest number of a consumer": (
         keys.CONSUMERS,
