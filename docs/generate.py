@@ -31,9 +31,9 @@ from streamkeep.format.journal.checkpoint import SLOT
 from streamkeep.format.journal.journal import FILE_HEADER, RECORD_HEADER
 from streamkeep.format.journal.position import POSITION
 from streamkeep.format.node.envelope import ENVELOPE
-from streamkeep.format.rows.batches import BATCH_ROW
 from streamkeep.format.rows.extension import IDEMPOTENCE_SECTION
 from streamkeep.format.rows.group_records import CONSUMER_RECORD, GROUP_RECORD
+from streamkeep.format.rows.meta_rows import BATCH_ROW
 from streamkeep.format.rows.nacks import NACK
 from streamkeep.format.rows.producers import MESSAGE_ROW, PRODUCER_ROW
 from streamkeep.format.rows.records import STREAM_RECORD

@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 from streamkeep.format.core import keys
 from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.rows import (
-    backup,
-    batches,
     extension,
     group_records,
+    meta_rows,
     nacks,
     producers,
     records,
@@ -55,10 +54,10 @@ SECTIONS: Final = {  # of a stream record
 
 def parts_of(table: int, db_key: bytes, size: int) -> Parts:
     """Return the parts of the body of a row, which has this size."""
-    if table == keys.META and db_key.startswith(batches.PREFIX):
-        return batches.BATCH_ROW, "application"
-    if table == keys.META and db_key in (backup.META_BACKUP, backup.META_LAST_BACKUP):
-        return (backup.BACKUP_ROW,)
+    if table == keys.META and db_key.startswith(meta_rows.BATCH_PREFIX):
+        return meta_rows.BATCH_ROW, "application"
+    if table == keys.META and db_key in (meta_rows.META_BACKUP, meta_rows.META_LAST_BACKUP):
+        return (meta_rows.BACKUP_ROW,)
     if table == keys.META:
         return (_NUMBER,) if size == _NUMBER.size else _BODY
     if table in (keys.CONSUMERS, keys.PRODUCERS) and not keys.is_name_key(db_key):

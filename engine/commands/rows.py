@@ -14,7 +14,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.keys import MAX_DB_KEY, META, ROWS, space_prefix
-from streamkeep.format.rows.batches import batch_key, decode_batch, encode_batch
+from streamkeep.format.rows.meta_rows import batch_key, decode_batch, encode_batch
 
 MAX_SPACE: Final = 255
 _WHERE: Final = "row"
@@ -100,7 +100,7 @@ def iter_rows(txn: Txn) -> Iterator[tuple[bytes, bytes]]:
         more = cursor.next()
 
 
-# --- batches: an application that repeats one writes it only once; see `format/rows/batches` ------
+# --- batches: an application that repeats one writes it only once; see `format/rows/meta_rows` ----
 
 
 def newest_batch(txn: Txn, application: bytes) -> int | None:

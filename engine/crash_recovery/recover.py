@@ -71,8 +71,8 @@ from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
 from streamkeep.format.lmdb_file.meta_page import meta_page_for
+from streamkeep.format.rows.meta_rows import META_RECOVERY, Recovery, decode_recovery
 from streamkeep.format.rows.records import decode_epoch, encode_number
-from streamkeep.format.rows.recovery import META_RECOVERY, Recovery, decode_recovery
 
 _CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20

@@ -13,9 +13,7 @@ from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.read_txn import ReadTxn, Txn
 from streamkeep.format.core.keys import META
-from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
-from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow, decode_following
-from streamkeep.format.rows.recovery import META_RECOVERY, Recovery, decode_recovery
+from streamkeep.format.rows import meta_rows
 
 
 class ReaderSlot(NamedTuple):
@@ -74,12 +72,12 @@ class Durability(NamedTuple):
     durable_commit: int | None
     checkpoint_commit: int | None
     journal_bytes: int
-    last_recovery: Recovery | None
+    last_recovery: meta_rows.Recovery | None
     readers: list[ReaderSlot]
     failures: tuple[str, ...] = ()
     copies: tuple[CopyState, ...] = ()
-    follows: StandbyRow | None = None
-    redis: FollowingRow | None = None
+    follows: meta_rows.StandbyRow | None = None
+    redis: meta_rows.FollowingRow | None = None
 
 
 class Reader(NamedTuple):
@@ -112,7 +110,7 @@ def read_durability(
     journal = context.journal
     slot = None if lock is None else lock.newest()
     last_commit = txn.newest_commit()
-    row = txn.get_row(META, META_RECOVERY, "meta")
+    row = txn.get_row(META, meta_rows.META_RECOVERY, "meta")
     standby = standby_of(txn)
     folder = store.folder(JOURNAL_FOLDER, missing_ok=True)
     in_image = txn.raw().id()
@@ -123,7 +121,7 @@ def read_durability(
         None if journal is None else min(journal.control.durable(), last_commit),
         None if slot is None else slot.commit_number,
         sum(map(folder.size, folder.names())),
-        None if row is None else decode_recovery(row),
+        None if row is None else meta_rows.decode_recovery(row),
         [ReaderSlot(one.process, max(0, in_image - one.commit_number)) for one in readers],
         failures.texts(),
         () if standby else tuple(_copy(one, last_commit) for one in read_slots(folder)),
@@ -132,16 +130,16 @@ def read_durability(
     )
 
 
-def standby_of(txn: Txn) -> StandbyRow | None:
+def standby_of(txn: Txn) -> meta_rows.StandbyRow | None:
     """Return what a standby follows, and how far it is; None for another store."""
-    body = txn.get_row(META, META_STANDBY, "meta")
-    return None if body is None else decode_standby(body, "meta")
+    body = txn.get_row(META, meta_rows.META_STANDBY, "meta")
+    return None if body is None else meta_rows.decode_standby(body, "meta")
 
 
-def following_of(txn: Txn) -> FollowingRow | None:
+def following_of(txn: Txn) -> meta_rows.FollowingRow | None:
     """Return which Redis server a store follows, and how far it is; None for none."""
-    body = txn.get_row(META, META_FOLLOWING, "meta")
-    return None if body is None else decode_following(body, "meta")
+    body = txn.get_row(META, meta_rows.META_FOLLOWING, "meta")
+    return None if body is None else meta_rows.decode_following(body, "meta")
 
 
 def _copy(slot: Slot, last_commit: int) -> CopyState:

@@ -44,7 +44,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.engine.whole_store.copying import copy_data, finish_copy, made_beside
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import META
-from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, BackupRow, decode_backup
+from streamkeep.format.rows.meta_rows import META_BACKUP, META_LAST_BACKUP, BackupRow, decode_backup
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.fsck.findings import Finding
 from streamkeep.recovery.fsck.store import check_whole

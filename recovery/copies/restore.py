@@ -48,7 +48,7 @@ from streamkeep.format.core.values import whole
 from streamkeep.format.humanize import time_text
 from streamkeep.format.journal.journal import DELETE, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
-from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
+from streamkeep.format.rows.meta_rows import META_STANDBY, StandbyRow
 from streamkeep.format.rows.records import encode_number
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.copies.shipper import HOLD_BYTES

@@ -49,9 +49,8 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.keys import META, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import PUT, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
-from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
+from streamkeep.format.rows.meta_rows import META_RECOVERY, META_STANDBY, StandbyRow
 from streamkeep.format.rows.records import encode_number
-from streamkeep.format.rows.recovery import META_RECOVERY
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import SUFFIX
 from streamkeep.recovery.copies.restore import fetch_segment, note_copy, put_rows, restore_copy

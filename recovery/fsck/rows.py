@@ -20,11 +20,7 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.rows import backup, group_records, producers, records
-from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
-from streamkeep.format.rows.batches import decode_batch
-from streamkeep.format.rows.following import META_FOLLOWING, decode_following
-from streamkeep.format.rows.recovery import META_RECOVERY, decode_recovery
+from streamkeep.format.rows import group_records, meta_rows, producers, records
 from streamkeep.format.segment import manifest
 from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.recovery.fsck.findings import Finding, finding, quoted
@@ -259,12 +255,12 @@ _META: Final[dict[bytes, Decode]] = {
     META_UUID: records.decode_uuid,
     META_EPOCH: records.decode_epoch,
     META_CREATED: records.decode_number,
-    META_RECOVERY: lambda body, where: decode_recovery(body),
-    backup.META_BACKUP: backup.decode_backup,
-    backup.META_LAST_BACKUP: backup.decode_backup,
-    backup.META_STANDBY: backup.decode_standby,
+    meta_rows.META_RECOVERY: lambda body, where: meta_rows.decode_recovery(body),
+    meta_rows.META_BACKUP: meta_rows.decode_backup,
+    meta_rows.META_LAST_BACKUP: meta_rows.decode_backup,
+    meta_rows.META_STANDBY: meta_rows.decode_standby,
     META_REMOTE: decode_setting,
-    META_FOLLOWING: decode_following,
+    meta_rows.META_FOLLOWING: meta_rows.decode_following,
     **dict.fromkeys(_COUNTERS, records.decode_counter),
 }
 
@@ -288,8 +284,8 @@ def check_meta_row(name: bytes, body: bytes, where: str) -> None:
     """Raise CorruptionError unless a row of `meta` can be read; accept unknown names."""
     if name in _META:
         _META[name](body, where)
-    elif name.startswith(BATCH_PREFIX):
-        decode_batch(body, name)
+    elif name.startswith(meta_rows.BATCH_PREFIX):
+        meta_rows.decode_batch(body, name)
 
 
 def check_rows(tables: Tables) -> Iterator[Finding]:

@@ -32,7 +32,7 @@ from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError, StoreError
 from streamkeep.format.core.keys import META, ROWS, pack_number
 from streamkeep.format.humanize import size_text
-from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
+from streamkeep.format.rows.meta_rows import BATCH_PREFIX
 from streamkeep.format.rows.records import LAST_EPOCH, STORE_VERSION, decode_number, encode_number
 from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.rows import check_meta_row

@@ -8,7 +8,7 @@ from raw_store import codes, raw_store
 from stores import Open
 from streamkeep.engine.commands.rows import newest_batch, note_batch
 from streamkeep.format.core.keys import META
-from streamkeep.format.rows.batches import batch_key, encode_batch
+from streamkeep.format.rows.meta_rows import batch_key, encode_batch
 
 pytestmark = pytest.mark.both_modes(daily=True)
 

@@ -37,7 +37,7 @@ from streamkeep.format.journal.checkpoint import SLOT_SIZE, decode_slot
 from streamkeep.format.lmdb_file.lmdb_pages import MAIN_AT
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
-from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
+from streamkeep.format.rows.meta_rows import META_STANDBY, StandbyRow, decode_standby
 from streamkeep.format.rows.nacks import NACK_SIZE
 from streamkeep.format.rows.records import (
     STREAM_NODES,

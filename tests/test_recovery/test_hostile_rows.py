@@ -24,9 +24,7 @@ from streamkeep.engine.txn.txn import NEXT_GARBAGE
 from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
-from streamkeep.format.rows.backup import META_STANDBY
-from streamkeep.format.rows.batches import batch_key
-from streamkeep.format.rows.following import META_FOLLOWING
+from streamkeep.format.rows.meta_rows import META_FOLLOWING, META_STANDBY, batch_key
 from streamkeep.format.rows.nacks import NACK, NACK_SIZE
 from streamkeep.format.rows.producers import decode_message, decode_producer
 from streamkeep.format.rows.records import encode_key_row, encode_number

@@ -39,8 +39,8 @@ from streamkeep.format.journal.journal import (
 )
 from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.format.node.envelope import encode_envelope
-from streamkeep.format.rows.backup import META_BACKUP, BackupRow
 from streamkeep.format.rows.group_records import GROUP_RECORD
+from streamkeep.format.rows.meta_rows import META_BACKUP, BackupRow
 from streamkeep.format.rows.nacks import NACK
 from streamkeep.format.rows.records import StreamRecord, encode_file_garbage
 from streamkeep.format.rows.retention import Retention, with_retention

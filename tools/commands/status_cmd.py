@@ -21,7 +21,7 @@ from streamkeep.format import quoting
 from streamkeep.format.core import durations
 from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
-from streamkeep.format.rows.backup import BackupRow
+from streamkeep.format.rows.meta_rows import BackupRow
 from streamkeep.recovery.backups.backup import last_backup, source_of
 from streamkeep.recovery.fsck.last_check import last_check
 from streamkeep.server.http.overview import stuck_in_queue

@@ -15,8 +15,7 @@ from streamkeep.engine.store.durability import CopyState
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.tables.group import find_group
 from streamkeep.engine.tables.pel_walks import OrderWalk
-from streamkeep.format.rows.backup import StandbyRow
-from streamkeep.format.rows.following import FollowingRow
+from streamkeep.format.rows.meta_rows import FollowingRow, StandbyRow
 from streamkeep.jobs.layout import Names
 from streamkeep.jobs.listing import QueueStats, stats_of
 from streamkeep.jobs.queue import queue_names

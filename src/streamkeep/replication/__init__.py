@@ -15,7 +15,7 @@ May import `transfer`, `commands`, `engine` and `format`.
 
 from __future__ import annotations
 
-from streamkeep.format.rows.following import FollowingRow
+from streamkeep.format.rows.meta_rows import FollowingRow
 from streamkeep.replication.follower import (
     Deletions,
     Follower,

@@ -25,7 +25,7 @@ from streamkeep.format.core.keys import META
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.stream_dump import Losses
-from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow
+from streamkeep.format.rows.meta_rows import META_FOLLOWING, FollowingRow
 from streamkeep.format.rows.retention import NO_RETENTION, Retention
 from streamkeep.transfer.aof import OTHER_KEY, Command, Replay
 from streamkeep.transfer.formats import UNNAMED

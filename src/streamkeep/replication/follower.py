@@ -30,7 +30,7 @@ from streamkeep.format.core.values import texts, whole
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.rdb_values import Source
 from streamkeep.format.redis.resp import read_command
-from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow
+from streamkeep.format.rows.meta_rows import META_FOLLOWING, FollowingRow
 from streamkeep.format.rows.retention import NO_RETENTION
 from streamkeep.replication.address import parse_address
 from streamkeep.replication.commands import Followed, Following, all_followed, own_keys, put_row

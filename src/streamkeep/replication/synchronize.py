@@ -38,7 +38,7 @@ from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_records
 from streamkeep.format.redis.rdb_values import Source
 from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.format.rows.extension import RETENTION, without_section
-from streamkeep.format.rows.following import FollowingRow
+from streamkeep.format.rows.meta_rows import FollowingRow
 from streamkeep.replication.commands import Followed, all_followed, put_row
 from streamkeep.replication.link import LinkLost
 from streamkeep.transfer.differences import BOTH, FIRST, diff_entries
