@@ -15,17 +15,12 @@ from streamkeep.engine.tables.pel_walks import owned_by
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import (
-    CommandError,
-    GroupExistsError,
-    InvalidIdError,
-    NoSuchKeyError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.core.id_codec import parse_id, until_nul
 from streamkeep.format.rows.group_records import UNKNOWN
 
 LAST: Final = None  # `$`: the stream's last generated ID
-StartId = tuple[int, int] | CommandError | None  # an ID, what is wrong with it, or LAST
+StartId = tuple[int, int] | errors.CommandError | None  # an ID, what is wrong with it, or LAST
 
 _KEY_REQUIRED: Final = (
     "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
@@ -43,13 +38,13 @@ def start_id(text: bytes, *, interval: bool) -> StartId:
         return LAST
     try:
         return range_start(text) if interval and text[:1] != b"(" else parse_id(text, 0)
-    except InvalidIdError as error:
+    except errors.InvalidIdError as error:
         return error
 
 
 def check_entries_read(entries_read: int | None) -> None:
     if entries_read is not None and entries_read < UNKNOWN:
-        raise CommandError("value for ENTRIESREAD must be positive or -1")
+        raise errors.CommandError("value for ENTRIESREAD must be positive or -1")
 
 
 def xgroup_create(
@@ -64,11 +59,11 @@ def xgroup_create(
     check_entries_read(entries_read)
     stream = txn.find_stream(name)
     if stream is None and not mkstream:
-        raise NoSuchKeyError(_KEY_REQUIRED)
-    if isinstance(last_id, CommandError):
+        raise errors.NoSuchKeyError(_KEY_REQUIRED)
+    if isinstance(last_id, errors.CommandError):
         raise last_id
     if stream is not None and find_group(txn, stream, group_name) is not None:
-        raise GroupExistsError("BUSYGROUP Consumer Group name already exists")
+        raise errors.GroupExistsError("BUSYGROUP Consumer Group name already exists")
     if stream is None:
         stream = txn.create_stream(name)
     group = create_group(txn, stream, group_name, _resolve(stream, last_id))
@@ -133,7 +128,7 @@ def xgroup_delconsumer(txn: WriteTxn, name: bytes, group_name: bytes, consumer_n
 
 
 def _resolve(stream: Stream, last_id: StartId) -> tuple[int, int]:
-    if isinstance(last_id, CommandError):
+    if isinstance(last_id, errors.CommandError):
         raise last_id
     if last_id is None:
         return stream.record.last_id()

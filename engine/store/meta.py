@@ -17,12 +17,7 @@ import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.crash_recovery.stored_rows import (
-    META_EPOCH,
-    META_UUID,
-    KeyMissing,
-    StoredRows,
-)
+from streamkeep.engine.crash_recovery import stored_rows
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -35,13 +30,7 @@ from streamkeep.format.core.checksum import row_body, with_checksum
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError, NotAStoreError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
-from streamkeep.format.rows.records import (
-    STORE_VERSION,
-    decode_epoch,
-    decode_number,
-    decode_uuid,
-    encode_number,
-)
+from streamkeep.format.rows import records
 
 META_FORMAT: Final = b"store_format"
 META_CREATED: Final = b"created_ms"
@@ -56,12 +45,12 @@ def check_format(path: object, row: Callable[[bytes], bytes | None]) -> bool:
     body = row(META_FORMAT)
     if body is None:
         return False
-    version = decode_number(body, f"{path}: meta")
-    if version != STORE_VERSION:
-        newer = "; next: upgrade Streamkeep" if version > STORE_VERSION else ""
+    version = records.decode_number(body, f"{path}: meta")
+    if version != records.STORE_VERSION:
+        newer = "; next: upgrade Streamkeep" if version > records.STORE_VERSION else ""
         raise FormatVersionError(
             f"{path}: store format {version}, but this version of Streamkeep reads format "
-            f"{STORE_VERSION}{newer}"
+            f"{records.STORE_VERSION}{newer}"
         )
     return True
 
@@ -100,11 +89,11 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
 
 def _stored_row(handle: int, meta: MetaPage, name: bytes) -> bytes | None:
     """Return the body of a row of the table `meta`, None if the table has none."""
-    stored = StoredRows(handle, meta)
+    stored = stored_rows.StoredRows(handle, meta)
     stored.root(META)
     try:
         return stored.meta(name)
-    except KeyMissing:
+    except stored_rows.KeyMissing:
         return None
 
 
@@ -194,8 +183,8 @@ def read_or_create(
                 raise CorruptionError(where, f"the row {name.decode()!r} is missing")
             return row_body(META, name, value, where)
 
-        epoch = decode_epoch(row(META_EPOCH), where)
-        identity = decode_uuid(row(META_UUID), where)
+        epoch = records.decode_epoch(row(stored_rows.META_EPOCH), where)
+        identity = records.decode_uuid(row(stored_rows.META_UUID), where)
     context = EngineContext(raw, handles, str(path), epoch, clock, *node_limits)
     return Environment(
         folder,
@@ -223,9 +212,9 @@ def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -
         raw.open_db(table.name.encode(), txn)
     meta = raw.open_db(TABLES[META].name.encode(), txn)
     for key, body in (
-        (META_FORMAT, encode_number(STORE_VERSION)),
-        (META_UUID, uuid.uuid4().bytes),
-        (META_EPOCH, encode_number(1)),
-        (META_CREATED, encode_number(clock.now_ms())),
+        (META_FORMAT, records.encode_number(records.STORE_VERSION)),
+        (stored_rows.META_UUID, uuid.uuid4().bytes),
+        (stored_rows.META_EPOCH, records.encode_number(1)),
+        (META_CREATED, records.encode_number(clock.now_ms())),
     ):
         txn.put(key, with_checksum(META, key, body), db=meta)

@@ -42,12 +42,7 @@ from streamkeep.format.core import errors
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import SLOT, SLOT_SIZE, SLOTS, CheckpointSlot
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
-from streamkeep.format.lmdb_file.meta_page import (
-    META_SIZE,
-    MetaPage,
-    decode_meta_page,
-    meta_problem,
-)
+from streamkeep.format.lmdb_file import meta_page
 from streamkeep.format.node.envelope import FORMAT, MAGIC
 from streamkeep.recovery.fsck.findings import Finding, finding
 from streamkeep.recovery.fsck.journal import Mend, Replay
@@ -92,7 +87,7 @@ class Source:
         self.made = 0
         self.alone = False
 
-    def use_commit(self, meta: MetaPage | None) -> None:
+    def use_commit(self, meta: meta_page.MetaPage | None) -> None:
         """Read the tables as of the commit of a meta page."""
         if meta is not None and self.folder.exists(DATA_FILE):
             self.tables = Tables(PageFile(self.folder, meta.page_size), meta)
@@ -107,9 +102,9 @@ class Source:
             tables.pages.close()
 
 
-def read_metas(store: Folder) -> tuple[list[MetaPage], list[Finding]]:
+def read_metas(store: Folder) -> tuple[list[meta_page.MetaPage], list[Finding]]:
     """Return the sound meta pages, the newest last, and findings about the others."""
-    metas: list[MetaPage] = []
+    metas: list[meta_page.MetaPage] = []
     found: list[Finding] = []
     try:
         with os.fdopen(store.open(DATA_FILE), "rb", buffering=0) as file:
@@ -117,11 +112,11 @@ def read_metas(store: Folder) -> tuple[list[MetaPage], list[Finding]]:
             for number in (0, 1):
                 # If page 0 is damaged, page 1 is where its own page size says.
                 for offset in (0,) if number == 0 else (size,) if size else PAGE_SIZES:
-                    data = os.pread(file.fileno(), META_SIZE, offset)
-                    problem = meta_problem(data, number, offset)
+                    data = os.pread(file.fileno(), meta_page.META_SIZE, offset)
+                    problem = meta_page.meta_problem(data, number, offset)
                     if not problem:
                         break
-                meta = None if problem else decode_meta_page(data)
+                meta = None if problem else meta_page.decode_meta_page(data)
                 if meta is None:
                     found.append(finding("SK003", f"{DATA_FILE} meta page {number}", problem))
                 else:
@@ -188,7 +183,7 @@ def open_source(path: Path, mend: Mend | None = None) -> Iterator[Source]:
         if opened is not None:
             source.slot, source.found = read_slots(folder)
 
-            def pin(pinned: ExitStack) -> MetaPage:
+            def pin(pinned: ExitStack) -> meta_page.MetaPage:
                 txn = pinned.enter_context(opened.begin_stored())
                 return _meta_of(folder, txn.raw().id())
 
@@ -214,7 +209,7 @@ def _choose_commit(source: Source, stack: ExitStack) -> None:
         raise errors.NotAStoreError(
             f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}"
         )
-    checkpoint = None if slot is None else decode_meta_page(slot.meta_page)
+    checkpoint = None if slot is None else meta_page.decode_meta_page(slot.meta_page)
     if not folder.exists(DATA_FILE):
         return
     if exclusive and (slot is not None or has_commits(folder)):
@@ -237,7 +232,7 @@ def _choose_commit(source: Source, stack: ExitStack) -> None:
     if raw is not None:
         stack.callback(raw.close)
 
-    def pin(pinned: ExitStack) -> MetaPage | None:
+    def pin(pinned: ExitStack) -> meta_page.MetaPage | None:
         with suppress(lmdb.Error):
             if raw is not None:
                 txn = raw.begin()
@@ -253,7 +248,7 @@ def _choose_commit(source: Source, stack: ExitStack) -> None:
 
 
 def _use_newest(
-    source: Source, stack: ExitStack, pin: Callable[[ExitStack], MetaPage | None]
+    source: Source, stack: ExitStack, pin: Callable[[ExitStack], meta_page.MetaPage | None]
 ) -> None:
     """Read the commit of data.mdb that `pin` pins, and those after it that the journal has."""
     for tries_left in reversed(range(_JOURNAL_TRIES)):
@@ -390,7 +385,7 @@ def _differences(source: Source, checkpoint: Way, data: Way) -> Iterator[Finding
         tables.pages.close()
 
 
-def _meta_of(store: Folder, commit_number: int) -> MetaPage:
+def _meta_of(store: Folder, commit_number: int) -> meta_page.MetaPage:
     """Return the meta page of a pinned commit, or of a newer one.
 
     The second commit after the snapshot overwrites its meta page. The newer commit that is then

@@ -22,15 +22,9 @@ from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.progress import StepProgress
 from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
 from streamkeep.format.core.keys import META, NODES, TABLES
-from streamkeep.recovery.fsck import streams
+from streamkeep.recovery.fsck import groups, streams
 from streamkeep.recovery.fsck.archive import check_archive
 from streamkeep.recovery.fsck.findings import Finding, Progress, Scope, Severity, finding, guarded
-from streamkeep.recovery.fsck.groups import (
-    check_group_numbers,
-    check_groups,
-    check_message_numbers,
-    check_messages,
-)
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.rows import check_garbage, check_meta, check_rows
 from streamkeep.recovery.fsck.source import Source, open_source
@@ -123,8 +117,8 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
         streams.check_stream_keys,
         check_rows,
         streams.check_orphans,
-        check_group_numbers,
-        check_message_numbers,
+        groups.check_group_numbers,
+        groups.check_message_numbers,
         check_garbage,
     ):
         yield from guarded(check_all(tables))
@@ -137,7 +131,7 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
 def _check_stream(
     tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
-    for check_one in (streams.check_stream, check_groups, check_messages):
+    for check_one in (streams.check_stream, groups.check_groups, groups.check_messages):
         yield from guarded(check_one(tables, number, name, scope))
 
 

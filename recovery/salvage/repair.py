@@ -38,15 +38,10 @@ from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.rows import check_meta_row
 from streamkeep.recovery.fsck.source import Source, open_source
 from streamkeep.recovery.fsck.store import LOST_AND_FOUND, check
+from streamkeep.recovery.salvage import groups
 from streamkeep.recovery.salvage.archive import ArchiveWriter
 from streamkeep.recovery.salvage.damaged_bytes import ByteGuesser
 from streamkeep.recovery.salvage.found import NAMED, Found
-from streamkeep.recovery.salvage.groups import (
-    move_groups,
-    move_messages,
-    write_groups,
-    write_messages,
-)
 from streamkeep.recovery.salvage.losses import LostAndFound, Report
 from streamkeep.recovery.salvage.new_store import NewStore, new_store
 from streamkeep.recovery.salvage.search import Search
@@ -126,12 +121,12 @@ def _write(source: Source, search: Search, out: NewStore) -> None:
         highest = max(highest, number)
         if is_live:
             name = streams.write(number)
-            write_groups(found, out, number, name)
-            write_messages(found, out, number, name)
+            groups.write_groups(found, out, number, name)
+            groups.write_messages(found, out, number, name)
         else:
             archive.write(number)
-    move_groups(found)
-    move_messages(found)
+    groups.move_groups(found)
+    groups.move_messages(found)
     for db_key, value in found.rows(ROWS):
         out.txn(len(value)).put(ROWS, db_key, value)
     txn = out.txn()

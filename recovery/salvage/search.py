@@ -26,14 +26,7 @@ from streamkeep.format.rows.producers import decode_producer
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.source import PAGE_SIZES, Source
-from streamkeep.recovery.pages.raw_pages import (
-    RawEnvelope,
-    RawRow,
-    envelope_at,
-    readable_envelope,
-    record_only,
-    scan_pages,
-)
+from streamkeep.recovery.pages import raw_pages
 from streamkeep.recovery.pages.tree import Hole, PageFile, Row, Tables
 from streamkeep.recovery.salvage import placement
 from streamkeep.recovery.salvage.damaged_bytes import ByteGuesser
@@ -156,20 +149,20 @@ class Search:
 
     def _envelope(self, row: Row, value: bytes) -> bytes | None:
         """Return the value of a row if it is a sound envelope, or can be made one."""
-        if readable_envelope(value) is not None:
+        if raw_pages.readable_envelope(value) is not None:
             return value
         leaf = row.leaf
         if leaf is None:
             return None
         if leaf.flags[row.at] == BIG:  # its size in the leaf may be wrong
-            whole = envelope_at(row.pages, leaf.places[row.at])
+            whole = raw_pages.envelope_at(row.pages, leaf.places[row.at])
             if whole is not None:
                 return whole
         return self._guesser.node(value)
 
     def _node(self, table: int, db_key: bytes, value: bytes, good: bytes | None) -> bytes | None:
         """Return what to show under the key of a node; note what cannot be read."""
-        envelope = None if good is None else readable_envelope(good)
+        envelope = None if good is None else raw_pages.readable_envelope(good)
         if good is None or envelope is None:
             self.damaged = True
             if keys.fits(table, db_key):
@@ -191,14 +184,14 @@ class Search:
 
     def _stream(self, db_key: bytes, value: bytes, good: bytes | None) -> bytes | None:
         """Return what to show under the key of a stream; note what cannot be read."""
-        envelope = None if good is None else readable_envelope(good)
+        envelope = None if good is None else raw_pages.readable_envelope(good)
         if envelope is not None and keys.pack_number(envelope.number) == db_key:
             return good
         self.damaged = True
         if keys.fits(keys.STREAMS, db_key):
             self.found.note(placement.DAMAGED[keys.STREAMS] + db_key, value)
             if self.source.partial(keys.STREAMS, db_key) is not None:
-                return record_only(value)  # the newest record of the stream is in it
+                return raw_pages.record_only(value)  # the newest record of the stream is in it
         elif good is not None and envelope is not None and envelope.record:
             placement.note_newest(self.found, placement.FOUND_RECORD, envelope, good)
         else:
@@ -254,9 +247,9 @@ class Search:
                 return number > 1
             return number not in walk.map or (number > 1 and is_free(number))
 
-        for one in scan_pages(pages, wanted, self._progress):
+        for one in raw_pages.scan_pages(pages, wanted, self._progress):
             free_page = is_free(one.page)
-            if isinstance(one, RawRow):
+            if isinstance(one, raw_pages.RawRow):
                 if free_known and free_page and one.table not in missing:
                     continue
                 if one.table in _DERIVED or self._is_changed(one.table, one.db_key):
@@ -271,7 +264,7 @@ class Search:
                 if not retired_known and (free_page or not free_known):
                     self._note_maybe_retired(one.envelope, one.value)
 
-    def _note_envelope(self, one: RawEnvelope, *, live: bool, free: bool) -> None:
+    def _note_envelope(self, one: raw_pages.RawEnvelope, *, live: bool, free: bool) -> None:
         envelope = one.envelope
         tail = bool(envelope.record)
         self.highest_epoch = max(self.highest_epoch, envelope.epoch)
@@ -327,7 +320,7 @@ def _good_row(table: int, db_key: bytes, value: bytes) -> bytes | None:
     return value
 
 
-def _is_newer(one: RawRow, present: bytes) -> bool:
+def _is_newer(one: raw_pages.RawRow, present: bytes) -> bool:
     """Return whether a row has higher counters than another copy of it."""
     try:
         counters = _counters(one.table, one.db_key, one.value)
