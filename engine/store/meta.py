@@ -11,13 +11,14 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery import stored_rows
+from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -34,6 +35,7 @@ from streamkeep.format.rows import records
 
 META_FORMAT: Final = b"store_format"
 META_CREATED: Final = b"created_ms"
+_NODE_LIMITS: Final = (records.PAGE_FIT, 100)  # bytes, entries
 
 
 def check_format(path: object, row: Callable[[bytes], bytes | None]) -> bool:
@@ -133,14 +135,23 @@ def open_tables(
     return handles
 
 
+class Options(NamedTuple):
+    """How a store is opened; see `opening.open_environment`."""
+
+    readonly: bool
+    force_recovery: WayName | None
+    max_readers: int
+    max_store_bytes: int | None
+    clock: Clock
+    node_limits: tuple[int, int] | None
+    standby: bool
+
+
 def read_or_create(
     folder: Folder,
     raw: lmdb.Environment,
     open_raw: Callable[[], lmdb.Environment],
-    readonly: bool,
-    max_store_bytes: int | None,
-    clock: Clock,
-    node_limits: tuple[int, int],
+    options: Options,
     lock: CheckpointFile | None,
     control: ControlFile | None,
 ) -> Environment:
@@ -152,12 +163,12 @@ def read_or_create(
     path = folder.path
 
     def tables_of(raw: lmdb.Environment) -> dict[int, lmdb._Database]:
-        if readonly:
+        if options.readonly:
             return open_tables(raw, None, path)
         with _begin(raw, control) as writer:
             new = writer.stat()["entries"] == 0
             if new:
-                _create(raw, writer, clock)
+                _create(raw, writer, options.clock)
             found = open_tables(raw, writer, path)
             failpoints.hit("create:written")
         if new:
@@ -185,13 +196,14 @@ def read_or_create(
 
         epoch = records.decode_epoch(row(stored_rows.META_EPOCH), where)
         identity = records.decode_uuid(row(stored_rows.META_UUID), where)
-    context = EngineContext(raw, handles, str(path), epoch, clock, *node_limits)
+    limits = options.node_limits or _NODE_LIMITS
+    context = EngineContext(raw, handles, str(path), epoch, options.clock, *limits)
     return Environment(
         folder,
         context,
         uuid_bytes=identity,
-        readonly=readonly,
-        max_store_bytes=max_store_bytes,
+        readonly=options.readonly,
+        max_store_bytes=options.max_store_bytes,
         lock=lock,
         control=control,
         open_lmdb=open_lmdb,

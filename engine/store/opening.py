@@ -14,7 +14,7 @@ import os
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 import lmdb
 
@@ -27,12 +27,12 @@ from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.store.durability import standby_of
 from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.store.meta import check_version, read_or_create
+from streamkeep.engine.store.meta import Options, check_version, read_or_create
 from streamkeep.engine.store.place import check_is_ours, check_place, not_opened, owner_of
 from streamkeep.engine.store.registry import Opening, registry
 from streamkeep.engine.store.survey import check_lmdb_files, finish_swap, is_swapping
 from streamkeep.engine.system.clock import Clock
-from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.lmdb_errors import translate, translated
 from streamkeep.engine.system.lock_file import LOCK_FILE, reserve_lock_file
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.owners import Trusted
@@ -41,7 +41,6 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.core.values import whole
-from streamkeep.format.rows.records import PAGE_FIT
 
 # The map is address space, not memory or disk. A terabyte never has to grow. If the system refuses
 # it (a limit on address space), the next smaller size is tried, and `Environment.resize` grows it.
@@ -49,7 +48,6 @@ MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
 SMALLEST_STORE: Final = 1 << 20
 LARGEST_STORE: Final = 1 << 46  # its map, an eighth larger, fits into the addresses of a process
 _SPARE_TRANSACTIONS: Final = 4
-_NODE_LIMITS: Final = (PAGE_FIT, 100)  # bytes, entries
 
 
 def limited_map(max_store_bytes: int) -> int:
@@ -60,18 +58,6 @@ def limited_map(max_store_bytes: int) -> int:
     """
     reserve = max(SMALLEST_STORE, max_store_bytes // 8)
     return (max_store_bytes + reserve) // PAGE * PAGE
-
-
-class _Options(NamedTuple):
-    """How a store is opened; see `open_environment`."""
-
-    readonly: bool
-    force_recovery: WayName | None
-    max_readers: int
-    max_store_bytes: int | None
-    clock: Clock
-    node_limits: tuple[int, int] | None
-    standby: bool
 
 
 def open_environment(
@@ -105,7 +91,7 @@ def open_environment(
     if force_recovery is not None and force_recovery not in WAYS:
         names = " or ".join(map(repr, WAYS))
         raise errors.ArgumentError(f"force_recovery must be {names}, not {force_recovery!r}")
-    options = _Options(
+    options = Options(
         readonly, force_recovery, max_readers, max_store_bytes, clock, node_limits, standby
     )
     opening = opening or Opening(path)
@@ -135,7 +121,8 @@ def open_environment(
                         folder = check_place(
                             path, create and not readonly, readonly, trust_owners, modes
                         )
-                        with suppress(_Removed):  # the next round creates it, or says it is gone
+                        # The next round creates one that was removed, or says it is gone.
+                        with suppress(_Removed), translated(system=True):
                             _open_noted(folder, opening, options)
                     return opening.environment
                 finally:
@@ -149,7 +136,7 @@ class _Removed(Exception):
     """The folder was removed while this process waited for the lock of the store."""
 
 
-def _open_noted(folder: Folder, opening: Opening, options: _Options) -> None:
+def _open_noted(folder: Folder, opening: Opening, options: Options) -> None:
     """Open a store that this process has not open, and that no other thread of it is opening.
 
     The environment is that of `opening` afterwards, if nothing is raised.
@@ -167,17 +154,7 @@ def _open_noted(folder: Folder, opening: Opening, options: _Options) -> None:
             _open_lmdb, folder, readonly, options.max_readers, options.max_store_bytes
         )
         raw = open_raw()
-        environment = read_or_create(
-            folder,
-            raw,
-            open_raw,
-            readonly,
-            options.max_store_bytes,
-            options.clock,
-            options.node_limits or _NODE_LIMITS,
-            lock,
-            control,
-        )
+        environment = read_or_create(folder, raw, open_raw, options, lock, control)
         with environment.begin_read() as txn:
             standby = standby_of(txn)
         environment.follows = "" if standby is None else standby.source
@@ -190,7 +167,7 @@ def _open_noted(folder: Folder, opening: Opening, options: _Options) -> None:
         if environment.checkpointer is not None:
             environment.checkpointer.start()
         opening.environment = environment
-    except BaseException as error:
+    except BaseException:
         opening.environment = None
         if environment is not None:
             environment.close_files()
@@ -201,10 +178,6 @@ def _open_noted(folder: Folder, opening: Opening, options: _Options) -> None:
         if opening.lock is not None:
             opening.lock.close()
         folder.close_all()
-        if isinstance(error, lmdb.Error):
-            raise translate(error) from error
-        if isinstance(error, OSError):
-            raise translate_os(error) from error
         raise
 
 
@@ -213,7 +186,7 @@ def _uses_control(folder: Folder, readonly: bool) -> bool:
     return not readonly or is_listed(folder.path)
 
 
-def _lock_store(folder: Folder, opening: Opening, options: _Options) -> CheckpointFile | None:
+def _lock_store(folder: Folder, opening: Opening, options: Options) -> CheckpointFile | None:
     """Take the lock of the store; if no other process has it open, make the store ready.
 
     Returns:
@@ -287,23 +260,19 @@ def _lock_store(folder: Folder, opening: Opening, options: _Options) -> Checkpoi
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and not readonly:
             raise _not_writable(path) from error
-        raise translate_os(error) from error
+        raise
     try:
         if readonly and not is_listed(path):
             lock.read_unlisted(DATA_FILE, make_ready)
         else:
             lock.share_when_ready(make_ready)
-    except BaseException as error:
+    except BaseException:
         lock.close()
-        if isinstance(error, OSError):
-            raise translate_os(error) from error
-        if isinstance(error, lmdb.Error):
-            raise translate(error) from error
         raise
     return lock
 
 
-def _check_compatible(known: Environment, options: _Options) -> None:
+def _check_compatible(known: Environment, options: Options) -> None:
     """Raise if an open environment cannot serve this use, too."""
     context = known.context
     if known.follows and not (options.readonly or options.standby):

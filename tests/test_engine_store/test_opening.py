@@ -33,6 +33,7 @@ from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.keys import META
+from streamkeep.format.rows import records
 from streamkeep.format.rows.records import encode_number
 from streamkeep.jobs import Queue
 from tiers import slow_but
@@ -44,7 +45,7 @@ NEWER = 99
 def torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store of a newer format that a power loss has left in the middle of its use."""
     with monkeypatch.context() as patch:
-        patch.setattr(meta, "STORE_VERSION", NEWER)
+        patch.setattr(records, "STORE_VERSION", NEWER)
         with streamkeep.open(tmp_path / "in use") as store:
             store.xadd_many("s", [{"f": str(n)} for n in range(100)])
             copy_store(tmp_path / "in use", tmp_path / "torn")
