@@ -39,7 +39,7 @@ from streamkeep.engine.remote.object_store import normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import erased_ids, overlapping, put_segment, take_file_number
 from streamkeep.engine.tables.segment_files import (
@@ -273,10 +273,8 @@ def _adopt_one(
     doomed = {name for _, name in environment.read(doomed_files)}  # which will be removed
     if at_home is not None and at_home not in doomed and not changes:
         where = at_home
-        try:
+        with translated(system=True):
             environment.folder.sync_file(stored_name(where))  # another program has written it
-        except OSError as error:
-            raise translate_os(error) from error
     else:
         file_number, where = _new_path(environment, target, segment)
         if changes:

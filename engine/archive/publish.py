@@ -37,7 +37,7 @@ from streamkeep.engine.remote.object_store import check_outside, normal_uri
 from streamkeep.engine.remote.remote_archive import check_checksums, check_means, remote_archive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import (
     iter_erasures,
@@ -358,7 +358,7 @@ class _Publication:
         folder = self.environment.folder
         freed = 0
         parents = set()
-        try:
+        with translated(system=True):  # after an error, the next publication tries it again
             for record in records:
                 name = stored_name(record.path)
                 folder.remove(name)
@@ -367,8 +367,6 @@ class _Publication:
                 parents.add(name.rpartition("/")[0])
             for parent in parents:
                 folder.sync(parent)
-        except OSError as error:  # the next publication tries it again
-            raise translate_os(error) from error
         self.report = self.report._replace(freed_bytes=freed)
         failpoints.hit("publish:local-removed")
 

@@ -35,7 +35,7 @@ from streamkeep.engine.store.durability import Durability, read_durability
 from streamkeep.engine.store.ending import Ending
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.system.failures import Failures
-from streamkeep.engine.system.lmdb_errors import translate, translate_os, translated
+from streamkeep.engine.system.lmdb_errors import translate, translated
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import remote_setting
@@ -425,13 +425,10 @@ class Environment(Ending):
                 return  # another thread has done it
             context.raw.close()
             try:
-                opened = self._open_lmdb()
-            except BaseException as error:
+                with translated(system=True):
+                    opened = self._open_lmdb()
+            except BaseException:
                 context.use(cast(lmdb.Environment, _Unopened(context.raw)), context.tables)
-                if isinstance(error, lmdb.Error):
-                    raise translate(error) from error
-                if isinstance(error, OSError):
-                    raise translate_os(error) from error
                 raise
             context.use(*opened)
         log.warning("%s: LMDB was opened again after a commit that it could not finish", self.path)

@@ -10,7 +10,7 @@ a crash leaves the old store or the new one.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from streamkeep.engine.store.survey import NEW_FOLDER, READY_FOLDER, finish_swap
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of
-from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.copying import copy_data, finish_copy
@@ -71,7 +71,7 @@ def compact(
     open_environment(path, clock=clock).release()
     folder = Folder(path)
     lock = CheckpointFile(folder, readonly=False)
-    try:
+    with closing(lock), translated(system=True):
         if not lock.try_exclusive():
             raise StoreLockedError(
                 f"{path}: open in another process; next: close it there, then try again"
@@ -81,10 +81,6 @@ def compact(
                 f"{path}: another process has used the store since this one began; next: try again"
             )
         return _rewrite(folder, lock, progress, clock)
-    except OSError as error:
-        raise translate_os(error) from error
-    finally:
-        lock.close()
 
 
 def _rewrite(

@@ -45,7 +45,7 @@ from streamkeep.engine.journal.slots import FEED, read_slots
 from streamkeep.engine.store.durability import open_readers
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
-from streamkeep.engine.system.lmdb_errors import translate_os, translated
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.txn.begin import take_write
 from streamkeep.engine.txn.read_txn import Txn
@@ -169,14 +169,12 @@ def scrub(mark: Mark, timeout: float, progress: Progress | None = None) -> bool:
     try:
         failpoints.hit("scrub:journal-clean")
         _wait_for_readers(environment, hold.meta.commit_number, timeout)
-        with _DataFile(environment, hold.meta) as data, translated():
+        with translated(system=True), _DataFile(environment, hold.meta) as data:
             data.clear_pages(progress)
             failpoints.hit("scrub:pages-clear")
             data.clear_free(progress)
             failpoints.hit("scrub:free-clear")
             data.sync()
-    except OSError as error:
-        raise translate_os(error) from error
     finally:
         hold.txn.close()
     failpoints.hit("scrub:synced")
