@@ -41,7 +41,7 @@ def write(envelopes: list[bytes], **options: Any) -> bytes:
         "block_bytes": 600,
         **options,
     }
-    of = Index(*map(values.pop, ("store_uuid", "stream_number", "key")), [])
+    of = Index(values.pop("store_uuid"), values.pop("stream_number"), values.pop("key"), [])
     writer = SegmentWriter(of, **values)
     data = b"".join([writer.add(envelope, "node") for envelope in envelopes]) + writer.finish()
     assert writer.size == len(data)
