@@ -30,7 +30,6 @@ class RowCommands(CommandBase[Text]):
 
         Raises:
             ArgumentError: the space or the key is empty or too long.
-            StoreError: the store has a format before 3.
         """
         data = to_bytes(value, "value")
         return self._run(write(rows.row_put, (_row_key(space, key), data)))
