@@ -338,7 +338,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
                 streams[stream.number] = stream
             elif members.get("type") == "segment":
                 segments.append(_segment(members))
-        except (KeyError, TypeError, ValueError, StreamkeepError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, StreamkeepError) as error:
             raise CorruptionError(place, f"{error}") from None
     return Manifest(streams, tuple(segments))
 
@@ -361,7 +361,7 @@ def _stream(members: Mapping[str, Any]) -> RemoteStream:
         _number(members, "entries_added"),
         _number(members, "length"),
         StreamId.parse(_text(members, "complete_to")),
-        tuple(StreamId.parse(one) for one in members["erased"]),
+        tuple(map(_id, members["erased"])),
     )
 
 
