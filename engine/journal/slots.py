@@ -187,7 +187,7 @@ def read_slot(folder: Folder, name: str) -> Slot | None:
         numbers = (slot.epoch, *slot.position, slot.shipped, slot.shipped_ms, slot.hold_bytes)
         if not all(type(one) is int for one in numbers) or slot.name != name:
             raise ValueError("not a slot")
-    except (ValueError, TypeError, RecursionError) as error:
+    except (AttributeError, ValueError, TypeError, RecursionError) as error:
         raise CorruptionError(f"{folder.path / name}", f"{error}") from None
     return slot
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from itertools import chain
 from pathlib import Path
@@ -17,6 +18,8 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys as of_keys
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, META_UUID
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
+from streamkeep.engine.journal.slots import Slot, slot_name
 from streamkeep.engine.store.meta import META_CREATED
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
@@ -178,6 +181,14 @@ def test_a_row_that_once_stopped_a_repair(path: Path, tmp_path: Path, name: str)
     hold(path, tmp_path / "repaired")
     again = repair(tmp_path / "repaired", tmp_path / "again")
     assert (again.findings, again.report.lines()) == ([], [])
+
+
+def test_a_slot_that_no_shipper_writes_stops_no_checkpoint(path: Path) -> None:
+    members = Slot("x", "", "", 1, NOWHERE, 0, 0, 1)._asdict() | {"target": 5}
+    (path / JOURNAL_FOLDER / slot_name("x")).write_text(json.dumps(members))
+    with Store(path) as store:
+        store.xadd("orders", {"x": "y"})
+        assert list(store._environment.slots()) == []
 
 
 def test_a_message_under_another_order_is_not_forgotten_for_ever(path: Path) -> None:
