@@ -27,7 +27,7 @@ from streamkeep.engine.commands import history
 from streamkeep.engine.commands.arguments import check_integer, to_bytes
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.format.core.entry import MAX_ID, Text
+from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, MissingPackageError, StreamkeepError
 from streamkeep.format.core.values import as_given
 from streamkeep.supported import install_hint
@@ -286,7 +286,12 @@ class FrameCommands(CommandBase[Text]):
 
         def batches() -> Iterator[Any]:
             reader = frames.FrameReader(schema, name, errors, repeated, most)
-            yield from reader.batches(self._node_parts(name, low, high, whole_history), high)
+            end = high
+            if whole_history:
+                # Its last node is read later than the first ones, and may by then hold a part of
+                # what a transaction appended.
+                end = min(high, self._run(read(_last_id, (name,))))
+            yield from reader.batches(self._node_parts(name, low, end, whole_history), end)
 
         return frames.FrameStream(schema, batches)
 
@@ -296,7 +301,6 @@ class FrameCommands(CommandBase[Text]):
         """Yield the nodes of a range, some megabytes at a time, each part with its first ID."""
         start: tuple[int, int] | None = low if low <= high else None
         if whole_history:
-            high = min(high, self._run(read(_last_id, (name,))))
             while start is not None:
                 wanted = (name, start, high, _CHUNK_BYTES, True)
                 nodes, following = self._run(read_history(history.copy_range, wanted))
@@ -319,7 +323,7 @@ class FrameCommands(CommandBase[Text]):
 
 def _last_id(txn: Txn, name: bytes) -> tuple[int, int]:
     stream = txn.find_stream(name)
-    return MAX_ID if stream is None else stream.record.last_id()
+    return (0, 0) if stream is None else stream.record.last_id()
 
 
 def _column_text(column: object) -> str:

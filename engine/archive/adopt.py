@@ -39,6 +39,7 @@ from streamkeep.engine.remote.object_store import normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.files import files_below
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import erased_ids, overlapping, put_segment, take_file_number
@@ -55,6 +56,7 @@ from streamkeep.format.core.errors import (
     ArgumentError,
     CommandError,
     CorruptionError,
+    StoreError,
     UnreachableError,
 )
 from streamkeep.format.core.id_codec import Id
@@ -111,6 +113,7 @@ def find_files(places: Iterable[Path | str], max_block_bytes: int) -> list[_File
 
     Raises:
         ArgumentError: a path does not exist, or a URI is not that of a store's archive.
+        StoreError: a folder cannot be listed.
     """
     found: set[Path] = set()
     remote: list[_File] = []
@@ -120,7 +123,10 @@ def find_files(places: Iterable[Path | str], max_block_bytes: int) -> list[_File
         elif (place / HEAD).is_file() and _is_uuid(place.name):
             remote += _find_remote(str(place))
         elif place.is_dir():
-            found.update(place.rglob(f"*{SUFFIX}"))
+            try:
+                found.update(path for path in files_below(place) if path.name.endswith(SUFFIX))
+            except OSError as error:
+                raise StoreError(f"{error.filename}: cannot be listed: {error.strerror}") from error
         elif place.is_file():
             found.add(place)
         else:

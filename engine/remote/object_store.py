@@ -267,9 +267,9 @@ class FolderObjects:  # the methods are those of `ObjectStore`
         top = self._root / folder
         with self._reaching():
             try:
-                found = [path for path in top.rglob("*") if path.is_file()] if top.is_dir() else []
-            except FileNotFoundError:  # a folder in it, or all of it, has just gone
-                return self.names(folder)
+                found = list(files.files_below(top))
+            except FileNotFoundError as error:  # all of it is gone, or a folder in it just now
+                return [] if error.filename == str(top) else self.names(folder)
         return sorted(
             path.relative_to(self._root).as_posix()
             for path in found
@@ -277,10 +277,11 @@ class FolderObjects:  # the methods are those of `ObjectStore`
         )
 
     def folders(self) -> list[str]:
-        with self._reaching():
-            if not self._root.is_dir():
-                return []
-            return sorted(path.name for path in self._root.iterdir() if path.is_dir())
+        try:
+            with self._reaching(), os.scandir(self._root) as found:
+                return sorted(one.name for one in found if one.is_dir())
+        except FileNotFoundError:
+            return []
 
     def remove(self, name: str) -> None:
         with self._reaching():
@@ -288,10 +289,11 @@ class FolderObjects:  # the methods are those of `ObjectStore`
 
     def sweep(self, folder: str = "", age_s: float = _UNFINISHED_S) -> None:
         with suppress(FileNotFoundError), self._reaching():  # a folder that has just gone
-            for path in (self._root / folder).rglob(".*.part"):
-                with suppress(FileNotFoundError):
-                    if not age_s or path.stat().st_mtime < time.time() - age_s:
-                        path.unlink()
+            for path in files.files_below(self._root / folder):
+                if path.name.startswith(".") and path.name.endswith(".part"):
+                    with suppress(FileNotFoundError):
+                        if not age_s or path.stat().st_mtime < time.time() - age_s:
+                            path.unlink()
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

@@ -48,6 +48,22 @@ def place_of(value: object, name: str) -> str:
     return text if isinstance(text, str) and "://" in text else str(path_of(text, name))
 
 
+def files_below(top: Path) -> Iterator[Path]:
+    """Yield the path of each file in a folder and in those below it.
+
+    Raises:
+        OSError: a folder cannot be listed. `Path.rglob` leaves out one without permission, and from
+            Python 3.13 on any other that fails.
+    """
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(top, onerror=stop):
+        for name in names:
+            yield Path(folder, name)
+
+
 def create_folder(path: Path, modes: Modes | None = None, top: Path | None = None) -> bool:
     """Create the folder `path` and its parents; return False if it existed.
 

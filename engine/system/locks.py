@@ -7,10 +7,32 @@ check it whenever a lock is taken.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
+
+_plain: Callable[[], Any] = threading.Lock
+_reentrant: Callable[[], Any] = threading.RLock
+
+if sys.version_info[:2] == (3, 14):
+    # Its `with` may be left by an interrupt between `__enter__` and the block, without `__exit__`
+    # (CPython's issue 148874, which older and newer versions do not have). The store would then be
+    # locked to all other threads for good. Only a reentrant lock knows whether it has been taken.
+    import _thread
+
+    class _Lock(_thread.RLock):
+        def __enter__(self) -> bool:
+            held = self._recursion_count()
+            try:
+                return self.acquire()
+            except BaseException:
+                if self._recursion_count() > held:
+                    self.release()
+                raise
+
+    _plain = _reentrant = _Lock
 
 # Makes a lock that checks the order, from its name, its store and a plain lock; the tests set it.
 checked: Callable[[str, str, Any], Any] | None = None
@@ -23,14 +45,14 @@ def make_lock(name: str, store: str = "") -> threading.Lock:
         store: what distinguishes the store from others. A lock without it is compared with the
             locks of every store.
     """
-    plain = threading.Lock()
+    plain = _plain()
     lock: threading.Lock = plain if checked is None else checked(name, store, plain)
     return lock
 
 
 def make_reentrant_lock(name: str, store: str = "") -> threading.RLock:
     """As `make_lock`, for a lock that its holder may take again."""
-    plain = threading.RLock()
+    plain = _reentrant()
     lock: threading.RLock = plain if checked is None else checked(name, store, plain)
     return lock
 

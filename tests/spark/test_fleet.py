@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 import streamkeep
+from other_users import ANN, EVE, Failed, as_root, as_user, common_folder
 from spark.fleets import IDS, LAST, copy, expected, make, problems, published, rows_of
 from spark.in_process import LOCAL, read_all
 from streamkeep.format.core.errors import NoSuchKeyError
@@ -34,6 +35,15 @@ def test_two_copies_of_a_store_are_refused(tmp_path: Path) -> None:
         find_members(str(tmp_path))
     with pytest.raises(FleetError, match="no archives"):
         find_members(str(tmp_path / "nothing"))
+
+
+@as_root
+def test_a_store_of_another_user_is_named() -> None:
+    """As one that cannot be read: from Python 3.14 on, `Path.is_file` takes it for missing."""
+    with common_folder() as folder:
+        as_user(ANN, [], lambda: make(folder / "hers", "a").close())
+        with pytest.raises(Failed, match=f"hers: .*Permission denied; next: work as {ANN}"):
+            as_user(EVE, [], lambda: find_members(str(folder)))
 
 
 def test_the_archive_of_one_store_is_audited_where_it_is(tmp_path: Path) -> None:

@@ -281,6 +281,15 @@ def test_a_reader_of_history_sees_each_entry_once_while_the_archive_changes(
     assert seen == list(range(1, COUNT + 1))
 
 
+def test_history_ends_with_the_last_entry_at_the_time_of_the_call(archived: Store) -> None:
+    archived.xadd("s", {"n": COUNT + 1})  # begins a node
+    reader = archived.to_arrow_batches("s", columns=["n"], types={"n": int}, history=True, rows=20)
+    seen = reader.read_next_batch().column("n").to_pylist()
+    archived.xadd_many("s", [{"n": 0}] * 1000)  # the first ones get into that node
+    seen += [number for batch in reader for number in batch.column("n").to_pylist()]
+    assert seen == list(range(1, COUNT + 2))
+
+
 def test_a_frame_of_live_entries_is_of_one_moment(archived: Store) -> None:
     reader = archived.to_arrow_batches("s", columns=["n"], types={"n": int}, rows=20)
     seen = reader.read_next_batch().column("n").to_pylist()

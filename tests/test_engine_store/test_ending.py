@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -20,7 +22,7 @@ from streamkeep import recovery
 from streamkeep.engine.api import store
 from streamkeep.engine.notify import notifier
 from streamkeep.engine.store import ending, opening, registry
-from streamkeep.engine.system import failpoints
+from streamkeep.engine.system import failpoints, locks
 from streamkeep.engine.system.safe_files import Folder
 from tiers import daily_or_all
 
@@ -54,8 +56,9 @@ child.join()
 assert child.exitcode == 0
 """,
     "a forked child": """
-import os
+import os, warnings
 add(sys.argv[1])
+warnings.simplefilter("ignore", DeprecationWarning)  # a process with threads forks
 if os.fork() == 0:
     sys.exit(0)
 assert os.wait()[1] == 0
@@ -141,7 +144,8 @@ class Interrupt:
 
     Python looks for signals where a function begins and after each call, and so does this. One
     between the return of `Store.__init__` and the caller's own statement is not tried: a store that
-    nobody can name stays open until the process ends.
+    nobody can name stays open until the process ends. Nor is one after `__enter__`, where only
+    Python 3.14 looks, also in `threading`; see `locks`.
     """
 
     def __init__(self, step: int) -> None:
@@ -152,12 +156,41 @@ class Interrupt:
         if (
             event != "c_call"
             and (event, code.co_name) != ("return", "__init__")
+            and (event, getattr(arg, "__name__", "")) != ("c_return", "__enter__")
             and (code.co_filename in _FILES or (code.co_filename, code.co_name) in _STEPS)
         ):
             self.left -= 1
             if self.left == 0:
                 sys.setprofile(None)
                 raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("make", [locks.make_lock, locks.make_reentrant_lock])
+@pytest.mark.usefixtures("plain_locks")
+def test_no_interrupt_leaves_a_lock_taken(make: Callable[[str], Any]) -> None:
+    lock, armed = make("registry"), False
+
+    def interrupt(*_: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0003)
+    try:
+        for _ in range(300):
+            with suppress(KeyboardInterrupt):
+                armed = True
+                while True:
+                    with lock:
+                        pass
+            with ThreadPoolExecutor(1) as other:
+                assert other.submit(lock.acquire, timeout=1).result()
+                other.submit(lock.release).result()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
 
 
 def is_open(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import threading
@@ -199,6 +200,27 @@ def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
         assert store.wait_shipped("5m")
     assert not verify_copy(target).problems
     assert verify_copy(target).last_commit == newest(store)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """`Path.rglob` leaves it out, on Python 3.13 whatever the error is."""
+    objects = open_objects(str(tmp_path / "target"))
+    objects.create("a/b/c", b"")
+    scandir = os.scandir
+
+    def failing(path: Any = ".") -> Any:
+        if Path(path).name == "b":
+            raise OSError(error, os.strerror(error), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(UnreachableError, match=os.strerror(error)):
+        objects.names("a")
+    with pytest.raises(StoreError, match=f"a/b: cannot be listed: {os.strerror(error)}"):
+        next(store.adopt_segments(tmp_path / "target"))
 
 
 def test_a_folder_that_goes_while_it_is_listed(

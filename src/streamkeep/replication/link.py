@@ -152,7 +152,9 @@ class Link:
                 line = replies.take(int(line[1:]) + 2)[:-2]
         except OSError as error:
             problem = f"{name}: {error.strerror or error}"
-            if isinstance(error, ssl.SSLError) and not self._address.files[0]:
+            # A server without our certificate sends an alert and resets: either may come first.
+            refused = isinstance(error, (ssl.SSLError, ConnectionError))
+            if refused and self._address.tls and not self._address.files[0]:
                 problem += (
                     "; next: if the server asks for certificates, add ?ssl_certfile=FILE"
                     "&ssl_keyfile=FILE to the address"

@@ -69,13 +69,18 @@ def _live(folder: Path, problems: list[str] | None) -> Iterator[Member]:
     if not folder.is_dir():
         return
     for path in [folder, *sorted(folder.iterdir())]:
-        if (path / DATA_FILE).is_file():
-            try:
-                member = live_member(path)
-            except StreamkeepError as error:
-                _note(error, problems)
-            else:
-                yield member
+        try:
+            (path / DATA_FILE).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            pass  # such as no permission; `live_member` says so
+        try:
+            member = live_member(path)
+        except StreamkeepError as error:
+            _note(error, problems)
+        else:
+            yield member
 
 
 def live_member(path: Path) -> Member:
