@@ -795,14 +795,12 @@ def test_a_lost_store_is_made_again_from_its_archive(
     ids = fill(store, 300)
     store.xtrim("s", maxlen=100)
     store.archive(to=fleet, seal=True)
+    place = f"{fleet.as_uri()}/{store.uuid}"
     with streamkeep.open(tmp_path / "again") as again:
-        adopted = list(again.adopt_segments(f"{fleet.as_uri()}/{store.uuid}"))
+        adopted = list(again.adopt_segments(place))
         assert sum(one.record.entries for one in adopted if one.record) == 300
         assert shown(again) == ids
-        assert [one.record for one in again.adopt_segments(f"{fleet.as_uri()}/{store.uuid}")] == [
-            None,
-            None,
-        ]
+        assert [one.record for one in again.adopt_segments(place)] == [None, None]
         with pytest.raises(errors.ArgumentError, match="a slash and a UUID"):
             list(again.adopt_segments(fleet.as_uri()))
 

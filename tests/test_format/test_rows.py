@@ -284,8 +284,6 @@ def test_the_id_made_of_a_content_depends_on_where_a_field_ends() -> None:
 
 # --- rows about segments and erasures -------------------------------------------------------------
 
-# --- the manifest -------------------------------------------------------------------------------
-
 numbers = st.integers(0, LAST_NUMBER)
 paths = st.text("abc.%-", min_size=1, max_size=10).filter(lambda text: text not in (".", ".."))
 file_records = st.builds(
