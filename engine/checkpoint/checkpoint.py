@@ -288,7 +288,7 @@ class Checkpoints:
         pin = context.raw.begin(None, None, False, False)
         try:
             position = position_in(pin)
-            meta = self._meta_page(pin.id())
+            meta = meta_page_of(self._data, pin.id())
             if held is not None:
                 with context.gate:
                     raw = context.raw.begin(None, None, False, False)
@@ -331,11 +331,12 @@ class Checkpoints:
                 raise
             log.warning("%s: a checkpoint of what data.mdb has: %s", self.context.path, error)
 
-    def _meta_page(self, commit_number: int) -> MetaPage:
-        for page in read_meta_pages(self._data):
-            if page.commit_number == commit_number:
-                return page
-        raise CorruptionError(DATA_FILE, f"there is no meta page of commit {commit_number}")
+
+def meta_page_of(data: int, commit_number: int) -> MetaPage:
+    for page in read_meta_pages(data):
+        if page.commit_number == commit_number:
+            return page
+    raise CorruptionError(DATA_FILE, f"there is no meta page of commit {commit_number}")
 
 
 def read_meta_pages(data: int) -> list[MetaPage]:

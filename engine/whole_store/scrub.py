@@ -39,7 +39,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar, TypeVarTuple
 
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Hold, read_meta_pages
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Hold, meta_page_of
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import FEED, read_slots
 from streamkeep.engine.store.durability import open_readers
@@ -384,12 +384,8 @@ class _DataFile:
         take_write(context)
         try:
             with context.raw.begin() as snapshot:
-                wanted = snapshot.id()
-            for page in read_meta_pages(self._handle):
-                if page.commit_number == wanted:
-                    yield page
-                    return
-            raise CorruptionError(DATA_FILE, f"there is no meta page of commit {wanted}")
+                newest = meta_page_of(self._handle, snapshot.id())
+            yield newest
         finally:
             context.release_write()
 
