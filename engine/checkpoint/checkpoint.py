@@ -353,8 +353,14 @@ def read_meta_pages(data: int) -> list[MetaPage]:
 
 
 def read_page(data: int, meta: MetaPage, number: int | None) -> bytes | None:
-    """Return a page, with zeros where the file is truncated; None if there is none."""
+    """Return a page, with zeros where the file is truncated; None if there is none.
+
+    Raises:
+        CorruptionError: the commit has no such page.
+    """
     if number is None:
         return None
+    if number > meta.last_page:
+        raise CorruptionError(DATA_FILE, f"page {number} is behind the end, {meta.last_page}")
     page = os.pread(data, meta.page_size, number * meta.page_size)
     return page.ljust(meta.page_size, b"\0")

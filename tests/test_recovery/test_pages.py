@@ -133,10 +133,18 @@ def test_nor_with_its_leaf_and_the_free_list(specimen: Specimen, damage: Damage)
         damage.data[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
 
 
-def free_root(specimen: Specimen) -> int:
+def free_root_at(specimen: Specimen) -> int:
     metas, _ = read_metas(Folder(specimen.path))
-    at = metas[-1].commit_number % 2 * PAGE + FREE_AT + DATABASE_SIZE - 8
+    return metas[-1].commit_number % 2 * PAGE + FREE_AT + DATABASE_SIZE - 8
+
+
+def free_root(specimen: Specimen) -> int:
+    at = free_root_at(specimen)
     return int.from_bytes(specimen.data[at : at + 8], "little")
+
+
+def test_a_free_list_behind_the_end_of_any_file(specimen: Specimen, damage: Damage) -> None:
+    damage.data[free_root_at(specimen) + 7] ^= 0x10
 
 
 def test_a_page_that_a_damaged_free_list_lacks_is_not_taken_for_live(
