@@ -292,7 +292,7 @@ class _DataFile:
                     place, length = page.places[index], page.sizes[index]
                     first = place * size
                     header = lmdb_pages.decode_overflow_header(
-                        data[first : first + lmdb_pages.HEADER_SIZE]
+                        data[first : first + lmdb_pages.HEADER_SIZE], place
                     )
                     end = first + header.pages * size
                     if (

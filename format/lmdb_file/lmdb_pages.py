@@ -92,8 +92,10 @@ class OverflowHeader(NamedTuple):
 _OVERFLOW: Final = struct.Struct("<QHHI")
 
 
-def decode_overflow_header(data: bytes) -> OverflowHeader:
-    """Parse the header of an overflow page from its first 16 bytes."""
+def decode_overflow_header(data: bytes, number: int) -> OverflowHeader:
+    """Parse the header of an overflow page, which should be page `number`."""
+    if len(data) < HEADER_SIZE:
+        raise CorruptionError(f"LMDB page {number}", "the page is after the end of the file")
     number, _, flags, pages = _OVERFLOW.unpack_from(data)
     return OverflowHeader(number, flags, pages)
 

@@ -130,7 +130,7 @@ def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelop
             envelope = decode_envelope(value, "page")
         except CorruptionError:
             continue
-        header = lmdb_pages.decode_overflow_header(page)
+        header = lmdb_pages.decode_overflow_header(page, number)
         return RawEnvelope(
             origin, envelope, value, header.number == origin and header.flags == lmdb_pages.OVERFLOW
         )

@@ -71,10 +71,7 @@ class PageFile:
         return page
 
     def overflow_header(self, number: int) -> lmdb_pages.OverflowHeader:
-        data = self.read(number, lmdb_pages.HEADER_SIZE)
-        if len(data) < lmdb_pages.HEADER_SIZE:
-            raise CorruptionError(f"LMDB page {number}", "the page is after the end of the file")
-        return lmdb_pages.decode_overflow_header(data)
+        return lmdb_pages.decode_overflow_header(self.read(number, lmdb_pages.HEADER_SIZE), number)
 
     def overflow(self, number: int, size: int) -> bytes:
         """Return a value of `size` bytes that begins in an overflow page.

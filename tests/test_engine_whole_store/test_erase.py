@@ -212,7 +212,7 @@ def test_the_file_of_a_store_full_of_free_pages_is_clean(open_store: Open) -> No
     assert store.reusable_bytes > 3_000_000
 
 
-def test_a_value_that_has_fewer_pages_than_it_needs_is_damage(store: Store) -> None:
+def test_a_value_without_all_the_pages_that_it_needs_is_damage(store: Store) -> None:
     store.xadd("k", {"n": "x" * 20_000}, id="1-0")
     store.xadd("k", {"n": "y" * 20_000}, id="2-0")
     checkpoint_now(store)
@@ -220,13 +220,18 @@ def test_a_value_that_has_fewer_pages_than_it_needs_is_damage(store: Store) -> N
         assert source.tables is not None
         row = next(source.tables.walk(NODES))
         assert row.leaf is not None
-        at = row.leaf.places[row.at] * source.tables.pages.page_size + 12
+        number, size = row.leaf.places[row.at], source.tables.pages.page_size
+        named = row.leaf.number * size + row.leaf.data.index(number.to_bytes(8, "little"))
     with (store.path / "data.mdb").open("r+b") as file:
-        pages = os.pread(file.fileno(), 4, at)
-        os.pwrite(file.fileno(), (1).to_bytes(4, "little"), at)
-        with pytest.raises(CorruptionError, match="not the overflow value of page"):
-            store.erase("k")
-        os.pwrite(file.fileno(), pages, at)
+        for at, damage, problem in (
+            (number * size + 12, b"\1\0\0\0", "not the overflow value of page"),
+            (named + 7, b"\x10", "the page is after the end of the file"),
+        ):
+            sound = os.pread(file.fileno(), len(damage), at)
+            os.pwrite(file.fileno(), damage, at)
+            with pytest.raises(CorruptionError, match=problem):
+                store.erase("k")
+            os.pwrite(file.fileno(), sound, at)
 
 
 # --- other processes ----------------------------------------------------------------------------
