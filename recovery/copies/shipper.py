@@ -30,6 +30,7 @@ from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot, read_slot, slot_name
 from streamkeep.engine.remote.object_store import check_outside
 from streamkeep.engine.system.files import path_of
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
@@ -111,7 +112,8 @@ class _Base:
 
     def _write(self) -> None:
         try:
-            self.writer.send_base(self._txn, self.stop)
+            with translated():
+                self.writer.send_base(self._txn, self.stop)
         except BaseException as error:
             self.error = error
         finally:

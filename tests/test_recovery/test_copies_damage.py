@@ -7,7 +7,9 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
+import lmdb
 import pytest
 from xxhash import xxh3_64_intdigest
 
@@ -367,3 +369,12 @@ def test_a_restore_to_a_time_trusts_no_header(
     piece.write_bytes(data)
     with pytest.raises(CorruptionError, match=piece.name):
         restore_copy(target, tmp_path / "damaged", at_ms=wanted)
+
+
+def test_a_page_that_lmdb_does_not_find_is_damage_of_the_store_to_ship(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = Mock(side_effect=lmdb.PageNotFoundError("mdb_cursor_get"))
+    monkeypatch.setattr(writer.Writer, "send_base", missing)
+    with Store(tmp_path / "store") as store, pytest.raises(CorruptionError, match="LMDB"):
+        ship(store, tmp_path / "target")
