@@ -89,16 +89,8 @@ def test_text_is_a_string_and_other_bytes_are_base64() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        1,
-        ["a"],
-        {},
-        {"base64": 1},
-        {"base64": "%"},
-        {"base64": "/w"},
-        {"base64": "é"},
-        {"base64": "", "more": ""},
-        "\ud800",
+        *(None, 1, ["a"], "\ud800", {}, {"base64": 1}, {"base64": "%"}, {"base64": "/w"}),
+        *({"base64": "é"}, {"base64": "", "more": ""}),
     ],
 )
 def test_what_is_no_json_form_is_a_value_error(value: object) -> None:
@@ -150,13 +142,8 @@ def test_a_duration_that_is_shown_whole_can_be_given_again(ms: int) -> None:
 @pytest.mark.parametrize(
     ("size", "text"),
     [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.0 KiB"),
-        (1_048_524, "1023.9 KiB"),
-        (1_048_575, "1.0 MiB"),
-        (5 << 50, "5.0 PiB"),
-        (5 << 60, "5120.0 PiB"),
+        *((0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1_048_524, "1023.9 KiB")),
+        *((1_048_575, "1.0 MiB"), (5 << 50, "5.0 PiB"), (5 << 60, "5120.0 PiB")),
     ],
 )
 def test_sizes(size: int, text: str) -> None:
