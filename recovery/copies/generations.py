@@ -41,7 +41,7 @@ class Generations:
         self._tag: str | None = None
         self._read_s = 0.0
         self._bare: set[str] = set()  # of which only the end is left
-        # In a folder that costs nothing, and finds a disk that is not mounted any more.
+        # In a folder that costs nothing.
         self.trusted_s = 0 if target.uri.startswith("file:") else _TRUSTED_S
 
     def read(self) -> Head | None:

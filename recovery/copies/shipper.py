@@ -312,18 +312,17 @@ class Shipper:
         """Find out where the target is, and whether the journal goes on from there."""
         self._drop_base()
         self._writer = None
-        self.target.check_writes()
         slot = None
+        was_there = True  # a damaged slot, as a power cut may leave it, is one
         try:
             slot = read_slot(self.folder, slot_name(self.target.uri))
+            was_there = slot is not None and slot.generation != ""
         except CorruptionError as error:
             log.warning("%s", error)
         head = self.generations.read()
-        if head is None and slot is not None and slot.generation and not self.take_over:
-            raise UnreachableError(
-                f"{self.target.uri}: the copy that was there is gone; next: mount its disk, or "
-                "--take-over makes a new one"
-            )
+        if head is None and was_there and not self.take_over:
+            raise self.target.gone()
+        self.target.check_writes()
         if head is None:
             return
         if head.store != self.environment.uuid:

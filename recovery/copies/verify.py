@@ -174,6 +174,7 @@ class _Check:
             )
         try:
             name = f"{self.generation.name}/{VERIFIED}"
+            self.target.check_there()
             put_bytes(self.target.objects, name, verified.encode())
             self.noted = True
         except UnreachableError:

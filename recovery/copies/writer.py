@@ -232,6 +232,7 @@ class Writer:
                 log.warning("%s", error)
                 self.missing += 1
             return False  # it was replaced, which a later commit says
+        self.target.check_there()
         self.target.objects.put(name, segment.read_at, folder.size(stored_name(record.path)))
         return True
 

@@ -185,17 +185,18 @@ def test_no_copy_is_in_its_store(store: Store, monkeypatch: pytest.MonkeyPatch, 
 def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
     open_store: Open, tmp_path: Path
 ) -> None:
-    """What is written to its mount point is no copy, and nothing of it is acknowledged."""
+    """Nothing is written to its mount point, and nothing is acknowledged."""
     store, target = open_store(), tmp_path / "target"
     ship(store, target)
     with shipping(store, target, every="10ms") as running:
         store.xadd("s", {"n": "0"})
         assert store.wait_shipped("5m")  # it has begun: without a target it would not
         target.rename(tmp_path / "unmounted")
+        target.mkdir()
         store.xadd("s", {"n": "1"})
         wait_until(lambda: "the copy that was there is gone" in running.failure)
         assert not store.wait_shipped(0)
-        target.rename(tmp_path / "mount point")
+        target.rmdir()  # so it is empty
         (tmp_path / "unmounted").rename(target)
         assert store.wait_shipped("5m")
     assert not verify_copy(target).problems
