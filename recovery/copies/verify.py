@@ -89,7 +89,8 @@ def verify_copy(
     for check in reversed(checks[:-1]):
         if check.commit < first.generation.base_commit:
             break  # the journal did not go on there
-        first = check
+        if check.generation.base_commit < first.generation.base_commit:  # or none is restored of it
+            first = check
     return VerifyReport(
         source.uri,
         head.generations[-1].name,

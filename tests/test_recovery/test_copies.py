@@ -861,6 +861,9 @@ def test_commits_are_counted_on_after_a_compaction(store: Store, tmp_path: Path)
     restore_copy(target, tmp_path / "old", commit=before)
     with streamkeep.open(tmp_path / "old") as old:
         assert old.xlen("s") == 9
+        ship(old, target)
+        report = verify_copy(target)  # of the generation between no commit can be restored
+        assert (report.first_commit, report.last_commit) == (before, newest(old))
 
 
 def test_a_generation_is_ended_by_the_next_shipper(
