@@ -87,7 +87,8 @@ class _CopyFeed(PieceFollower):
         after: int | str | bytes | None,
         scratch: str | Path | None,
     ) -> None:
-        self._oldest = head.generations[0].base_commit
+        # A generation begins before an earlier one if it is of a restore of an earlier commit.
+        self._oldest = min(one.base_commit for one in head.generations)
         commit, chain = None, 0
         if after is None:
             commit = self._oldest

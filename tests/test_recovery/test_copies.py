@@ -52,7 +52,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.keys import KEYS, STREAMS, TABLES
 from streamkeep.format.segment.segment import Segment
 from streamkeep.metrics.prometheus import prometheus_text
-from streamkeep.recovery import backup, restore_copy, ship, verify_copy
+from streamkeep.recovery import backup, changes, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.remains import find_in_copy
 from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper, Superseded
@@ -864,6 +864,11 @@ def test_commits_are_counted_on_after_a_compaction(store: Store, tmp_path: Path)
         ship(old, target)
         report = verify_copy(target)  # of the generation between no commit can be restored
         assert (report.first_commit, report.last_commit) == (before, newest(old))
+        old.xadd("s", {"n": "x"})
+        ship(old, target)
+    head, tag = Target(target).head() or pytest.fail("no head")
+    Target(target).set_head(head._replace(generations=head.generations[1:]), tag)
+    assert len(list(changes(target))) == 1
 
 
 def test_a_generation_is_ended_by_the_next_shipper(
