@@ -35,10 +35,12 @@ class CopyState(NamedTuple):
     Attributes:
         target: its URI.
         behind: the number of commits that it does not have yet.
-        shipped_ms: Unix time at which the last ones reached it; 0 if none has yet.
+        shipped_ms: Unix time at which the last ones reached it; 0 if none has yet, because the
+            store was restored from it, or promoted.
         proved_ms: Unix time at which `ship verify` found it sound, as far as the shipper knows; 0
             if never.
         missing_segments: segments of the archive that the store did not have to be copied.
+        taken_over: another store has taken it over, and this one may not ship there.
     """
 
     target: str
@@ -46,6 +48,7 @@ class CopyState(NamedTuple):
     shipped_ms: int
     proved_ms: int
     missing_segments: int
+    taken_over: bool
 
 
 class Durability(NamedTuple):
@@ -146,4 +149,5 @@ def following_of(txn: Txn) -> FollowingRow | None:
 
 def _copy(slot: Slot, last_commit: int) -> CopyState:
     behind = max(0, last_commit - slot.shipped)
-    return CopyState(slot.target, behind, slot.shipped_ms, slot.proved_ms, slot.missing)
+    known = (slot.shipped_ms, slot.proved_ms, slot.missing, slot.taken_over)
+    return CopyState(slot.target, behind, *known)

@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.journal.reader import NOWHERE
 from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot, read_slot, slot_name
 from streamkeep.engine.remote.object_store import check_outside
 from streamkeep.engine.system.files import path_of
@@ -349,6 +350,8 @@ class Shipper:
         except CorruptionError as error:
             why = f"{error}"
         if not known and not self.take_over:
+            if slot is not None:  # for `streamkeep status`; and it holds no journal any more
+                slot._replace(position=NOWHERE, taken_over=True).write(self.folder)
             raise Superseded(
                 f"{self.target.uri}: the copy goes on with {newest.name}, which {newest.owner} "
                 "began, and this store does not know it: it is an older copy of the store, or "

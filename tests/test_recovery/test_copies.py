@@ -59,7 +59,7 @@ from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper, Superseded
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Place, Target
 from streamkeep.recovery.copies.writer import Again
-from streamkeep.tools.commands import ship_cmd
+from streamkeep.tools.commands import ship_cmd, status_cmd
 from tiers import slow_but
 
 
@@ -787,10 +787,37 @@ def test_status_names_copies_and_standbys(
     assert "holds nothing" in run("ship", str(store.path), "copy", "--forget").stderr
     assert "held nothing" in run("ship", str(store.path), "copy", "--forget").stderr
     assert "  copy " not in run("status", str(store.path)).stdout
-    Standby("copy", "standby").close()
-    text = run("status", "standby").stdout
+    with closing(Standby("copy", "standby")):
+        text = run("status", "standby").stdout
     assert "standby    of file://" in text
     assert "  copy " not in text
+    assert "no process follows" not in text
+
+
+def test_status_says_what_is_to_be_done_before_and_after_a_take_over(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(status_cmd, "LATE_MS", -(1 << 60))
+
+    def problem(path: Path | str = "standby") -> str:
+        return str(objects("status", str(path), status=8)[-1]["problems"])
+
+    add(store, 1, "copy")
+    Standby("copy", "standby").close()
+    uri = (tmp_path / "copy").as_uri()
+    assert f"no process follows {uri}; next: streamkeep standby {uri} standby, or" in problem()
+    promote("standby")
+    assert f"does not follow it; next: streamkeep ship standby {uri} if it takes" in problem()
+    ship("standby", "copy")
+    run("status", "standby")
+    run("add", "standby", "s", "n", "1")
+    assert f"lacks 1 commit; next: streamkeep ship standby {uri}" in problem()
+    with pytest.raises(Superseded):
+        ship(store, "copy")
+    assert "another store has taken over the copy" in problem(store.path)
+    ship(store, "copy", take_over=True)
+    run("status", str(store.path))
 
 
 READER = """
