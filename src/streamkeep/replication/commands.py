@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from streamkeep.commands import entries
-from streamkeep.commands.strings import STRINGS, find_string
-from streamkeep.engine.commands import keys, rows
+from streamkeep.commands.strings import find_string, string_deadlines
+from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.commands.history import last_archived
 from streamkeep.engine.commands.load import copy
@@ -73,9 +73,7 @@ def all_followed(txn: Txn) -> Iterator[bytes]:
 def own_keys(txn: Txn) -> Iterator[bytes]:
     """Yield the names of all streams that follow no server, and of all strings."""
     yield from (stream.name for stream in _streams(txn) if not follows(stream))
-    yield from (
-        name for name, _ in rows.row_range(txn, rows.check_space(STRINGS), b"", b"", -1, False)
-    )
+    yield from (name for name, _ in string_deadlines(txn))
 
 
 def _streams(txn: Txn) -> Iterator[Stream]:
