@@ -25,6 +25,7 @@ from streamkeep.format.core.checksum import ROW_CHECKSUM_SIZE, row_checksum
 from streamkeep.format.core.errors import ChecksumError, CorruptionError, StreamkeepError
 from streamkeep.format.core.keys import ERASURES, NODES, RETIRED, SEGMENTS, STREAMS, TABLES
 from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations, is_sound
+from streamkeep.format.journal.position import LogPosition
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.copies.history import History
 from streamkeep.recovery.copies.target import Rows, Target, chain_of, segment_name
@@ -387,3 +388,31 @@ class Writer:
         for name in self.target.names(self.name, 1):
             if name.first and name not in kept:
                 self.target.objects.remove(str(name))
+
+
+class Base:
+    """A base that a thread writes.
+
+    Args:
+        held: from where on the journal is needed.
+    """
+
+    def __init__(self, writer: Writer, txn: ReadTxn, held: LogPosition, begun_ms: int) -> None:
+        self.writer = writer
+        self.held = held
+        self.begun_ms = begun_ms
+        self.epoch = writer.history.epoch
+        self.start = writer.history.position
+        self.stop = threading.Event()
+        self.error: BaseException | None = None
+        self._txn = txn
+        self.thread = threading.Thread(target=self._write, name="streamkeep-base", daemon=True)
+        self.thread.start()
+
+    def _write(self) -> None:
+        try:
+            self.writer.send_base(self._txn, self.stop)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._txn.close()

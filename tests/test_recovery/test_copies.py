@@ -55,9 +55,9 @@ from streamkeep.metrics.prometheus import prometheus_text
 from streamkeep.recovery import backup, changes, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.remains import find_in_copy
-from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper, Superseded
+from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
-from streamkeep.recovery.copies.target import Place, Target
+from streamkeep.recovery.copies.target import Place, Refused, Target
 from streamkeep.recovery.copies.writer import Again
 from streamkeep.tools.commands import ship_cmd, status_cmd
 from tiers import slow_but
@@ -174,7 +174,7 @@ def test_restored_and_shipped_again(store: Store, target: str, tmp_path: Path) -
     with streamkeep.open(tmp_path / "second") as second:
         second.xadd("s", {"only": "there"})
         ship(second, target)
-        with pytest.raises(Superseded, match="does not know it"):
+        with pytest.raises(Refused, match="does not know it"):
             ship(store, target)
         for _ in range(3):
             second.xadd("s", {"n": "x"})
@@ -182,7 +182,7 @@ def test_restored_and_shipped_again(store: Store, target: str, tmp_path: Path) -
         assert not verify_copy(target).problems
         assert_restored(target, tmp_path / "third", second)
         ship(store, target, take_over=True)
-        with pytest.raises(Superseded):
+        with pytest.raises(Refused):
             ship(second, target)
     assert_restored(target, tmp_path / "fourth", store)
 
@@ -634,7 +634,7 @@ def test_standby(store: Store, target: str, place: Path, tmp_path: Path) -> None
     with streamkeep.open(place) as promoted:
         promoted.xadd("s", {"only": "there"})
         ship(promoted, target)
-        with pytest.raises(Superseded):
+        with pytest.raises(Refused):
             ship(store, target)
         assert_restored(target, tmp_path / "restored", promoted)
     assert_sound(place)
@@ -813,7 +813,7 @@ def test_status_says_what_is_to_be_done_before_and_after_a_take_over(
     run("status", "standby")
     run("add", "standby", "s", "n", "1")
     assert f"lacks 1 commit; next: streamkeep ship standby {uri}" in problem()
-    with pytest.raises(Superseded):
+    with pytest.raises(Refused):
         ship(store, "copy")
     assert "another store has taken over the copy" in problem(store.path)
     ship(store, "copy", take_over=True)

@@ -35,9 +35,9 @@ from streamkeep.recovery import changes, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import generations, shipper, verify, writer
 from streamkeep.recovery.copies.generations import Generations
 from streamkeep.recovery.copies.history import Entry, History
-from streamkeep.recovery.copies.shipper import Shipper, Superseded
+from streamkeep.recovery.copies.shipper import Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
-from streamkeep.recovery.copies.target import Target
+from streamkeep.recovery.copies.target import Refused, Target
 from streamkeep.recovery.copies.writer import Again
 from test_recovery.test_copies import add, archive_some, assert_restored, copied, newest, shipping
 from tiers import slow_but
@@ -47,8 +47,8 @@ def bucket_like(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no head read again, as in a bucket for some minutes."""
     init = Generations.__init__
 
-    def trusting(self: Generations, target: Target) -> None:
-        init(self, target)
+    def trusting(self: Generations, *args: Any) -> None:
+        init(self, *args)
         self.trusted_s = 600
 
     monkeypatch.setattr(Generations, "__init__", trusting)
@@ -76,7 +76,7 @@ def test_a_removed_generation_still_refuses_the_store_before(
     with pytest.raises(Again):
         running._step()
     assert not store.wait_shipped(0)
-    with pytest.raises(Superseded):
+    with pytest.raises(Refused):
         running.run()
 
 
@@ -109,7 +109,7 @@ def test_what_took_the_place_of_a_store_may_make_other_commits(
     with streamkeep.open(place) as second:
         ship(second, target)
         assert_restored(target, tmp_path / "restored", second)
-    with pytest.raises(Superseded):
+    with pytest.raises(Refused):
         ship(store, target)
 
 
@@ -347,7 +347,7 @@ def test_a_take_over_is_done_once(store: Store, target: str, tmp_path: Path) -> 
     with streamkeep.open(tmp_path / "second") as second:
         ship(second, target, take_over=True)
     store.xadd("s", {"n": "1"})
-    with pytest.raises(Superseded):
+    with pytest.raises(Refused):
         running.run()
 
 

@@ -91,7 +91,7 @@ def run(
         forget: Ship no more to TARGET: STORE holds no journal for it.
     """
     from streamkeep.recovery.copies.shipper import Shipper
-    from streamkeep.recovery.copies.shipper import forget as forget_copy
+    from streamkeep.recovery.copies.shipping import forget as forget_copy
 
     if forget:
         others = ("every", "keep", "hold", "take_over", "renew")
