@@ -295,7 +295,7 @@ class Shipper:
             why = f"{error}"
         if not known and not self.take_over:
             if slot is not None:  # for `streamkeep status`; and it holds no journal any more
-                slot._replace(position=NOWHERE, taken_over=True).write(self.folder)
+                slot._replace(epoch=0, position=NOWHERE, taken_over=True).write(self.folder)
             raise Refused(
                 f"{self.target.uri}: the copy goes on with {newest.name}, which {newest.owner} "
                 "began, and this store does not know it: it is an older copy of the store, or "

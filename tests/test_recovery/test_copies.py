@@ -53,7 +53,7 @@ from streamkeep.format.core.keys import KEYS, STREAMS, TABLES
 from streamkeep.format.segment.segment import Segment
 from streamkeep.metrics.prometheus import prometheus_text
 from streamkeep.recovery import backup, changes, restore_copy, ship, verify_copy
-from streamkeep.recovery.copies import writer
+from streamkeep.recovery.copies import remains, writer
 from streamkeep.recovery.copies.remains import find_in_copy
 from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
@@ -379,6 +379,16 @@ def test_erase_waits_for_the_shipper(store: Store, tmp_path: Path) -> None:
         erase = ("erase", store.path, "s", erased, "--yes", "--timeout", "5m", "--verify")
         assert run(*erase, tmp_path / "target").stderr.endswith("clean\n")
         assert SECRET not in copied(tmp_path / "target")
+
+
+def test_erase_searches_no_copy_that_goes_away(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store, 1, tmp_path / "target")
+    unmount = partial((tmp_path / "target").rename, tmp_path / "unmounted")
+    monkeypatch.setattr(remains, "read_slot", lambda *_: unmount() and None)
+    with pytest.raises(NotAStoreError):
+        find_in_copy(store, tmp_path / "target", b"s", [(1, 0)], None, 0)
 
 
 def test_erasure_reaches_the_copy_after_a_step_of_the_clock(
