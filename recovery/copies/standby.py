@@ -295,6 +295,7 @@ class Standby(PieceFollower):
         """Fetch a segment of the archive, unless it is here or elsewhere."""
         here = fetch_segment(self.target, record, self.environment.folder)
         if not here and self.environment.remote_archive() is None:
+            self.target.known_head()  # of a copy that has gone, it is fetched later
             log.warning("%s: the copy lacks %s", self.target.uri, record.where)
             self.missing.add(record.where)
 

@@ -53,8 +53,9 @@ from streamkeep.format.core.keys import KEYS, STREAMS, TABLES
 from streamkeep.format.segment.segment import Segment
 from streamkeep.metrics.prometheus import prometheus_text
 from streamkeep.recovery import backup, changes, restore_copy, ship, verify_copy
-from streamkeep.recovery.copies import remains, writer
+from streamkeep.recovery.copies import remains, standby, writer
 from streamkeep.recovery.copies.remains import find_in_copy
+from streamkeep.recovery.copies.restore import fetch_segment
 from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Place, Refused, Target
@@ -761,6 +762,30 @@ def test_a_standby_waits_for_a_copy_that_is_away(
         away.rename(copy)
         add(store, 1, str(copy))
         wait_until(lambda: following.state.commit_number >= newest(store))
+
+
+def test_a_copy_that_goes_away_lacks_no_segment(
+    store: Store, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stay missing in the standby: nothing fetches it again."""
+    copy, away = tmp_path / "copy", tmp_path / "away"
+    add(store, 1, copy)
+    with closing(Standby(copy, place)) as following:
+        archive_some(store, 500, 9)
+        ship(store, copy)
+
+        def unmounted(*args: Any) -> bool:
+            monkeypatch.undo()
+            copy.rename(away)
+            return fetch_segment(*args)
+
+        monkeypatch.setattr(standby, "fetch_segment", unmounted)
+        with pytest.raises(NotAStoreError):
+            following.run(once=True)
+        away.rename(copy)
+        following.run(once=True)
+        assert not following.missing
+    assert_sound(place)
 
 
 def test_a_standby_that_is_killed_before_it_publishes_a_commit_has_it(
