@@ -7,19 +7,18 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from streamkeep.format import quoting
 from streamkeep.format.humanize import count_text, size_text
+from streamkeep.metrics import figures_of, write_textfile
+from streamkeep.metrics.figures import Figures, GroupFigures, StreamFigures
+from streamkeep.metrics.prometheus import metrics_of, text_of
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.terminal import binary_output, unguarded, visible
 from streamkeep.tools.commands.queue_cmds import STATES
-
-if TYPE_CHECKING:
-    from streamkeep.metrics.figures import Figures, GroupFigures, StreamFigures
 
 
 @command()
@@ -40,8 +39,6 @@ def top(store_path: StorePath, interval: Ms = 1_000, once: bool = False) -> None
         interval: Time between two looks.
         once: Print one table, with rates over one interval.
     """
-    from streamkeep.metrics import figures_of
-
     seconds = max(interval, 50) / 1000
     with open_store(store_path, readonly=True) as store:
         before = figures_of(store)
@@ -173,9 +170,6 @@ def metrics(store_path: StorePath, textfile: Path | None = None) -> None:
     Args:
         textfile (FILE): Write to FILE, for the textfile collector of the node exporter.
     """
-    from streamkeep.metrics import figures_of, write_textfile
-    from streamkeep.metrics.prometheus import metrics_of, text_of
-
     with open_store(store_path, readonly=True) as store:
         if textfile is not None:
             write_textfile(store, textfile)

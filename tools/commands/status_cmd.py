@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import is_held
@@ -21,6 +23,8 @@ from streamkeep.format.core import durations
 from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.format.rows.backup import BackupRow
+from streamkeep.metrics import figures
+from streamkeep.metrics.figures import Figures, QueueFigures, StoreFigures
 from streamkeep.recovery.backups.backup import last_backup, source_of
 from streamkeep.recovery.fsck.last_check import last_check
 from streamkeep.server.http.overview import stuck_in_queue
@@ -32,11 +36,6 @@ from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.commands.doctor_cmd import processes_with
 from streamkeep.tools.commands.queue_cmds import parked_texts
 from streamkeep.tools.commands.stream_cmds import durability, durability_rows
-
-if TYPE_CHECKING:
-    from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.views import Snapshot
-    from streamkeep.metrics.figures import Figures, QueueFigures, StoreFigures
 
 _WORTH_SAYING: Final = 1 << 20  # bytes that `compact` would free
 LATE_MS: Final = 60_000  # without news, after which a copy elsewhere needs attention
@@ -81,9 +80,6 @@ def status(
         max_backup_age: A newest backup that is older needs attention, and no backup at all.
         max_lag: A group that has more entries to read needs attention.
     """
-    from streamkeep.metrics import figures_of
-    from streamkeep.metrics.figures import LOW_DISK
-
     problems: Problems = []
     checked = last_check(store_path)
     if checked is not None and checked.damaged():
@@ -97,15 +93,15 @@ def status(
     facts: dict[str, Any] = {"path": str(store_path), "open_by": processes_with(store_path)}
     try:
         with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-            figures = figures_of(store)
-            facts |= {**durability(store), **_copies(store, figures.store, problems)}
+            found = figures.figures_of(store)
+            facts |= {**durability(store), **_copies(store, found.store, problems)}
             if store._environment.read(scrub.is_unfinished):
                 problems.append(("erasure", scrub.UNFINISHED))
-            facts |= _groups(figures, max_lag, problems)
+            facts |= _groups(found, max_lag, problems)
             kept = ("segments", "archived_entries", "archive_bytes", "retired_entries")
-            facts |= zip((*kept, "retired_bytes"), figures.archive, strict=True)
-            facts["queues"] = {one.name: one.stats._asdict() for one in figures.queues}
-            for queue in figures.queues:
+            facts |= zip((*kept, "retired_bytes"), found.archive, strict=True)
+            facts["queues"] = {one.name: one.stats._asdict() for one in found.queues}
+            for queue in found.queues:
                 problems += _of_queue(snapshot, queue, store_path)
             newest, uuid = last_backup(snapshot), store.uuid
     except RecoveryNeededError as error:
@@ -114,7 +110,7 @@ def status(
         problems.append(("locked", str(error)))
     disk = os.statvfs(store_path)
     free = disk.f_bavail * disk.f_frsize
-    if free < LOW_DISK:
+    if free < figures.LOW_DISK:
         problems.append(("full", f"the disk has {size_text(free)} left"))
     facts |= {"data_bytes": (store_path / DATA_FILE).stat().st_size, "disk_free_bytes": free}
     facts |= _backup(backup_path, uuid, newest, max_backup_age, facts.get("last_commit"), problems)
@@ -136,10 +132,8 @@ def _copies(store: Store[bytes], found: StoreFigures, problems: Problems) -> dic
     now_ms = time.time() * 1000
     folder = store._environment.folder.folder(JOURNAL_FOLDER)
     follows, redis = found.follows, found.redis
-    at_work = {
-        one: is_held(folder, one)
-        for one in (*(copy.target for copy in found.copies), *([follows.source] if follows else ()))
-    }
+    uris = [one.target for one in found.copies] + ([follows.source] if follows else [])
+    at_work = {uri: is_held(folder, uri) for uri in uris}
     here = shlex.quote(str(store.path))
     for one in found.copies:
         ship = f"streamkeep ship {here} {one.target}"
@@ -191,19 +185,19 @@ def _of_queue(
             yield ("idle", f"{name}: {text}")
 
 
-def _groups(figures: Figures, max_lag: int | None, problems: Problems) -> dict[str, Any]:
+def _groups(found: Figures, max_lag: int | None, problems: Problems) -> dict[str, Any]:
     """Return sums over the groups, and which has most to read; an unknown lag counts as none."""
-    groups = [(one, stream.key) for stream in figures.streams for one in stream.groups]
+    groups = [(one, stream.key) for stream in found.streams for one in stream.groups]
     highest = max(groups, key=lambda one: one[0].lag or 0, default=None)
     lag = 0 if highest is None else highest[0].lag or 0
     if highest is not None and max_lag is not None and lag > max_lag:
         where = f"group {quoting.named(highest[0].name)} of {quoting.named(highest[1])}"
         problems.append(("lagging", f"{where} has {entries_text(lag)} to read"))
     lagging = highest if lag else None
-    slowest = max(groups, key=lambda one: one[0].oldest_pending_ms, default=None)
-    stuck = slowest if slowest is not None and slowest[0].pending else None
+    pending = [one for one in groups if one[0].pending]
+    stuck = max(pending, key=lambda one: one[0].oldest_pending_ms, default=None)
     return {
-        "streams": len(figures.streams),
+        "streams": len(found.streams),
         "groups": len(groups),
         "pending": sum(one.pending for one, _ in groups),
         "highest_lag": lag,
@@ -274,8 +268,7 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: Problems) ->
         rows += _rows_of_streams(facts)
     names = [f"{one['process']} ({one['name']})" for one in facts["open_by"]]
     rows.append(("open by", ", ".join(names) or "no other process"))
-    backup = facts.get("backup")
-    if backup is not None:
+    if (backup := facts["backup"]) is not None:
         age = durations.duration_text(max(0, now_ms - backup["time_ms"]))
         since = backup["commits_since"]
         later = "" if since is None else f", {count_text(since, 'commit')} ago"
