@@ -130,7 +130,6 @@ class _CopyFeed(PieceFollower):
             raise
 
     def close(self) -> None:
-        """Remove the rows."""
         if self._txn is not None:
             self._txn.abort()
         self._raw.close()
@@ -160,7 +159,6 @@ class _CopyFeed(PieceFollower):
             self.close()
 
     def take_up(self, generation: Generation, *, continues: bool) -> None:
-        """Go on with another generation."""
         commit = self.place[0]
         if not continues:
             raise ChangesGoneError(
@@ -204,7 +202,6 @@ class _CopyFeed(PieceFollower):
         self._rows.begin(self._get)
 
     def _write(self) -> None:
-        """Write the rows that have changed."""
         if self._txn is not None:
             self._txn.abort()  # without LMDB's lock file, the next one could use its pages
         with self._raw.begin(write=True) as txn:

@@ -308,7 +308,6 @@ class Filling:
     def _put_rows(
         self, raw: lmdb.Environment, tables: dict[int, Any], number: int, name: PieceName
     ) -> None:
-        """Put the rows of one piece into LMDB."""
         try:
             piece, body, _ = self.target.piece(name)
         except CorruptionError as error:

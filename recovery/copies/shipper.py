@@ -132,7 +132,6 @@ class Shipper:
         self._refused_s = -_REFUSED_S
 
     def report(self) -> ShipReport:
-        """Return what was done."""
         writer = self._writer
         if writer is None:
             return ShipReport(self.target.uri, "", 0, 0, 0, 0, 0)
@@ -379,7 +378,6 @@ class Shipper:
         return self._erased and not self.environment.read(scrub.is_unfinished)
 
     def _is_base_due(self, now_ms: int) -> bool:
-        """Return whether a new generation has to begin."""
         writer, generations = self._writer, self.generations.named
         if writer is not None and time.monotonic() - self._refused_s < _REFUSED_S:
             return False  # the store has a damaged row

@@ -190,7 +190,6 @@ class Standby(PieceFollower):
                 batch, size = [], 0
 
     def _commit(self, bodies: list[bytes], position: LogPosition, time_ms: int) -> None:
-        """Apply records in one transaction of LMDB."""
         touched: set[bytes] = set()
         for body in bodies:  # what the manifest names must be there first
             change = ChangeReader(body, TABLES)
@@ -301,7 +300,6 @@ class Standby(PieceFollower):
 
 
 def _paths(txn: lmdb.Transaction[bytes], tables: Mapping[int, Any]) -> set[str]:
-    """Return the files that the manifest names."""
     return {decode_row(db_key, value).path for db_key, value in txn.cursor(tables[SEGMENTS])}
 
 

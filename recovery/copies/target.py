@@ -231,7 +231,6 @@ class Target:
         return Segment.open(partial(self.read, name), size, where)
 
     def needed_segments(self, generation: str) -> set[str]:
-        """Return the names of the segments that a generation needs."""
         names = self.objects.names(f"{generation}/{head_format.SEGMENTS}")
         return {name.removeprefix(f"{generation}/") for name in names}
 
@@ -395,7 +394,6 @@ class PieceFollower:
         return True
 
     def _follow(self, name: str) -> None:
-        """Go on with another generation."""
         head = self.target.known_head()
         found = [one for one in head.generations if one.name == name]
         generation = found[0] if found else head.generations[-1]

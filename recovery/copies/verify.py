@@ -109,8 +109,6 @@ def verify_copy(
 
 
 class _Check:
-    """The verification of one generation."""
-
     def __init__(
         self, target: Target, store_uuid: bytes, generation: Generation, progress: StepProgress
     ) -> None:
@@ -160,7 +158,6 @@ class _Check:
         return True
 
     def note(self) -> None:
-        """Note at the target what was found."""
         if self.problems:
             verified = self.verified._replace(damaged=tuple(self.damaged))
         else:
@@ -182,7 +179,6 @@ class _Check:
             return  # it may be readable only
 
     def _go_on(self, verified: Verified) -> None:
-        """Begin after what was proved."""
         at = verified.commit_number
         before = [one for one in self.target.names(self.generation.name, 0) if one.first <= at]
         checksum = self.target.piece(before[-1])[2] if before else 0

@@ -240,7 +240,6 @@ class Writer:
     # --- level 1 ----------------------------------------------------------------------------
 
     def rows_are_due(self) -> bool:
-        """Return whether it is time to write the rows that were changed."""
         many = self._pieces >= _PIECES_PER_ROWS or len(self._changed) >= _MOST_CHANGED
         return many and not self._refused
 
@@ -277,7 +276,6 @@ class Writer:
         self._pieces = 0
 
     def _keys_of(self, rows: Rows) -> Iterator[RowKey]:
-        """Yield the keys of rows that were written."""
         for name in rows.parts:
             _, body, _ = self.target.piece(name)
             change = ChangeReader(body, TABLES)

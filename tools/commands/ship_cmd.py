@@ -451,7 +451,6 @@ def follow(
 
 
 def detach_from(source: str, path: Path) -> None:
-    """Let a store follow a server no more."""
     from streamkeep.replication import detach, following
     from streamkeep.replication.address import parse_address
 
