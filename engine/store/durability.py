@@ -35,8 +35,7 @@ class CopyState(NamedTuple):
     Attributes:
         target: its URI.
         behind: the number of commits that it does not have yet.
-        shipped_ms: Unix time at which the last ones reached it; 0 if none has yet, because the
-            store was restored from it, or promoted.
+        shipped_ms: Unix time at which the last ones reached it; 0 if none has since a restore.
         proved_ms: Unix time at which `ship verify` found it sound, as far as the shipper knows; 0
             if never.
         missing_segments: segments of the archive that the store did not have to be copied.
