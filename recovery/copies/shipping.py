@@ -42,7 +42,7 @@ def ship(
         keep: for how long a restore can go back to any moment; by default for as long as the last
             shipper said, or seven days.
         hold_bytes: of the journal, which the store keeps for the next time, at most.
-        take_over: also if the copy follows another store of the same identity now.
+        take_over: also if the copy follows another store of the same identity now, or is gone.
         renew: make the copy anew; when it is complete, all that it had before is removed, and
             `keep` begins again.
 

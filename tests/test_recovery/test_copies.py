@@ -804,11 +804,6 @@ def test_status_names_copies_and_standbys(
     assert "holds nothing" in run("ship", str(store.path), "copy", "--forget").stderr
     assert "held nothing" in run("ship", str(store.path), "copy", "--forget").stderr
     assert "  copy " not in run("status", str(store.path)).stdout
-    with closing(Standby("copy", "standby")):
-        text = run("status", "standby").stdout
-    assert "standby    of file://" in text
-    assert "  copy " not in text
-    assert "no process follows" not in text
 
 
 def test_status_says_what_is_to_be_done_before_and_after_a_take_over(
@@ -821,7 +816,11 @@ def test_status_says_what_is_to_be_done_before_and_after_a_take_over(
         return str(objects("status", str(path), status=8)[-1]["problems"])
 
     add(store, 1, "copy")
-    Standby("copy", "standby").close()
+    with closing(Standby("copy", "standby")):
+        text = run("status", "standby").stdout
+    assert "standby    of file://" in text
+    assert "  copy " not in text
+    assert "no process follows" not in text
     uri = (tmp_path / "copy").as_uri()
     assert f"no process follows {uri}; next: streamkeep standby {uri} standby, or" in problem()
     promote("standby")

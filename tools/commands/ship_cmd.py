@@ -94,7 +94,8 @@ def run(
         every: How often to ship commits.
         keep: For how long TARGET can go back to any moment; by default as the last time, first 7d.
         hold: What STORE keeps of its journal for TARGET, at most. Past it, the copy begins anew.
-        take_over: Ship to a TARGET that follows another store of the same identity now.
+        take_over: Ship to a TARGET that follows another store of the same identity now, or that is
+            empty although STORE has shipped there: its disk may not be mounted.
         renew: Make the copy anew, and then remove what TARGET had before.
         forget: Ship no more to TARGET: STORE holds no journal for it.
     """
