@@ -188,7 +188,9 @@ class Shipper:
                     log.warning("%s; shipping goes on in %.0f s", error, pause)
                     self.stop.wait(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
-            if begun and not once and not self.failure:
+            if self.failure:
+                raise UnreachableError(self.failure)
+            if begun and not once:
                 self._send_commits()  # the machine may be about to end, too
         except Again:
             pass

@@ -446,12 +446,19 @@ def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: 
     assert not verify_copy(target, everything=True).problems
 
 
-def test_a_shipper_that_is_stopped_ships_the_rest(store: Store, target: str) -> None:
-    """As when a machine is shut down: nothing that was committed before is lost with it."""
+def test_a_shipper_that_is_stopped_ships_the_rest(
+    store: Store, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a machine is shut down: what was committed before is not lost without a word."""
     with shipping(store, target, every="1h") as running:
         wait_until(lambda: running.report().commit_number > 0)
         store.xadd("s", {"n": "1"})
     assert store.wait_shipped(0)
+    Path(target).rename(tmp_path / "unmounted")
+    running = Shipper(store, target)
+    monkeypatch.setattr(running.stop, "wait", lambda _: running.stop.set())
+    with pytest.raises(UnreachableError, match="is gone"):
+        running.run()
 
 
 @pytest.mark.parametrize("what", ["rows", "generation"])
