@@ -165,28 +165,6 @@ def test_each_commit_can_be_restored(
         assert_sound(place)
 
 
-def test_restored_and_shipped_again(store: Store, target: str, tmp_path: Path) -> None:
-    """A restored store begins a generation; the store before gets an error, and loses nothing."""
-    add(store, 20)
-    ship(store, target)
-    restore_copy(target, tmp_path / "second")
-    store.xadd("s", {"only": "here"})
-    with streamkeep.open(tmp_path / "second") as second:
-        second.xadd("s", {"only": "there"})
-        ship(second, target)
-        with pytest.raises(Refused, match="does not know it"):
-            ship(store, target)
-        for _ in range(3):
-            second.xadd("s", {"n": "x"})
-            ship(second, target)
-        assert not verify_copy(target).problems
-        assert_restored(target, tmp_path / "third", second)
-        ship(store, target, take_over=True)
-        with pytest.raises(Refused):
-            ship(second, target)
-    assert_restored(target, tmp_path / "fourth", store)
-
-
 def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
     """A recovery raises the epoch; records of both epochs follow each other in the copy."""
     path, target = tmp_path / "store", str(tmp_path / "target")
@@ -717,19 +695,6 @@ def test_a_standby_that_began_anew_at_an_earlier_commit_stays_there(
         with streamkeep.open(place) as promoted:
             assert describe(promoted) == describe(second)
     assert_sound(place)
-
-
-def test_a_standby_that_is_killed_goes_on(store: Store, target: str, place: Path) -> None:
-    """Its recovery goes back to a checkpoint, and it applies the rest again."""
-    add(store, 1, target)
-    for n in range(4):
-        killed(lambda: Standby(target, place).run(once=True))
-        store.xadd_many("s", [{"n": str(n)} for n in range(50)])
-        ship(store, target)
-        ship(store, target)
-    with closing(Standby(target, place)) as following:
-        following.run(once=True)
-        assert_same(place, store)
 
 
 def test_a_standby_waits_for_a_copy_that_is_away(

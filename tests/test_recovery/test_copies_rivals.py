@@ -109,7 +109,7 @@ def test_what_took_the_place_of_a_store_may_make_other_commits(
     with streamkeep.open(place) as second:
         ship(second, target)
         assert_restored(target, tmp_path / "restored", second)
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match="does not know it"):
         ship(store, target)
 
 
@@ -344,6 +344,7 @@ def test_a_take_over_is_done_once(store: Store, target: str, tmp_path: Path) -> 
     restore_copy(target, tmp_path / "second")
     running = Shipper(store, target, take_over=True)
     running.run(once=True)
+    assert_restored(target, tmp_path / "third", store)
     with streamkeep.open(tmp_path / "second") as second:
         ship(second, target, take_over=True)
     store.xadd("s", {"n": "1"})
