@@ -39,12 +39,11 @@ def test_letters_are_found_by_reason(queue: Queue, clock: ManualClock) -> None:
 
 
 def test_a_letter_is_put_again_as_a_new_job(queue: Queue) -> None:
-    former = bury(queue, "a", priority="high", key="ann")
+    bury(queue, "a", priority="high", key="ann")
     bury(queue, "b", "no ink")
     assert queue.requeue(reason="paper") == 1
     (taken,) = queue.get_many(5)
     assert (taken.payload, taken.key, taken.priority, taken.attempt) == ("a", "ann", "high", 1)
-    assert taken.id != former
     taken.done()
     assert queue.stats().failed == 1
     assert queue.requeue("1-1") == 0
@@ -56,10 +55,11 @@ def test_a_letter_is_put_again_as_a_new_job(queue: Queue) -> None:
     assert (queue.drop_dead(), queue.stats().failed) == (1, 0)
 
 
-def test_a_job_with_an_id_of_its_own_keeps_it(queue: Queue) -> None:
-    """Such as one that was delayed, and one that another program has put with a field `id`."""
+def test_a_job_that_is_put_again_keeps_its_id(queue: Queue) -> None:
+    """Also one that was delayed, and one that another program has put with a field `id`."""
     queue.store.xadd("mails", {"id": "order-7", "payload": '"a"'})
-    for own in ("order-7", queue.put("b", delay="1h").id):
+    for options in (None, {"delay": "1h"}, {"priority": "low"}):
+        own = "order-7" if options is None else queue.put("b", **options).id  # type: ignore[arg-type]
         queue.run_now(own)
         (taken,) = queue.get_many(1)
         assert taken.id == own
@@ -71,6 +71,31 @@ def test_a_job_with_an_id_of_its_own_keeps_it(queue: Queue) -> None:
         (taken,) = queue.get_many(1)
         taken.done("printed")
         assert (taken.id, job.result(0)) == (own, "printed")
+
+
+def test_a_job_that_is_put_again_is_held_under_its_id(queue: Queue) -> None:
+    jobs = [bury(queue, "a", key="ann"), bury(queue, "b", key="ann")]
+    running = queue.put("c", key="ann")
+    taken = queue.get(0)
+    assert queue.requeue(*jobs) == 2
+    assert [queue.job(one).state() for one in jobs] == ["waiting"] * 2
+    assert [one.id for one in queue.jobs()] == jobs
+    assert queue.cancel(jobs[0])
+    assert queue.purge() == 1
+    assert [queue.job(one).state() for one in jobs] == ["cancelled"] * 2
+    taken.done()
+    assert (taken.id, queue.stats().held) == (running.id, 0)
+
+
+def test_what_failed_is_listed_until_it_is_put_again_or_dropped(
+    queue: Queue, clock: ManualClock
+) -> None:
+    jobs = [bury(queue, text, f"no {text}") for text in ("paper", "ink", "line")]
+    clock.ms += 3_700_000  # the results have expired
+    assert [one.id for one in queue.jobs("failed")] == jobs[::-1]
+    queue.requeue(reason="ink")
+    queue.drop_dead(reason="line")
+    assert [one.id for one in queue.jobs("failed")] == jobs[:1]
 
 
 def test_a_letter_stays_while_its_unique_name_is_taken(queue: Queue) -> None:

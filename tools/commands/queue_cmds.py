@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -182,8 +182,9 @@ def jobs(
     """List the jobs of one state; without STATE, those that wait.
 
     Jobs that wait are in the order in which they are taken, delayed ones in that of their times. Of
-    those that have ended, the newest comes first, and each is listed as long as its result is kept.
-    `parked` is the part of `waiting` whose task no worker has.
+    those that have ended, the newest comes first. Those that are done or cancelled are listed as
+    long as their result is kept, `failed` ones until they are requeued or dropped. `parked` is the
+    part of `waiting` whose task no worker has.
 
     Examples:
       streamkeep queue jobs jobs.store
@@ -380,7 +381,7 @@ def cancel(store_path: StorePath, job: str, name: QueueName | None = None) -> No
 def retry(store_path: StorePath, job: str, name: QueueName | None = None) -> None:
     """Start a job now that waits for its time or its next attempt.
 
-    A dead letter is put again as a new job, as by `queue requeue`.
+    A dead letter is put again, as by `queue requeue`.
 
     Example:
       streamkeep queue retry jobs.store job-17
@@ -405,7 +406,7 @@ def requeue(
     task: str | None = None,
     every: bool = False,
 ) -> None:
-    """Put dead letters into the queue again, as new jobs.
+    """Put dead letters into the queue again. A job keeps its ID, and has all its attempts again.
 
     Examples:
       streamkeep queue requeue jobs.store job-18
@@ -421,14 +422,26 @@ def requeue(
     if not (letters or reason or task or every):
         raise click.UsageError("name jobs, or one of --reason, --task and --all")
     with _opened(store_path, name) as found:
-        chosen = letters or found.dead_letters(reason=reason, task=task)
+        match = found.dead_letters(reason=reason, task=task)
+        chosen = letters or match
         count = found.requeue(*chosen, reason=reason, task=task) if chosen else 0
         stay = len(chosen) - count
         why = f"; {stay} stayed: another job has their unique name" if stay and not letters else ""
         output.result(f"{count_text(count, 'job')} requeued{why}", requeued=count)
-    if letters and stay:
-        problem = f"{stay} of {len(letters)} are no dead letters, or their unique"
-        raise Failure(f"{problem} names are taken", status=Exit.MISSING)
+        if letters and stay and (left := list(_why_not(found, letters, match))):
+            raise Failure("; ".join(left), status=Exit.MISSING)
+
+
+def _why_not(queue: Queue, jobs: Sequence[str], match: list[Letter]) -> Iterator[str]:
+    """Yield why jobs were not requeued; `match` are the dead letters that could be."""
+    known = {text for one in match for text in (one.id, one.job)}
+    left = {text for one in queue.dead_letters() for text in (one.id, one.job)}
+    for job in jobs:
+        if job in left:
+            why = "stays: its unique name is taken" if job in known else "does not match"
+            yield f"job {job} {why}"
+        elif job not in known:
+            yield f"job {job} is no dead letter: it is {_look_up(queue, job)[0].state}"
 
 
 @queue.command("pause")

@@ -125,8 +125,8 @@ def letter_of(entry_id: bytes, fields: layout.Fields) -> Letter:
     return Letter._make([entry_id.decode(), *texts, *numbers, fields])
 
 
-def letters(snapshot: Snapshot[Any], name: bytes) -> Iterator[Letter]:
-    for entry in snapshot.scan(name):
+def letters(snapshot: Snapshot[Any], name: bytes, *, reverse: bool = False) -> Iterator[Letter]:
+    for entry in snapshot.scan(name, reverse=reverse):
         yield letter_of(entry.id, entry.fields)
 
 
@@ -182,14 +182,14 @@ def requeue(step: Step, letter: Letter) -> bool:
     if not step.txn.xrange(step.names.dead, letter.id, letter.id, 1):
         return False  # another call has removed it
     fields = {name: value for name, value in letter.fields.items() if name not in _OF_RUN}
+    fields[layout.ID] = (letter.job or letter.id).encode()
     came_from = letter.fields.get(b"from", b"normal").decode()
     priority = (
         layout.PRIORITIES.index(came_from) if came_from in layout.PRIORITIES else NORMAL_NUMBER
     )
     if not enqueue.put(step, fields, priority, 0, always=True).is_new:
         return False
-    if layout.ID in fields:  # who knows the job by it finds how it ends now
-        step.delete_row(layout.RESULT + layout.short(fields[layout.ID]))
+    step.delete_row(layout.RESULT + layout.short(fields[layout.ID]))
     return drop(step, letter)
 
 
@@ -218,7 +218,7 @@ def purge_numbered(step: Step) -> int:
     """Remove jobs that are delayed or held, and those that have just come into a stream."""
     removed = purge_waiting(step)
     numbered = step.rows(layout.NUMBERED, layout.NUMBERED + b"\xff" * 8, AT_ONCE)
-    ids = [f"{state.JOB_PREFIX}{layout.unpack_time(key[1:])}" for key, _ in numbered]
+    ids = [layout.unpack_fields(value)[layout.ID].decode() for _, value in numbered]
     return removed + cancel_all(step, ids)
 
 

@@ -37,6 +37,7 @@ from streamkeep.jobs.state import (
     fields_at,
     job_id_of,
     load_settings,
+    numbered_fields,
     pending_row,
     rows_below,
 )
@@ -145,10 +146,10 @@ def _waiting(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[List
 def _numbered(
     snapshot: Snapshot[Any], names: Names, state: JobState, number: int, due_ms: int = 0
 ) -> Listed:
-    data = snapshot.row_get(names.space, layout.NUMBERED + layout.pack_time(number))
-    fields = {} if data is None else layout.unpack_fields(data)
+    fields = numbered_fields(snapshot, names, layout.pack_time(number))
     queued = _number(fields, layout.QUEUED)
-    return Listed(f"job-{number}", state, fields, None, queued, due_ms=due_ms)
+    job_id = fields.get(layout.ID, b"job-%d" % number).decode("utf-8", "replace")
+    return Listed(job_id, state, fields, None, queued, due_ms=due_ms)
 
 
 def _running(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
@@ -189,6 +190,10 @@ def _ended(wanted: JobState, snapshot: Snapshot[Any], names: Names, count: int) 
             yield one
 
 
+def _failed(snapshot: Snapshot[Any], names: Names, _: int) -> Iterator[Listed]:
+    return map(of_letter, letters(snapshot, names.dead, reverse=True))
+
+
 def _with_result(snapshot: Snapshot[Any], names: Names, key: bytes, value: bytes) -> Listed | None:
     """Return the job that a row of EXPIRY is of; None if a later result has replaced it."""
     data = snapshot.row_get(names.space, layout.RESULT + key[9:])
@@ -220,7 +225,7 @@ _LISTS: Final[dict[ListState, Callable[[Snapshot[Any], Names, int], Iterator[Lis
     "delayed": _delayed,
     "parked": _parked,
     "done": partial(_ended, "done"),
-    "failed": partial(_ended, "failed"),
+    "failed": _failed,
     "cancelled": partial(_ended, "cancelled"),
 }
 

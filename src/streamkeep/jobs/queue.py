@@ -282,8 +282,8 @@ class Queue(Declaring):
 
         Args:
             state: waiting, in the order in which they are taken; running; delayed, the next one
-                first; parked (no worker knows their task); done, failed or cancelled, the newest
-                first and as long as their results are kept.
+                first; parked (no worker knows their task); failed, those that are dead letters, the
+                newest first; done or cancelled, the same, as long as their results are kept.
             count: how many at most.
         """
         most = whole(count, "count", 1)
@@ -316,10 +316,10 @@ class Queue(Declaring):
     def requeue(
         self, *letters: str | Letter, reason: str | None = None, task: str | None = None
     ) -> int:
-        """Put dead letters into the queue again, as new jobs; return how many.
+        """Put dead letters into the queue again; return how many.
 
         Each letter leaves `NAME:dead` in the transaction that puts its job. One whose unique name
-        is taken by another job stays. A job keeps its ID if that is not the ID of its entry.
+        is taken by another job stays. A job keeps its ID, and has all its attempts again.
 
         Args:
             letters: or their IDs, or the IDs of their jobs; none for all that match the others.

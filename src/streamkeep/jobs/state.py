@@ -380,14 +380,21 @@ def fields_at(
     return found[0].fields if found else None
 
 
+def numbered_fields(
+    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, number: bytes
+) -> layout.Fields:
+    data = reader.row_get(names.space, layout.NUMBERED + number)
+    return {} if data is None else layout.unpack_fields(data)
+
+
 def find_place(
     reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: object
 ) -> tuple[layout.Place, layout.Fields] | None:
     """Return where a job is in a stream, and its fields; None if it is in none."""
-    place = place_in(job_id)
-    if place is None:
-        data = reader.row_get(names.space, place_key(job_id))
-        place = None if data is None or data[:1] in b"sh" else layout.unpack_place(data)
+    data = reader.row_get(names.space, place_key(job_id))
+    place = place_in(job_id) if data is None else None
+    if data is not None and data[:1] not in b"sh":
+        place = layout.unpack_place(data)
     if place is None:
         return None
     fields = fields_at(reader, names, place)

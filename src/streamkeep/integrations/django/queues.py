@@ -55,10 +55,10 @@ from streamkeep.jobs.handler_errors import (
     texts_of,
 )
 from streamkeep.jobs.job import current
-from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
+from streamkeep.jobs.layout import HEADERS, TASK, short
 from streamkeep.jobs.options import DEFAULT_BACKOFF, Options
 from streamkeep.jobs.putting import collect, plan_put
-from streamkeep.jobs.state import Step, job_id_of
+from streamkeep.jobs.state import Step
 
 log = logging.getLogger("streamkeep.django")
 
@@ -374,9 +374,6 @@ def _requeue(step: Step, letter: Letter) -> bool:
     result_id = headers.get(RESULT_HEADER, "")
     record = load_record(step.txn, result_id)
     if record is not None:
-        priority = PRIORITIES.index(letter.fields.get(b"from", b"normal").decode())
-        [entry] = step.txn.xrevrange(step.stream(priority), count=1)
-        record.job = job_id_of(place_of(priority, entry.id), entry.fields)
         record.status, record.finished, record.args, record.kwargs = "", 0, [], {}
         save_record(step.txn, result_id, record, 0)
     return True
