@@ -56,6 +56,8 @@ def main(count: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1:] == ["ship"]:
+        sys.exit(__doc__)
     if sys.argv[1] == "ship":
         # From the module, so that the task has the name that workers know.
         from django_orders import main, ship

@@ -44,6 +44,8 @@ async def main(count: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     # From the module, so that the task has the name that workers know.
     from taskiq_orders import broker, main, ship
 
