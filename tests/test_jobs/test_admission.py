@@ -76,15 +76,17 @@ def test_a_sleeping_worker_wakes_for_what_is_due(tmp_path: Any) -> None:
         assert found == ["soon"]
 
 
-@pytest.mark.parametrize("kind", ["delayed", "held", "waiting", "running"])
+@pytest.mark.parametrize("kind", ["delayed", "held", "waiting", "running", "postponed"])
 def test_a_job_is_cancelled_unless_it_has_started(queue: Queue, kind: str) -> None:
     options: dict[str, dict[str, Any]] = {"delayed": {"delay": 5}, "held": {"key": "k"}}
     if kind == "held":
         queue.put("first", key="k")
     job = queue.put("x", unique="u", **options.get(kind, {}))
-    if kind == "running":
-        queue.get(0)
-    assert job.state() == ("waiting" if kind == "held" else kind)
+    if kind in ("running", "postponed"):
+        taken = queue.get(0)
+        if kind == "postponed":
+            taken.postpone(5)
+    assert job.state() == {"held": "waiting", "postponed": "delayed"}.get(kind, kind)
     assert (job.cancel(), job.cancel()) == (kind != "running", False)
     if kind == "running":
         return

@@ -235,8 +235,11 @@ def purge_retries(step: Step) -> int:
     return len(found)
 
 
-def cancel(step: Step, job_id: str) -> bool:
-    """Remove a job that has not started; return False if it has, or if there is none."""
+def cancel(step: Step, job_id: str, key: bytes | None = None) -> bool | None:
+    """Remove a job that has not started; return False if it has, or if there is none.
+
+    Args, and None: as in `hurry`.
+    """
     found = finding.find(step.txn, step.names, job_id)
     if found.state == "delayed":
         number = state.number_in(job_id)
@@ -257,6 +260,12 @@ def cancel(step: Step, job_id: str) -> bool:
         step.counters.parked -= 1
         step.remove(found.place)
         ending.forget(step, found.place, found.fields, 1)
+    elif found.state == "retrying" and found.place is not None and not found.deliveries:
+        if key is None or not step.delete_row(key):
+            return None  # it has run again since
+        step.counters.retrying -= 1
+        step.remove(found.place)
+        ending.forget(step, found.place, found.fields, 1)
     else:
         return False
     note_cancelled(step, job_id, found.fields)
@@ -273,7 +282,7 @@ def note_cancelled(step: Step, job_id: str, fields: layout.Fields) -> None:
 
 
 def cancel_all(step: Step, job_ids: list[str]) -> int:
-    return sum(cancel(step, one) for one in job_ids)
+    return sum(bool(cancel(step, one)) for one in job_ids)
 
 
 def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
@@ -315,7 +324,7 @@ def retry_row(
     reader: Snapshot[Any] | Transaction[Any], names: layout.Names, job_id: str
 ) -> bytes | None:
     """Return the key of the row that says when a job is retried; None if it is not."""
-    found = state.find_place(reader, names, job_id)
-    if found is None:
+    found = finding.find(reader, names, job_id)
+    if found.state != "retrying":
         return None
-    return next((key for key, place in retries(reader, names.space) if place == found[0]), None)
+    return next((key for key, place in retries(reader, names.space) if place == found.place), None)

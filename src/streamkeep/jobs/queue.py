@@ -290,8 +290,11 @@ class Queue(Declaring):
         return self.core.read(lambda one: listing.jobs_in(one, self.core.names, state, most))
 
     def cancel(self, job_id: str) -> bool:
-        """Remove a job that has not started; return False if it has, or if there is none."""
-        return self.core.step(lambda step: dead.cancel(step, job_id), frees=True)
+        """Remove a job that has not started; return False if it has, or if there is none.
+
+        One that only waits, by `postpone` or `Retry(counts=False)`, has not started.
+        """
+        return self._change_one(dead.cancel, job_id)
 
     # --- dead letters ---------------------------------------------------------------------------
 
@@ -362,12 +365,15 @@ class Queue(Declaring):
 
     def run_now(self, job_id: str) -> bool:
         """Let a job start that waits for its time or its retry; return False if it does not."""
+        return self._change_one(dead.hurry, job_id)
 
+    def _change_one(self, change: Callable[..., bool | None], job_id: str) -> bool:
         for _ in range(dead.TRIES):
             # The schedule is long, and has no index by jobs. Writers need not wait for this look.
             key = self._outside(lambda one: dead.retry_row(one, self.core.names, job_id))
-            if (hurried := self.core.step(partial(dead.hurry, job_id=job_id, key=key))) is not None:
-                return hurried
+            work = partial(change, job_id=job_id, key=key)
+            if (changed := self.core.step(work, frees=True)) is not None:
+                return changed
         return False
 
     def _outside(self, look: Callable[[Snapshot[Any] | Transaction[Any]], Result]) -> Result:
