@@ -20,7 +20,7 @@ from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import StoreFullError
 from streamkeep.integrations.django import interface, queues, records
-from streamkeep.jobs import PayloadError
+from streamkeep.jobs import JobFailedError, PayloadError
 from streamkeep.jobs.running import execute
 from test_integrations_django import shop_tasks
 from test_integrations_django.conftest import BACKEND, QueueWith
@@ -165,11 +165,27 @@ def test_a_task_that_others_than_its_handler_ended_has_failed(queue_with: QueueW
         queue.get(PATIENCE_S).fail("3 workers died")  # as another worker does that finds it
         found = interface.task_backends["default"].get_result(result.id)
         assert (found.status, found.args, found.attempts) == ("FAILED", [5], 2)
-        assert "3 workers died" in found.errors[0].traceback
+        assert [one.exception_class for one in found.errors] == [TimeoutError, JobFailedError]
+        assert "3 workers died" in found.errors[1].traceback
         assert found.started_at <= found.last_attempted_at <= found.finished_at
         queue.drop_dead()
         found.refresh()
         assert found.last_attempted_at <= found.finished_at
+
+
+def test_an_attempt_that_its_handler_did_not_end_is_told_of(queue_with: QueueWith) -> None:
+    with queue_with(retries=2, backoff="1ms") as queue:
+        result = shop_tasks.fail.enqueue("once")
+        errors = [TimeoutError, ValueError]
+        queue.get().end_attempt("builtins.TimeoutError", "it ran too long", "")
+        for attempts in (1, 2):
+            result.refresh()
+            assert (result.status, result.attempts) == ("READY", attempts)
+            assert [one.exception_class for one in result.errors] == errors[:attempts]
+            wait_until(lambda: queue.run_until_idle(1) == 1)
+        result.refresh()
+        assert [one.exception_class for one in result.errors] == [*errors, ValueError]
+        assert (result.status, result.attempts) == ("FAILED", 3)
 
 
 def test_a_cancelled_task_has_failed(backend: Any) -> None:

@@ -276,7 +276,7 @@ def bury(
     step.counters.dead += 1
     forget(step, place, fields, 2)
     if ttl_ms:
-        shown = (error_type, text) if error_type else ("streamkeep.jobs.DeadLetter", reason)
+        shown = (error_type, text) if error_type else ("streamkeep.jobs.JobFailedError", reason)
         data = json.dumps([*shown, traceback_text]).encode()
         facts = _facts(place, fields, consumer, begun_ms, attempts, history)
         put_result(step, job_id, Stored(step.now_ms + ttl_ms, FAILED, JSON, data), facts)

@@ -266,7 +266,7 @@ def _accept(
                 _time_out(step, Taken(place, fields, worker, *counts, b"", begun_ms), late)
                 return
             if dead is not None:
-                run = layout.Attempt(begun_ms, step.now_ms, dead, "the worker died")
+                run = layout.Attempt(begun_ms, step.now_ms, dead, layout.DIED)
                 past = past._replace(deaths=past.deaths + 1).after(run)
             step.keep_past(place, past)
         deaths, lost = past.deaths, past.lost

@@ -32,7 +32,7 @@ from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record, expire_left
 from streamkeep.integrations.django.records import load as load_record
 from streamkeep.integrations.django.records import save as save_record
-from streamkeep.integrations.django.results import result_of
+from streamkeep.integrations.django.results import add_attempts, result_of
 from streamkeep.jobs import (
     Job,
     JobLostError,
@@ -230,6 +230,8 @@ class TaskCore(Core):
         if record is None:  # it has expired, and a dead letter was requeued
             backend = headers.get(BACKEND_HEADER, "default")
             record = Record(self.name, job.task, backend, enqueued=job.queued_ms)
+        if job.attempt > 1:
+            add_attempts(record, job.history())
         now_ms = time.time_ns() // 1_000_000
         record.job, record.status, record.finished, record.value = job.id, "", 0, None
         record.started, record.attempted = record.started or now_ms, now_ms
