@@ -232,6 +232,12 @@ def test_results_expire_and_leave_nothing(queue: Queue, clock: ManualClock) -> N
         Job(queue, "1-1").result()
     with pytest.raises(TimeoutError):
         queue.put("z").result("1ms")
+    queue.get(0).done()
+    assert not queue.get_many(1)  # a worker that finds no job removes the others
+    assert len(queue.store.row_range("jobs:mails", b"r", b"r\xff")) == 1
+    clock.ms += 3_600_001
+    Queue(queue.store, queue.name).pause()  # and so does a process that begins
+    assert not queue.store.row_range("jobs:mails", b"e", b"e\xff")
 
 
 @pytest.mark.parametrize("codec", ["json", "bytes", "pickle"])

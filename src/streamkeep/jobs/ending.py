@@ -36,6 +36,7 @@ CANCELLED: Final = b"c"
 ENDS: Final[dict[bytes, JobState]] = {DONE: "done", FAILED: "failed", CANCELLED: "cancelled"}
 RUN_GRACE_MS: Final = 2000  # in which a worker itself ends a job that runs too long
 _EXPIRED_AT_ONCE: Final = 4  # results that each end of a job may remove
+_EXPIRED_WHEN_IDLE: Final = 1000  # that a process removes when it finds no job, and when it begins
 _KEPT_PAYLOAD: Final = 200  # bytes, up to which it is kept of a job that has ended
 _SEPARATOR: Final = b"\0"
 
@@ -343,8 +344,8 @@ def put_result(step: Step, job_id: str, stored: Stored, facts: Fields) -> None:
     remove_expired(step, _EXPIRED_AT_ONCE)
 
 
-def remove_expired(step: Step, count: int) -> int:
-    """Remove results that have expired, at most `count`; return how many there were."""
+def remove_expired(step: Step, count: int = _EXPIRED_WHEN_IDLE) -> None:
+    """Remove results that have expired, at most `count`."""
     last = layout.EXPIRY + layout.pack_time(step.now_ms)
     found = step.rows(layout.EXPIRY, last, count)
     for key, _ in found:
@@ -352,7 +353,6 @@ def remove_expired(step: Step, count: int) -> int:
         value = step.row(layout.RESULT + key[9:])
         if value is not None and layout.unpack_time(value) == layout.unpack_time(key[1:9]):
             step.delete_row(layout.RESULT + key[9:])
-    return len(found)
 
 
 def parse_result(data: bytes) -> Stored:

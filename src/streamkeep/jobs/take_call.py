@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.jobs.ending import remove_expired
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.job_calls import begin_all, end_jobs, note_ended, plan_end
@@ -97,6 +98,8 @@ class Take:
             found += [(queue, one) for one in taken]
             self._deaths.update(step.deaths)
             queue.core.ended_entries.delete(step, idle=not taken)
+            if not taken:
+                remove_expired(step)
             step.save()
         return found
 
