@@ -278,6 +278,7 @@ def test_a_parked_job_has_the_attempts_that_it_had(queue: Queue) -> None:
     queue.get(0).retry(after=0)
     assert take([queue], queue.consumer, 1, known={queue.name: [b"other"]}, timeout=0) == []
     (parked,) = queue.jobs("parked")
+    assert queue.jobs("waiting") == [parked]
     assert (parked.id, parked.attempts, len(parked.history)) == (job.id, 1, 1)
 
 

@@ -23,7 +23,6 @@ from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.handler_errors import plain
 from streamkeep.jobs.layout import Fields, JobState, Names, Place
-from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Step, job_id_of
 
 if TYPE_CHECKING:
@@ -242,7 +241,7 @@ def bury(
     attempts: int,
     deaths: int = 0,
     error: tuple[str, str, str] = ("", "", ""),
-    ttl_ms: int = DEFAULT_RESULT_TTL_MS,
+    ttl_ms: int,
     consumer: bytes = b"",
     begun_ms: int = 0,
 ) -> None:
@@ -285,11 +284,17 @@ def bury(
 
 
 def refuse(
-    step: Step, place: Place, fields: Fields, reason: str, attempts: int = 0, deaths: int = 0
+    step: Step,
+    place: Place,
+    fields: Fields,
+    reason: str,
+    ttl_ms: int,
+    attempts: int = 0,
+    deaths: int = 0,
 ) -> None:
     """Make a dead letter of a job that was just delivered, and must not run."""
     step.remove(place)
-    bury(step, place, fields, reason=reason, attempts=attempts, deaths=deaths)
+    bury(step, place, fields, reason=reason, attempts=attempts, deaths=deaths, ttl_ms=ttl_ms)
 
 
 def begin_run(

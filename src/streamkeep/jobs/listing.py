@@ -133,7 +133,7 @@ def _number(fields: Fields, name: bytes) -> int:
 
 
 def _waiting(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
-    """Yield what no worker has taken, in the order of the streams; then what is held."""
+    """Yield what no worker has taken, in the order of the streams; then what is held, or parked."""
     for priority in load_settings(snapshot, names).streams:
         name = names.streams[priority]
         after = b"(" + delivered_up_to(snapshot, name)
@@ -141,6 +141,7 @@ def _waiting(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[List
             yield _listed("waiting", place_of(priority, entry.id), entry.fields)
     for _, value in islice(rows_below(snapshot, names.space, layout.HELD), count):
         yield _numbered(snapshot, names, "waiting", unpack_time(value))
+    yield from _parked(snapshot, names, count)
 
 
 def _numbered(

@@ -22,7 +22,7 @@ from streamkeep.format.node.node import PAIRS
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, gates_of, priority_of
 from streamkeep.jobs.ending import RUN_GRACE_MS, begin_run, fail_attempt, refuse
-from streamkeep.jobs.options import Policy
+from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS, Policy
 from streamkeep.jobs.periodic import fire
 from streamkeep.jobs.state import SOON_MS, Step, fields_at, pending_row
 
@@ -252,7 +252,7 @@ def _accept(
     except (ValueError, ArgumentError) as error:
         # Another program has put it. No worker can run it, and it must not hold up the others.
         plain = {name: one for name, one in fields.items() if name not in layout.OPTIONS}
-        refuse(step, place, plain, f"its options cannot be read: {error}")
+        refuse(step, place, plain, f"its options cannot be read: {error}", DEFAULT_RESULT_TTL_MS)
         return
     if deliveries > 1:
         past = step.past(place)
@@ -272,11 +272,11 @@ def _accept(
         deaths, lost = past.deaths, past.lost
     if deaths and deaths >= policy.max_deaths:
         reason = f"{deaths} workers died while they ran it"
-        refuse(step, place, fields, reason, deliveries - lost, deaths)
+        refuse(step, place, fields, reason, policy.result_ttl_ms, deliveries - lost, deaths)
         return
     begun = deaths or deliveries - lost > 1  # a retry, or after a death, which is no attempt
     if not begun and 0 < expires_ms < step.now_ms:
-        refuse(step, place, fields, "it expired before it ran")
+        refuse(step, place, fields, "it expired before it ran", policy.result_ttl_ms)
         return
     if wanted.known is not None and fields.get(layout.TASK, b"") not in wanted.known:
         park(step, Taken(place, fields, wanted.consumer, deliveries, deaths, lost, b""))
