@@ -8,6 +8,7 @@ import itertools
 import logging
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -124,6 +125,9 @@ def test_what_a_handler_collects_happens_with_its_acknowledgement(
             txn.xadd("log", {"number": number, "attempt": job.attempt})
             if number:
                 follow = count.delay(number - 1)
+        with suppress(KeyError), job.transaction as txn:
+            txn.xadd("log", {"number": "dropped", "attempt": job.attempt})
+            raise KeyError
         if job.attempt == 1:
             raise OSError
         with pytest.raises(jobs.QueueError, match="no ID until"):
