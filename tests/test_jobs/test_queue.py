@@ -22,7 +22,6 @@ from streamkeep.jobs import (
     QueueError,
     QueueFullError,
     Retry,
-    queue_names,
     take,
 )
 from streamkeep.jobs.ended_entries import AT_ONCE
@@ -37,17 +36,6 @@ def counts(queue: Queue) -> tuple[int, int, int, int, int]:
 def letters(queue: Queue) -> list[dict[str, Any]]:
     found = queue.store.xrange(queue.core.names.dead)
     return [{str(name, "utf8"): str(one, "utf8") for name, one in e.fields.items()} for e in found]
-
-
-def test_a_job_goes_from_put_over_get_to_done(queue: Queue) -> None:
-    put = queue.put({"to": "ann"})
-    assert (put.state(), counts(queue)) == ("waiting", (1, 0, 0, 0, 0))
-    with queue.get() as job:
-        assert (job.id, job.payload, job.attempt, job.task) == (put.id, {"to": "ann"}, 1, "")
-        assert (put.state(), counts(queue)) == ("running", (0, 1, 0, 0, 0))
-        job.set_result([1])
-    assert (counts(queue), put.result(0)) == ((0, 0, 0, 0, 1), [1])
-    assert queue_names(queue.store) == ["mails"]
 
 
 def test_an_exception_in_the_block_is_a_failed_attempt(

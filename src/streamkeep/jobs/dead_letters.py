@@ -206,10 +206,7 @@ def purge_waiting(step: Step) -> int:
         # Delivered first, so that the counters of the group stay exact.
         for _, entries in step.txn.xreadgroup(layout.GROUP, _CONSUMER, {name: ">"}, count=AT_ONCE):
             for entry in entries:
-                place = layout.place_of(priority, bytes(entry.id))
-                step.remove(place)
-                ending.forget(step, place, entry.fields, 1)
-                note_cancelled(step, state.job_id_of(place, entry.fields), entry.fields)
+                _remove(step, layout.place_of(priority, bytes(entry.id)), entry.fields)
                 removed += 1
     return removed
 
@@ -229,10 +226,15 @@ def purge_retries(step: Step) -> int:
         fields = state.fields_at(step.txn, step.names, place) or {}
         step.delete_row(key)
         step.counters.retrying -= 1
-        step.remove(place)
-        ending.forget(step, place, fields, 2)
-        note_cancelled(step, state.job_id_of(place, fields), fields)
+        _remove(step, place, fields)
     return len(found)
+
+
+def _remove(step: Step, place: layout.Place, fields: layout.Fields) -> None:
+    """Remove a job that is pending."""
+    step.remove(place)
+    ending.forget(step, place, fields, 2)
+    note_cancelled(step, state.job_id_of(place, fields), fields)
 
 
 def cancel(step: Step, job_id: str, key: bytes | None = None) -> bool | None:
@@ -255,17 +257,16 @@ def cancel(step: Step, job_id: str, key: bytes | None = None) -> bool | None:
     elif found.state == "waiting" and found.place is not None:
         step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
         ending.forget(step, found.place, found.fields, 1)
-    elif found.state == "parked" and found.place is not None and not found.deliveries:
-        step.delete_row(layout.parked_key(found.fields, found.place))
-        step.counters.parked -= 1
-        step.remove(found.place)
-        ending.forget(step, found.place, found.fields, 1)
-    elif found.state == "retrying" and found.place is not None and not found.deliveries:
-        if key is None or not step.delete_row(key):
+    elif found.state in ("parked", "retrying") and found.place is not None and not found.deliveries:
+        if found.state == "parked":
+            step.delete_row(layout.parked_key(found.fields, found.place))
+            step.counters.parked -= 1
+        elif key is None or not step.delete_row(key):
             return None  # it has run again since
-        step.counters.retrying -= 1
-        step.remove(found.place)
-        ending.forget(step, found.place, found.fields, 1)
+        else:
+            step.counters.retrying -= 1
+        _remove(step, found.place, found.fields)
+        return True
     else:
         return False
     note_cancelled(step, job_id, found.fields)
