@@ -20,7 +20,7 @@ from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import StoreFullError
 from streamkeep.integrations.django import interface, queues, records
-from streamkeep.jobs import JobFailedError, PayloadError
+from streamkeep.jobs import JobFailedError, PayloadError, Queue
 from streamkeep.jobs.running import execute
 from test_integrations_django import shop_tasks
 from test_integrations_django.conftest import BACKEND, QueueWith
@@ -201,14 +201,16 @@ def test_a_dead_letter_is_ready_again(backend: Any) -> None:
     queue = backend.queue("default")
     result = shop_tasks.fail.using(priority=3).enqueue("once")
     queue.run_until_idle()
-    [letter] = queue.dead_letters()
-    assert queue.requeue() == 1
-    assert queue.requeue(letter) == 0
+    assert Queue(queue.store).requeue() == 1  # as the command line does, which knows no Django
     result.refresh()
-    assert (result.status, len(result.errors)) == ("READY", 1)
+    assert (result.status, len(result.errors), result.finished_at) == ("READY", 1, None)
     queue.run_until_idle()
     result.refresh()
     assert (result.status, result.attempts) == ("FAILED", 2)
+    queue.requeue()
+    queue.get(0).fail("too late")
+    result.refresh()
+    assert (result.status, result.attempts, len(result.errors)) == ("FAILED", 3, 3)
 
 
 def test_results_are_forgotten_after_their_time(queue_with: QueueWith) -> None:

@@ -95,11 +95,13 @@ _RUNNING: Final = "running"
 def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> Record:
     """Return a record with a status, with what its job says if the task has not ended.
 
+    A task that failed has not ended if its dead letter was put again.
+
     Args:
         search: look through the dead letters for the arguments of a job that ended without its
             worker. That reads them all.
     """
-    if record.status:
+    if record.status == SUCCESSFUL:
         return record
     snapshot = snapshot.as_bytes()
     names = Names(record.queue)
@@ -107,7 +109,7 @@ def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> 
     if found.state in finding.HAS_ENDED:
         return _ended(snapshot, names, record, search)
     args, kwargs = arguments_in(found.fields)
-    live = replace(record, status=READY, args=args, kwargs=kwargs)
+    live = replace(record, status=READY, finished=0, args=args, kwargs=kwargs)
     if found.place is not None:
         past = parse_past(snapshot.row_get(names.space, PAST + found.place.pack()))
         add_attempts(live, parse_history(past.history))
@@ -122,13 +124,18 @@ def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> 
 
 
 def _ended(snapshot: Snapshot[Any], names: Names, record: Record, search: bool) -> Record:
-    """Return the record of a task whose job was ended by something other than its handler."""
+    """Return the record of a task whose job may have been ended by other than its handler."""
     ended = replace(record, status=FAILED, finished=record.attempted or record.enqueued)
     stored = ending.load_result(snapshot, names.space, record.job)
+    job = None
+    if stored is not None and stored.state == ending.FAILED:
+        job = listing.job_in(snapshot, names, record.job)
+    if record.status and (job is None or job.begun_ms <= record.attempted):
+        return record  # its handler has ended it, and it was not put again since
     if stored is not None and stored.state == ending.DONE:
         ended.status = SUCCESSFUL
     elif stored is not None and stored.state == ending.FAILED:
-        if job := listing.job_in(snapshot, names, record.job):
+        if job is not None:
             add_attempts(ended, job.history)
             if job.begun_ms > ended.attempted:
                 ended.started, ended.attempted = ended.started or job.begun_ms, job.begun_ms
