@@ -144,12 +144,19 @@ def chosen(
     found = (one for one in letters(snapshot, names.dead) if matches(one, reason, task))
     if not named:
         return list(found)
-    texts = {
-        one.id if isinstance(one, Letter) else utf8(one, "a dead letter").decode() for one in named
-    }
-    kept = [one for one in found if one.id in texts or one.job in texts]
-    wanted = _ids(named, kept)
-    return [one for one in kept if one.id in wanted]
+    ids = {one.id for one in named if isinstance(one, Letter)}
+    texts = {utf8(one, "a dead letter").decode() for one in named if not isinstance(one, Letter)}
+    ids |= texts
+    kept = [one for one in found if one.id in ids or one.job in texts]
+    by_id = {one.id: one for one in kept}
+    for one in kept:  # both IDs are those of entries, of two streams, so two letters may have one
+        other = by_id.get(one.job, one)
+        if other is not one and one.job in texts:
+            raise ArgumentError(
+                f"{one.job!r} is the ID of a dead letter, and of the job of another one; next: "
+                f"name the first by its job, {other.job!r}, or the other by its own ID, {one.id!r}"
+            )
+    return kept
 
 
 def matches(letter: Letter, reason: str | None, task: str | None) -> bool:
@@ -157,24 +164,6 @@ def matches(letter: Letter, reason: str | None, task: str | None) -> bool:
         return False
     texts = (letter.reason, letter.error, letter.message)
     return reason is None or any(reason in text for text in texts)
-
-
-def _ids(named: tuple[str | Letter, ...], letters: list[Letter]) -> set[str]:
-    """Return the IDs of the letters that are named, by one of their IDs or as they are.
-
-    Both IDs are those of entries, of two streams, so one millisecond may give one ID to both.
-    """
-    by_name: dict[str, Letter] = {one.id: one for one in letters}
-    for letter in letters:
-        other = by_name.setdefault(letter.job, letter)
-        if other is not letter and letter.job in named:
-            raise ArgumentError(
-                f"{letter.job!r} is the ID of a dead letter, and of the job of another one; next: "
-                f"name the first by its job, {other.job!r}, or the other by its own ID, "
-                f"{letter.id!r}"
-            )
-    ids = {one.id for one in named if isinstance(one, Letter)}
-    return ids.union(by_name[one].id for one in named if isinstance(one, str) and one in by_name)
 
 
 def requeue(step: Step, letter: Letter) -> bool:

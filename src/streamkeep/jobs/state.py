@@ -385,17 +385,3 @@ def numbered_fields(
 ) -> layout.Fields:
     data = reader.row_get(names.space, layout.NUMBERED + number)
     return {} if data is None else layout.unpack_fields(data)
-
-
-def find_place(
-    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: object
-) -> tuple[layout.Place, layout.Fields] | None:
-    """Return where a job is in a stream, and its fields; None if it is in none."""
-    data = reader.row_get(names.space, place_key(job_id))
-    place = place_in(job_id) if data is None else None
-    if data is not None and data[:1] not in b"sh":
-        place = layout.unpack_place(data)
-    if place is None:
-        return None
-    fields = fields_at(reader, names, place)
-    return None if fields is None else (place, fields)
