@@ -198,13 +198,9 @@ def _failed(snapshot: Snapshot[Any], names: Names, _: int) -> Iterator[Listed]:
 def _with_result(snapshot: Snapshot[Any], names: Names, key: bytes, value: bytes) -> Listed | None:
     """Return the job that a row of EXPIRY is of; None if a later result has replaced it."""
     data = snapshot.row_get(names.space, layout.RESULT + key[9:])
-    facts = layout.unpack_fields(value)  # none in a row of a version that did not keep them
-    if (
-        data is None
-        or not facts
-        or (stored := parse_result(data)).expires_ms != unpack_time(key[1:])
-    ):
+    if data is None or (stored := parse_result(data)).expires_ms != unpack_time(key[1:]):
         return None
+    facts = layout.unpack_fields(value)
     job_id = facts[layout.ID].decode("utf-8", "replace")
     return _kept(job_id, ENDS[stored.state], facts, _number(facts, layout.ENDED))
 
@@ -248,9 +244,7 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
                 return of_letter(letter)
         return Listed(job_id, "done", {}) if found.state == "done" else None
     key = layout.EXPIRY + data[:8] + part
-    facts = snapshot.row_get(names.space, key) or b""
-    listed = _with_result(snapshot, names, key, facts)
-    return listed or Listed(job_id, ENDS[parse_result(data).state], {})
+    return _with_result(snapshot, names, key, snapshot.row_get(names.space, key) or b"")
 
 
 def of_letter(letter: Letter) -> Listed:
