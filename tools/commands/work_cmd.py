@@ -92,9 +92,10 @@ def work(
     chosen = (mode or "threads").lower()
     if max_memory >= 0 and chosen != "processes":
         raise click.UsageError("--max-memory needs --processes, which replaces a process")
-    if until_idle and (chosen != "threads" or concurrency > 1):
+    if until_idle and (chosen != "threads" or concurrency > 1 or reload):
         raise click.UsageError(
-            "--until-idle runs one job after the other, in this process; leave out -c and the mode"
+            "--until-idle runs one job after the other, in this process, and ends; leave out -c, "
+            "--reload and the mode"
         )
     if reload and os.environ.pop(_RELOADING, None) is None:
         _work_again_and_again()
