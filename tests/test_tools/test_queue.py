@@ -86,7 +86,7 @@ def test_dead_letters_are_listed_put_again_and_dropped(path: Path) -> None:
     assert lines("queue", "requeue", path, "--reason", "ink") == ["1 job requeued"]
     assert lines("queue", "dead", path, "--drop", "--yes") == ["1 dead letter removed"]
     found = run("queue", "requeue", path, second, first, status=6)
-    assert f"job {second} is no dead letter: it is waiting; job {first} is no" in found.stderr
+    assert f"not requeued: job {second} is waiting; job {first} is failed" in found.stderr
     assert objects("queue", "status", path)[0]["failed"] == 0
 
 
@@ -96,7 +96,7 @@ def test_dead_letters_that_stay_are_counted(path: Path) -> None:
     assert lines("queue", "requeue", path, "--all") == [told]
     assert lines("queue", "requeue", path, "--reason", "ink") == ["0 jobs requeued"]
     found = run("queue", "requeue", path, second, status=6)
-    assert f"job {second} stays: its unique name is taken" in found.stderr
+    assert f"job {second} is failed, and its unique name is taken" in found.stderr
 
 
 @pytest.mark.parametrize("state", ["waiting", "done"])

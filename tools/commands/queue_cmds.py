@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -390,10 +390,10 @@ def retry(store_path: StorePath, job: str, name: QueueName | None = None) -> Non
         if found.run_now(job):
             output.done(job=job)
             return
-        listed, letter = _look_up(found, job)
+        _, letter = _look_up(found, job)
         if letter is None or not found.requeue(letter):
-            state = "failed, and its unique name is taken" if letter else listed.state
-            raise Failure(f"job {job} does not wait: it is {state}", status=Exit.MISSING)
+            problem = f"job {job} does not wait: it is {_state_of(found, job)}"
+            raise Failure(problem, status=Exit.MISSING)
         output.done(job=job, requeued=True)
 
 
@@ -422,26 +422,28 @@ def requeue(
     if not (letters or reason or task or every):
         raise click.UsageError("name jobs, or one of --reason, --task and --all")
     with _opened(store_path, name) as found:
-        match = found.dead_letters(reason=reason, task=task)
-        chosen = letters or match
-        count = found.requeue(*chosen, reason=reason, task=task) if chosen else 0
-        stay = len(chosen) - count
-        why = f"; {stay} stayed: another job has their unique name" if stay and not letters else ""
+        left, why = [], ""
+        if letters:
+            left = [one for one in letters if not found.requeue(one, reason=reason, task=task)]
+            count = len(letters) - len(left)
+        else:
+            chosen = found.dead_letters(reason=reason, task=task)
+            count = found.requeue(*chosen) if chosen else 0
+            if stay := len(chosen) - count:
+                why = f"; {stay} stayed: another job has their unique name"
         output.result(f"{count_text(count, 'job')} requeued{why}", requeued=count)
-        if letters and stay and (left := list(_why_not(found, letters, match))):
-            raise Failure("; ".join(left), status=Exit.MISSING)
+        if left:
+            states = "; ".join(f"job {one} is {_state_of(found, one)}" for one in left)
+            raise Failure(f"not requeued: {states}", status=Exit.MISSING)
 
 
-def _why_not(queue: Queue, jobs: Sequence[str], match: list[Letter]) -> Iterator[str]:
-    """Yield why jobs were not requeued; `match` are the dead letters that could be."""
-    known = {text for one in match for text in (one.id, one.job)}
-    left = {text for one in queue.dead_letters() for text in (one.id, one.job)}
-    for job in jobs:
-        if job in left:
-            why = "stays: its unique name is taken" if job in known else "does not match"
-            yield f"job {job} {why}"
-        elif job not in known:
-            yield f"job {job} is no dead letter: it is {_look_up(queue, job)[0].state}"
+def _state_of(queue: Queue, job: str) -> str:
+    """Return why a job was not requeued."""
+    listed, letter = _look_up(queue, job)
+    if letter is None:
+        return listed.state
+    is_unique = b"unique" in letter.fields
+    return f"failed, and {'its unique name is taken' if is_unique else 'does not match'}"
 
 
 @queue.command("pause")
