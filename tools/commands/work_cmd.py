@@ -202,18 +202,19 @@ def _queues(target: str, names: str | None) -> list[Queue]:
         found = getattr(found, part, None)
     if isinstance(found, AsyncQueue):
         found = found.queue
+    kinds = Queue, AsyncQueue
+    has = {name: one for name, one in vars(module).items() if isinstance(one, kinds)}
     if not isinstance(found, Queue):
-        kinds = Queue, AsyncQueue
-        has = sorted(name for name, one in vars(module).items() if isinstance(one, kinds))
         raise Failure(
             f"{module_name!r} has no queue {attribute!r}",
-            hint=f"it has {', '.join(has)}" if has else "make one with streamkeep.jobs.Queue",
+            hint=f"it has {', '.join(sorted(has))}"
+            if has
+            else "make one with streamkeep.jobs.Queue",
             status=Exit.USAGE,
         )
     if names is None:
         return [found]
-    its = (one.queue if isinstance(one, AsyncQueue) else one for one in vars(module).values())
-    known = {one.name: one for one in its if isinstance(one, Queue)}
+    known = {one.name: one.queue if isinstance(one, AsyncQueue) else one for one in has.values()}
     known[found.name] = found
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     missing = [name for name in wanted if name not in known]

@@ -311,12 +311,6 @@ def begin_run(
     return layout.due_key(due_ms, layout.RUNTIME, reference)
 
 
-def extend(step: Step, job: Taken, policy: Policy) -> Taken:
-    """Let a job run for as long again; return it as it is then."""
-    key = begin_run(step, job.place, job.deliveries, policy, job.runtime_key)
-    return job._replace(runtime_key=key)
-
-
 # --- results ------------------------------------------------------------------------------------
 
 

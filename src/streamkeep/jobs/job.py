@@ -326,7 +326,9 @@ class Job:
         policy = self.queue.core.policy_of(taken.fields)
         if max_runtime is not None:
             policy = policy._replace(max_runtime_ms=milliseconds(max_runtime, "max_runtime"))
-        self.taken = self._step(lambda step: ending.extend(step, taken, policy))
+        run = taken.place, taken.deliveries, policy, taken.runtime_key
+        key = self._step(lambda step: ending.begin_run(step, *run))
+        self.taken = taken._replace(runtime_key=key)
         self.extended()  # at once: a handler that now holds the GIL lets no other thread tell of it
 
     def begin(self) -> None:

@@ -408,8 +408,9 @@ class Queue(Declaring):
         """End `pause` and `drain`."""
 
         def resume(step: Step) -> None:
-            if step.settings.draining:
-                rules_of.arm_again(step)
+            if step.settings.draining:  # firings have come since then
+                for rule in rules_of.rules(step.txn, step.names):
+                    rules_of.arm(step, rule)
             step.change_settings(paused=False, draining=False)
             step.wake_workers(EVERYONE)
 
