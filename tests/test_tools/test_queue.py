@@ -96,7 +96,7 @@ def test_dead_letters_that_stay_are_counted(path: Path) -> None:
     assert lines("queue", "requeue", path, "--all") == [told]
     assert lines("queue", "requeue", path, "--reason", "ink") == ["0 jobs requeued"]
     found = run("queue", "requeue", path, second, status=6)
-    assert f"job {second} is failed, and its unique name is taken" in found.stderr
+    assert f"job {second} is failed; it does not match, or its unique" in found.stderr
 
 
 @pytest.mark.parametrize("state", ["waiting", "done"])

@@ -440,10 +440,7 @@ def requeue(
 def _state_of(queue: Queue, job: str) -> str:
     """Return why a job was not requeued."""
     listed, letter = _look_up(queue, job)
-    if letter is None:
-        return listed.state
-    is_unique = b"unique" in letter.fields
-    return f"failed, and {'its unique name is taken' if is_unique else 'does not match'}"
+    return "failed; it does not match, or its unique name is taken" if letter else listed.state
 
 
 @queue.command("pause")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack
 
 from streamkeep.engine.api.store import Store
@@ -126,12 +125,7 @@ class Queue(Declaring):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def run_until_idle(self, limit: int = 1_000_000) -> int:
