@@ -211,12 +211,6 @@ def test_streams_move_to_redis_and_back(capsys: pytest.CaptureFixture[str]) -> N
         assert differences == []
 
 
-@pytest.mark.parametrize("name", ["audit", "migrate"])
-def test_a_program_without_its_arguments_says_how_it_is_called(name: str) -> None:
-    with pytest.raises(SystemExit, match=f"python {name}.py"):
-        run(name)
-
-
 def test_every_program_is_run() -> None:
     assert {path.stem for path in PROGRAMS.glob("*.py")} == {
         "audit",

@@ -249,17 +249,6 @@ def test_a_draining_queue_takes_no_jobs_and_says_when_it_is_empty(queue: Queue, 
     queue.put(2)
 
 
-def test_a_draining_queue_keeps_its_dead_letters(queue: Queue) -> None:
-    queue.put(1)
-    queue.get(0).fail("no ink")
-    queue.drain(0)
-    with pytest.raises(QueueDrainingError, match="resume it, with `Queue"):
-        queue.requeue()
-    assert (queue.stats().failed, queue.stats().waiting) == (1, 0)
-    queue.resume()
-    assert queue.requeue() == 1
-
-
 def test_what_another_process_has_set_holds_at_once(tmp_path: Path) -> None:
     """A process remembers settings and the next time of the schedule until another one commits."""
     path = tmp_path / "store"

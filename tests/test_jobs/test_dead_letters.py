@@ -21,35 +21,21 @@ def bury(queue: Queue, payload: str, reason: str = "no paper", **options: str) -
     return job.id
 
 
-def test_letters_are_found_by_reason(queue: Queue, clock: ManualClock) -> None:
-    first = bury(queue, "a")
+def test_letters_are_found_put_again_and_dropped(queue: Queue, clock: ManualClock) -> None:
+    bury(queue, "a", priority="high", key="ann")
     clock.ms += 10
     bury(queue, "b", "no ink")
     one, two = queue.dead_letters()
-    assert (one.job, one.reason, one.attempts, one.failed_ms) == (
-        first,
-        "no paper",
-        1,
-        clock.ms - 10,
-    )
-    assert two.reason == "no ink"
-    assert queue.dead_letters(reason="ink") == [two]
-    assert queue.dead_letters(count=1) == [one]
-    assert queue.dead_letters(task="send") == []
-
-
-def test_a_letter_is_put_again_as_a_new_job(queue: Queue) -> None:
-    bury(queue, "a", priority="high", key="ann")
-    bury(queue, "b", "no ink")
+    assert (one.reason, one.attempts, one.failed_ms) == ("no paper", 1, clock.ms - 10)
+    assert (two.reason, queue.dead_letters(reason="ink")) == ("no ink", [two])
+    assert (queue.dead_letters(count=1), queue.dead_letters(task="send")) == ([one], [])
     assert queue.requeue(reason="paper") == 1
     (taken,) = queue.get_many(5)
     assert (taken.payload, taken.key, taken.priority, taken.attempt) == ("a", "ann", "high", 1)
     taken.done()
-    assert queue.stats().failed == 1
-    assert queue.requeue("1-1") == 0
+    assert (queue.requeue("1-1"), queue.requeue(two, two.id, task="another")) == (0, 0)
     bury(queue, "c")
     letter, other = queue.dead_letters()
-    assert queue.requeue(letter, other.id, task="another") == 0
     assert queue.requeue(letter, other.id) == 2
     bury(queue, "d")
     assert (queue.drop_dead(), queue.stats().failed) == (1, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -151,16 +150,11 @@ class World:
         assert found.waiting + found.running + found.delayed == len(self.due) - len(self.ended)
 
 
-@pytest.fixture
-def lives(store: Store[Any], monkeypatch: pytest.MonkeyPatch) -> Lives:
-    return Lives(store, monkeypatch)
-
-
 @pytest.mark.parametrize("seed", range(daily_or_all(2, 40)))
 def test_each_job_ends_once(
-    open_store: Callable[..., Store], store: Store, lives: Lives, clock: ManualClock, seed: int
+    store: Store, clock: ManualClock, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(store, lives, clock, seed)
+    world = World(store, Lives(store, monkeypatch), clock, seed)
     steps = [world.put] * 6 + [world.take] * 3 + [world.end] * 5 + [world.wait] * 3
     steps += [world.die, world.end_lost, world.cancel, world.cancel, world.pause, world.requeue]
     for _ in range(250):
