@@ -20,6 +20,7 @@ from streamkeep.jobs import (
     QueueDrainingError,
     QueueFullError,
 )
+from streamkeep.jobs.take_call import Take
 from test_jobs.conftest import is_awaited
 from test_jobs.test_queue import counts, letters
 
@@ -62,6 +63,17 @@ def test_many_jobs_that_are_due_at_once_come_in_bounded_steps(
     clock.ms += 1000
     assert (payloads(queue, 1), queue.stats().delayed) == ([0], 250)
     assert payloads(queue, 999) + payloads(queue, 999) == list(range(1, 450))
+
+
+def test_many_jobs_that_have_expired_are_refused_in_bounded_steps(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.put_many(range(450), expires="1m")
+    queue.put("good")
+    clock.ms += 60_001
+    work = Take([queue], queue.consumer, 1, None).work
+    assert (queue.core.apply(work), queue.stats().failed) == ([], 200)
+    assert (queue.get(0).payload, queue.stats().failed) == ("good", 450)
 
 
 def test_a_sleeping_worker_wakes_for_what_is_due(tmp_path: Any) -> None:

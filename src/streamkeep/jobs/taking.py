@@ -29,6 +29,7 @@ from streamkeep.jobs.state import SOON_MS, Step, fields_at, pending_row
 log = logging.getLogger("streamkeep.jobs")
 
 MOST_DUE_ROWS: Final = 200  # of the schedule in one transaction
+MOST_REFUSED: Final = 200  # jobs in one transaction, such as those that have expired
 _LOW_TURN: Final = 8  # one call in eight begins with the lowest priority
 _NORMAL_TURN: Final = 4
 
@@ -208,6 +209,7 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
     by_name = {step.stream(priority): priority for priority in order}
     streams: list[tuple[bytes, Position]] = [(name, NEW) for name in by_name]
     writer, shape = step.writer(), int(PAIRS)
+    refused = 0
     while room > 0:
         before = len(taken)
         # Of the dead, with the count of deliveries in each entry.
@@ -223,7 +225,9 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
                 had_ms = idle if former else None
                 _accept(step, wanted, taken, place, fields, former + 1, had_ms)
         room -= len(taken) - before
-        if not seen:
+        refused += seen - (len(taken) - before)
+        step.goes_on = refused >= MOST_REFUSED
+        if not seen or step.goes_on:
             return
 
 

@@ -58,7 +58,9 @@ def take(
     while True:
         try:
             if wait_ms == 0:
-                return call.jobs(queue.core.apply(call.work, sync=UNSYNCED))
+                while not (now := queue.core.apply(call.work, sync=UNSYNCED)) and call.goes_on:
+                    pass
+                return call.jobs(now)
             found = queue.store.apply_when(
                 call.work, call.when(), block=wait_ms or 0, stop=stop, sync=UNSYNCED
             )
