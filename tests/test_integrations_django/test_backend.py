@@ -158,34 +158,26 @@ def test_a_running_task_says_so(backend: Any) -> None:
     assert result.status == "READY"
 
 
-def test_a_task_that_others_than_its_handler_ended_has_failed(queue_with: QueueWith) -> None:
-    with queue_with(retries=1, backoff="1ms") as queue:
-        result = shop_tasks.add.enqueue(5)
+def test_attempts_that_others_than_the_handler_ended_are_told_of(queue_with: QueueWith) -> None:
+    errors = [TimeoutError, ValueError, JobFailedError]
+    with queue_with(retries=2, backoff="1ms") as queue:
+        found = shop_tasks.fail.enqueue("once")
         queue.get().end_attempt("builtins.TimeoutError", "it ran too long", "")
+        for attempts in (1, 2):
+            found.refresh()
+            assert (found.status, found.attempts) == ("READY", attempts)
+            assert [one.exception_class for one in found.errors] == errors[:attempts]
+            if attempts == 1:
+                wait_until(lambda: queue.run_until_idle(1) == 1)
         queue.get(PATIENCE_S).fail("3 workers died")  # as another worker does that finds it
-        found = interface.task_backends["default"].get_result(result.id)
-        assert (found.status, found.args, found.attempts) == ("FAILED", [5], 2)
-        assert [one.exception_class for one in found.errors] == [TimeoutError, JobFailedError]
-        assert "3 workers died" in found.errors[1].traceback
+        found.refresh()
+        assert (found.status, found.args, found.attempts) == ("FAILED", ["once"], 3)
+        assert [one.exception_class for one in found.errors] == errors
+        assert "3 workers died" in found.errors[2].traceback
         assert found.started_at <= found.last_attempted_at <= found.finished_at
         queue.drop_dead()
         found.refresh()
         assert found.last_attempted_at <= found.finished_at
-
-
-def test_an_attempt_that_its_handler_did_not_end_is_told_of(queue_with: QueueWith) -> None:
-    with queue_with(retries=2, backoff="1ms") as queue:
-        result = shop_tasks.fail.enqueue("once")
-        errors = [TimeoutError, ValueError]
-        queue.get().end_attempt("builtins.TimeoutError", "it ran too long", "")
-        for attempts in (1, 2):
-            result.refresh()
-            assert (result.status, result.attempts) == ("READY", attempts)
-            assert [one.exception_class for one in result.errors] == errors[:attempts]
-            wait_until(lambda: queue.run_until_idle(1) == 1)
-        result.refresh()
-        assert [one.exception_class for one in result.errors] == [*errors, ValueError]
-        assert (result.status, result.attempts) == ("FAILED", 3)
 
 
 def test_a_cancelled_task_has_failed(backend: Any) -> None:

@@ -56,18 +56,11 @@ def test_a_clock_that_is_set_back_and_forward_loses_no_job(
     assert payloads(queue) == ["c", "a"]
 
 
-def test_many_jobs_that_are_due_at_once_come_in_bounded_steps(
-    queue: Queue, clock: ManualClock
-) -> None:
+def test_many_jobs_come_in_bounded_steps(queue: Queue, clock: ManualClock) -> None:
     queue.put_many(range(450), delay="1s")
     clock.ms += 1000
     assert (payloads(queue, 1), queue.stats().delayed) == ([0], 250)
     assert payloads(queue, 999) + payloads(queue, 999) == list(range(1, 450))
-
-
-def test_many_jobs_that_have_expired_are_refused_in_bounded_steps(
-    queue: Queue, clock: ManualClock
-) -> None:
     queue.put_many(range(450), expires="1m")
     queue.put("good")
     clock.ms += 60_001

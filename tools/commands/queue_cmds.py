@@ -422,15 +422,11 @@ def requeue(
     if not (letters or reason or task or every):
         raise click.UsageError("name jobs, or one of --reason, --task and --all")
     with _opened(store_path, name) as found:
-        left, why = [], ""
-        if letters:
-            left = [one for one in letters if not found.requeue(one, reason=reason, task=task)]
-            count = len(letters) - len(left)
-        else:
-            chosen = found.dead_letters(reason=reason, task=task)
-            count = found.requeue(*chosen) if chosen else 0
-            if stay := len(chosen) - count:
-                why = f"; {stay} stayed: another job has their unique name"
+        chosen = [] if letters else found.dead_letters(reason=reason, task=task)
+        left = [one for one in letters if not found.requeue(one, reason=reason, task=task)]
+        count = found.requeue(*chosen) if chosen else len(letters) - len(left)
+        stay = len(chosen) - count
+        why = f"; {stay} stayed: another job has their unique name" if stay > 0 else ""
         output.result(f"{count_text(count, 'job')} requeued{why}", requeued=count)
         if left:
             states = "; ".join(f"job {one} is {_state_of(found, one)}" for one in left)
