@@ -353,8 +353,8 @@ def put(
         raise Failure(problem, hint="quote it for the shell", status=Exit.USAGE) from None
     if task is not None and not isinstance(value, list):
         raise click.UsageError("with --task, JSON is the list of its arguments, such as '[1, 2]'")
-    options = Options(key=key, unique=unique, priority=priority)
-    options["delay"] = None if delay is None else delay / 1000
+    delay_s = None if delay is None else delay / 1000
+    options = Options(key=key, unique=unique, priority=priority, delay=delay_s)
     with _opened(store_path, name, create=True) as found:
         if task is None:
             job = found.put(value, **options)

@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -200,10 +200,8 @@ def _queues(target: str, names: str | None) -> list[Queue]:
     found: Any = module
     for part in attribute.split("."):
         found = getattr(found, part, None)
-    if isinstance(found, AsyncQueue):
-        found = found.queue
-    kinds = Queue, AsyncQueue
-    has = {name: one for name, one in vars(module).items() if isinstance(one, kinds)}
+    found = found.queue if isinstance(found, AsyncQueue) else found
+    has = {name: one for name, one in vars(module).items() if isinstance(one, (Queue, AsyncQueue))}
     if not isinstance(found, Queue):
         raise Failure(
             f"{module_name!r} has no queue {attribute!r}",
@@ -271,8 +269,6 @@ def _sources() -> dict[str, int]:
         for name in names:
             if name.endswith(".py"):
                 path = Path(folder, name)
-                try:
+                with suppress(OSError):
                     found[str(path)] = path.stat().st_mtime_ns
-                except OSError:
-                    continue
     return found

@@ -186,7 +186,8 @@ def drop(step: Step, letter: Letter) -> bool:
     return bool(step.txn.xdel(step.names.dead, letter.id))
 
 
-def purge_waiting(step: Step) -> int:
+def purge(step: Step) -> int:
+    """Remove some jobs that wait, are delayed or held; those that are held may follow one."""
     removed = 0
     for priority in step.settings.streams:
         if enqueue.next_waiting(step, priority) is None:
@@ -197,12 +198,6 @@ def purge_waiting(step: Step) -> int:
             for entry in entries:
                 _remove(step, layout.place_of(priority, bytes(entry.id)), entry.fields)
                 removed += 1
-    return removed
-
-
-def purge_numbered(step: Step) -> int:
-    """Remove jobs that are delayed or held, and those that have just come into a stream."""
-    removed = purge_waiting(step)
     numbered = step.rows(layout.NUMBERED, layout.NUMBERED + b"\xff" * 8, AT_ONCE)
     ids = [layout.unpack_fields(value)[layout.ID].decode() for _, value in numbered]
     return removed + cancel_all(step, ids)

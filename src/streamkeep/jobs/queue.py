@@ -383,9 +383,8 @@ class Queue(Declaring):
         bounded size, so jobs that are put in the meantime may stay.
         """
         removed = 0
-        for some in (dead.purge_waiting, dead.purge_numbered):
-            while count := self.core.step(some, frees=True):
-                removed += count
+        while count := self.core.step(dead.purge, frees=True):
+            removed += count
         parked = self._outside(lambda one: dead.parked(one, self.core.names))
         for start in range(0, len(parked), dead.AT_ONCE):
             some_ids = parked[start : start + dead.AT_ONCE]

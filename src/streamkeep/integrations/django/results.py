@@ -17,7 +17,7 @@ from streamkeep.engine.api.views import Snapshot
 from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
 from streamkeep.jobs import codecs, ending, finding, listing
-from streamkeep.jobs.dead_letters import letter_of
+from streamkeep.jobs.dead_letters import letters
 from streamkeep.jobs.errors import PayloadError
 from streamkeep.jobs.layout import (
     CODEC,
@@ -89,7 +89,6 @@ def result_of(result_id: str, record: Record, status: Any = None) -> Any:
 
 READY: Final = "READY"
 RUNNING: Final = "RUNNING"
-_RUNNING: Final = "running"
 
 
 def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> Record:
@@ -113,7 +112,7 @@ def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> 
     if found.place is not None:
         past = parse_past(snapshot.row_get(names.space, PAST + found.place.pack()))
         add_attempts(live, parse_history(past.history))
-    if found.state == _RUNNING and found.place is not None:
+    if found.state == "running" and found.place is not None:
         row = pending_row(snapshot, names, found.place)
         assert row is not None
         live.status = RUNNING
@@ -127,9 +126,8 @@ def _ended(snapshot: Snapshot[Any], names: Names, record: Record, search: bool) 
     """Return the record of a task whose job may have been ended by other than its handler."""
     ended = replace(record, status=FAILED, finished=record.attempted or record.enqueued)
     stored = ending.load_result(snapshot, names.space, record.job)
-    job = None
-    if stored is not None and stored.state == ending.FAILED:
-        job = listing.job_in(snapshot, names, record.job)
+    has_failed = stored is not None and stored.state == ending.FAILED
+    job = listing.job_in(snapshot, names, record.job) if has_failed else None
     if record.status and (job is None or job.begun_ms <= record.attempted):
         return record  # its handler has ended it, and it was not put again since
     if stored is not None and stored.state == ending.DONE:
@@ -147,10 +145,9 @@ def _ended(snapshot: Snapshot[Any], names: Names, record: Record, search: bool) 
         kind = "streamkeep.jobs.JobCancelledError"
         ended.errors = [*record.errors, [kind, f"{kind}: cancelled before it started\n"]]
     if search and ended.status == FAILED:
-        for entry in snapshot.scan(names.dead):
-            if entry.fields.get(b"job") == record.job.encode():
-                letter = letter_of(bytes(entry.id), entry.fields)
-                ended.args, ended.kwargs = arguments_in(entry.fields)
+        for letter in letters(snapshot, names.dead):
+            if letter.job == record.job:
+                ended.args, ended.kwargs = arguments_in(letter.fields)
                 ended.finished = letter.failed_ms
                 break
     return ended
