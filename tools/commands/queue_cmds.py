@@ -29,9 +29,7 @@ from streamkeep.tools.base.opening import confirm_loss, open_store
 STATES: Final = ("waiting", "parked", "running", "delayed", "failed")  # columns of tables
 _MOST_CALL: Final = 1000
 # Fields that `show` has under other names, or not at all.
-_SHOWN_ELSEWHERE: Final = (
-    *("id", "job", "task", "queued", "begun", "ended", "failed", "worker", "history"),
-)
+_SHOWN_ELSEWHERE: Final = "id job task queued begun ended failed worker history".split()
 
 QueueName = Annotated[str, "(--queue NAME): The queue; without it, the only one of the store."]
 Count = Annotated[Positive, "(-n N): At most N."]
@@ -182,9 +180,8 @@ def jobs(
     """List the jobs of one state; without STATE, those that wait.
 
     Jobs that wait are in the order in which they are taken, delayed ones in that of their times. Of
-    those that have ended, the newest comes first. Those that are done or cancelled are listed as
-    long as their result is kept, `failed` ones until they are requeued or dropped. `parked` is the
-    part of `waiting` whose task no worker has.
+    those that have ended, the newest comes first: `failed` are the dead letters, others are listed
+    as long as their result is kept. `parked` is the part of `waiting` whose task no worker has.
 
     Examples:
       streamkeep queue jobs jobs.store
@@ -406,7 +403,9 @@ def requeue(
     task: str | None = None,
     every: bool = False,
 ) -> None:
-    """Put dead letters into the queue again. A job keeps its ID, and has all its attempts again.
+    """Put dead letters into the queue again.
+
+    A job keeps its ID, and has all its attempts again.
 
     Examples:
       streamkeep queue requeue jobs.store job-18
