@@ -29,7 +29,9 @@ from streamkeep.tools.base.opening import confirm_loss, open_store
 STATES: Final = ("waiting", "parked", "running", "delayed", "failed")  # columns of tables
 _MOST_CALL: Final = 1000
 # Fields that `show` has under other names, or not at all.
-_SHOWN_ELSEWHERE: Final = "id job task queued begun ended failed worker history".split()
+_SHOWN_ELSEWHERE: Final = (
+    *("id", "job", "task", "queued", "begun", "ended", "failed", "worker", "history"),
+)
 
 QueueName = Annotated[str, "(--queue NAME): The queue; without it, the only one of the store."]
 Count = Annotated[Positive, "(-n N): At most N."]

@@ -198,6 +198,7 @@ def purge(step: Step) -> int:
             for entry in entries:
                 _remove(step, layout.place_of(priority, bytes(entry.id)), entry.fields)
                 removed += 1
+        step.txn.xgroup_delconsumer(name, layout.GROUP, _CONSUMER)  # it is no worker
     numbered = step.rows(layout.NUMBERED, layout.NUMBERED + b"\xff" * 8, AT_ONCE)
     ids = [layout.unpack_fields(value)[layout.ID].decode() for _, value in numbered]
     return removed + cancel_all(step, ids)
