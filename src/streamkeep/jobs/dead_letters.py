@@ -178,7 +178,7 @@ def requeue(step: Step, letter: Letter) -> bool:
     )
     if not enqueue.put(step, fields, priority, 0, always=True).is_new:
         return False
-    step.delete_row(layout.RESULT + layout.short(fields[layout.ID]))
+    step.delete_row(layout.RESULT + layout.short(fields[layout.ID]))  # it has not failed any more
     return drop(step, letter)
 
 
