@@ -251,7 +251,7 @@ export function queue(main, state, signal, address) {
         const reply = await post(at(action), { ...asked, ...(next && { start: next }) });
         done += reply.count;
         next = reply.next;
-        notice(`${many(done, "dead letter")} ${requeues ? "put again, as new jobs" : "dropped"}.`);
+        notice(`${many(done, "dead letter")} ${requeues ? "put again" : "dropped"}.`);
       } while (next !== null && !signal.aborted);
       changed();
     } catch (error) { problem(error); }
