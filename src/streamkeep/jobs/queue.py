@@ -379,8 +379,8 @@ class Queue(Declaring):
     def purge(self) -> int:
         """Remove every job that has not started, as `cancel` does; return how many.
 
-        Jobs that run, that wait for a retry, and dead letters stay. It runs in transactions of a
-        bounded size, so jobs that are put in the meantime may stay.
+        Jobs that run, that wait for a retry or were postponed, and dead letters stay. It runs in
+        transactions of a bounded size, so jobs that are put in the meantime may stay.
         """
         removed = 0
         while count := self.core.step(dead.purge, frees=True):
