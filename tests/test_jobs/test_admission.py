@@ -179,6 +179,14 @@ def test_a_full_queue_refuses_jobs(queue: Queue) -> None:
     queue.put(4)
 
 
+def test_a_handler_fills_no_queue_of_another_store(queue: Queue, tmp_path: Path) -> None:
+    with Queue(tmp_path / "other", queue.name, sync="none") as other:
+        other.set_limits(max_length=1)
+        queue.task(retries=0, name="fill")(lambda: other.put_many("ab")).delay()
+        queue.run_until_idle()
+        assert (queue.stats().failed, other.stats().waiting) == (1, 0)
+
+
 def test_a_job_that_expired_does_not_run(queue: Queue, clock: ManualClock) -> None:
     expired = queue.put(1, expires="1m", key="k", result_ttl="1d")
     queue.put(2, expires="1h", delay="30m", key="k")

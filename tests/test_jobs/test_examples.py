@@ -26,6 +26,7 @@ PRINTS = {
     "nightly": ["report 0 3 * * * Europe/Berlin", "made"],
     "web_outbox": ["2 forwarded", "2 shipped"],
 }
+OTHERS = ("web_outbox_postgresql", "../programs/audit", "../programs/migrate")
 
 
 @pytest.mark.parametrize("name", PRINTS)
@@ -44,9 +45,6 @@ def test_an_example_prints_what_it_shows(
     )
     assert capsys.readouterr().out.splitlines() == PRINTS[name]
     assert_sound(path)
-
-
-OTHERS = ("web_outbox_postgresql", "../programs/audit", "../programs/migrate")
 
 
 @pytest.mark.parametrize("name", [*PRINTS, *OTHERS])

@@ -64,7 +64,8 @@ def plan_put(
     prepared = [prepare(core, payload, options, common) for payload, options in payloads]
     puts = [enqueue.Put("", True) for _ in prepared]
     job = current.get()  # the follow-ups of a handler of this queue are taken in any case
-    always |= job is not None and job.queue.name == core.name
+    if job is not None and job.queue.name == core.name:
+        always |= job.queue.store._environment is core.store._environment
 
     def work(txn: Transaction[Any]) -> None:
         step = Step(txn, core.names)
