@@ -95,7 +95,7 @@ def test_dead_letters_that_stay_are_counted(path: Path) -> None:
     told = "1 job requeued; 1 stayed: another job has their unique name"
     assert lines("queue", "requeue", path, "--all") == [told]
     found = run("queue", "requeue", path, second, status=6)
-    assert f"job {second} is failed; it does not match, or its unique" in found.stderr
+    assert f"job {second} is failed; what failed stays if its unique name is" in found.stderr
 
 
 @pytest.mark.parametrize("state", ["waiting", "done"])

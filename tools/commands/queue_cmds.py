@@ -389,10 +389,10 @@ def retry(store_path: StorePath, job: str, name: QueueName | None = None) -> Non
         if found.run_now(job):
             output.done(job=job)
             return
-        _, letter = _look_up(found, job)
+        listed, letter = _look_up(found, job)
         if letter is None or not found.requeue(letter):
-            problem = f"job {job} does not wait: it is {_state_of(found, job)}"
-            raise Failure(problem, status=Exit.MISSING)
+            state = "failed, and its unique name is taken" if letter else listed.state
+            raise Failure(f"job {job} does not wait: it is {state}", status=Exit.MISSING)
         output.done(job=job, requeued=True)
 
 
@@ -430,14 +430,9 @@ def requeue(
         why = f"; {stay} stayed: another job has their unique name" if stay > 0 else ""
         output.result(f"{count_text(count, 'job')} requeued{why}", requeued=count)
         if left:
-            states = "; ".join(f"job {one} is {_state_of(found, one)}" for one in left)
-            raise Failure(f"not requeued: {states}", status=Exit.MISSING)
-
-
-def _state_of(queue: Queue, job: str) -> str:
-    """Return why a job was not requeued."""
-    listed, letter = _look_up(queue, job)
-    return "failed; it does not match, or its unique name is taken" if letter else listed.state
+            states = "; ".join(f"job {one} is {_look_up(found, one)[0].state}" for one in left)
+            problem = f"not requeued: {states}; what failed stays if its unique name is taken"
+            raise Failure(problem, status=Exit.MISSING)
 
 
 @queue.command("pause")

@@ -116,8 +116,7 @@ def work(
             if not pool.run():
                 raise Failure(
                     "the processes of the worker ended again and again before they could work",
-                    hint="see the log above; the same with --threads shows the error in one "
-                    "process",
+                    hint="see the log above; --threads shows the error in one process",
                 )
             return
         from streamkeep.jobs.worker import Worker
