@@ -743,8 +743,7 @@ def test_history_needs_the_object_only_if_the_file_is_gone(
     assert [one.code for one in found(store)] == ["SK301"]
     away = fleet.rename(tmp_path / "away")
     told = run("range", store.path, "s", "--history", status=4).stderr
-    assert "no archive; next: mount the disk" in told
-    assert "fsck" not in told
+    assert ("no archive; next: mount the disk" in told, "fsck" in told) == (True, False)
     away.rename(fleet)
     copy = tmp_path / "copy.seg"
     copy.write_bytes(kept)
