@@ -32,7 +32,7 @@ _TURNS: Final = 5
 _LITESTREAM: Final = shutil.which("litestream")
 _SHIPPER: Final = """
 import sys
-from streamkeep.recovery.copies.shipper import Shipper, opened_for
+from streamkeep.recovery.copies.shipping import Shipper, opened_for
 shipper = Shipper(opened_for(sys.argv[1]), sys.argv[2], every=float(sys.argv[3]))
 shipper.run(once=True)
 print("ready", flush=True)

@@ -18,7 +18,8 @@ from streamkeep.recovery.fsck.store import check
 if TYPE_CHECKING:
     from streamkeep.recovery.copies.changes import changes
     from streamkeep.recovery.copies.restore import RestoreReport, restore_copy
-    from streamkeep.recovery.copies.shipper import ShipReport, ship, shipping
+    from streamkeep.recovery.copies.shipper import ShipReport
+    from streamkeep.recovery.copies.shipping import ship, shipping
     from streamkeep.recovery.copies.verify import VerifyReport, verify_copy
 
 __all__ = [
@@ -47,8 +48,8 @@ _COPIES = {
     "VerifyReport": "verify",
     "changes": "changes",
     "restore_copy": "restore",
-    "ship": "shipper",
-    "shipping": "shipper",
+    "ship": "shipping",
+    "shipping": "shipping",
     "verify_copy": "verify",
 }
 

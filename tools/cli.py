@@ -36,7 +36,7 @@ COMMANDS: Final[Families] = (
             "status": "status_cmd",
             **dict.fromkeys(("streams", "info", "pending", "stat"), "stream_cmds"),
             "changes": "changes_cmd",
-            **dict.fromkeys(("top", "metrics"), "status_cmd"),
+            **dict.fromkeys(("top", "metrics"), "figures_cmds"),
             "ui": "serve_cmd",
         },
     ),

@@ -73,6 +73,10 @@ class ArchiveLock:
     def __exit__(self, *error: object) -> None:
         self._release()
 
+    def __del__(self) -> None:
+        if self._handle >= 0:  # an interrupt on Python 3.14, for which see `locks`
+            self._release()
+
     def _release(self) -> None:
         handle, self._handle = self._handle, -1
         try:

@@ -48,6 +48,7 @@ class Slot(NamedTuple):
         erased: the copy may still have what was erased from the store.
         proved_ms: Unix time at which the copy was verified, as it says itself; 0 for never.
         missing: segments of the archive that the store did not have to be copied.
+        taken_over: another store has taken over the copy, and this one may not ship there.
     """
 
     target: str
@@ -61,6 +62,7 @@ class Slot(NamedTuple):
     erased: bool = False
     proved_ms: int = 0
     missing: int = 0
+    taken_over: bool = False
 
     @property
     def name(self) -> str:

@@ -33,10 +33,11 @@ class CopyState(NamedTuple):
     Attributes:
         target: its URI.
         behind: the number of commits that it does not have yet.
-        shipped_ms: Unix time at which the last ones reached it; 0 if none has yet.
+        shipped_ms: Unix time at which the last ones reached it; 0 if none has since a restore.
         proved_ms: Unix time at which `ship verify` found it sound, as far as the shipper knows; 0
             if never.
         missing_segments: segments of the archive that the store did not have to be copied.
+        taken_over: another store has taken it over, and this one may not ship there.
     """
 
     target: str
@@ -44,6 +45,7 @@ class CopyState(NamedTuple):
     shipped_ms: int
     proved_ms: int
     missing_segments: int
+    taken_over: bool
 
 
 class Durability(NamedTuple):
@@ -144,4 +146,5 @@ def following_of(txn: Txn) -> meta_rows.FollowingRow | None:
 
 def _copy(slot: Slot, last_commit: int) -> CopyState:
     behind = max(0, last_commit - slot.shipped)
-    return CopyState(slot.target, behind, slot.shipped_ms, slot.proved_ms, slot.missing)
+    known = (slot.shipped_ms, slot.proved_ms, slot.missing, slot.taken_over)
+    return CopyState(slot.target, behind, *known)

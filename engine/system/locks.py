@@ -13,13 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-_plain: Callable[[], Any] = threading.Lock
-_reentrant: Callable[[], Any] = threading.RLock
+_reentrant: Callable[[], threading.RLock] = threading.RLock
 
 if sys.version_info[:2] == (3, 14):
-    # Its `with` may be left by an interrupt between `__enter__` and the block, without `__exit__`
-    # (CPython's issue 148874, which older and newer versions do not have). The store would then be
-    # locked to all other threads for good. Only a reentrant lock knows whether it has been taken.
+    # An interrupt may leave its `with` between `__enter__` and the block, without `__exit__`: issue
+    # 148874 of CPython, which other versions do not have. The lock would be taken for good. In
+    # compiled code there is no such moment; and a plain lock does not know if it was just taken.
     import _thread
 
     class _Lock(_thread.RLock):
@@ -32,7 +31,7 @@ if sys.version_info[:2] == (3, 14):
                     self.release()
                 raise
 
-    _plain = _reentrant = _Lock
+    _reentrant = _Lock
 
 # Makes a lock that checks the order, from its name, its store and a plain lock; the tests set it.
 checked: Callable[[str, str, Any], Any] | None = None
@@ -45,7 +44,7 @@ def make_lock(name: str, store: str = "") -> threading.Lock:
         store: what distinguishes the store from others. A lock without it is compared with the
             locks of every store.
     """
-    plain = _plain()
+    plain = threading.Lock()
     lock: threading.Lock = plain if checked is None else checked(name, store, plain)
     return lock
 

@@ -28,6 +28,7 @@ from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
 from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.remote import HEAD
 from streamkeep.format.segment.segment import Segment
 
 ARCHIVE_FOLDER: Final = "archive"
@@ -146,9 +147,10 @@ def open_archived(
     try:
         return elsewhere.open(record, cache=cache)
     except MissingSegmentError:
-        raise MissingSegmentError(
-            record.where, f"the file is neither on the disk nor at {elsewhere.uri}"
-        ) from None
+        problem = f"the file is neither on the disk nor at {elsewhere.uri}"
+        if elsewhere.objects.size(elsewhere.name(HEAD)) is None:
+            problem += ", where there is no archive; next: mount the disk, or bring that place back"
+        raise MissingSegmentError(record.where, problem) from None
 
 
 class SegmentFiles:

@@ -6,8 +6,6 @@ The program that writes the answer and the page that shows it know only the stre
 shows every token once, however often it is loaded, and also after a restart of the server.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 
@@ -43,7 +41,6 @@ async def write_answer(store: streamkeep.aio.AsyncStore[bytes], key: str, pause_
 
 
 def create_app(store: streamkeep.aio.AsyncStore[bytes], pause_s: float = 0.05) -> Starlette:
-    """Return the application."""
     tasks: set[asyncio.Task[None]] = set()
 
     def key(request: Request) -> str:
@@ -78,4 +75,6 @@ async def main(path: str, port: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     asyncio.run(main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 8000))

@@ -46,4 +46,4 @@ def main(count: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.05)
+    main(int(sys.argv[1]) if sys.argv[1:] else 100, float(sys.argv[2]) if sys.argv[2:] else 0.05)

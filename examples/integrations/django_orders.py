@@ -56,11 +56,12 @@ def main(count: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "ship":
+    if sys.argv[1:2] == ["ship"]:
         # From the module, so that the task has the name that workers know.
         from django_orders import main, ship
 
-        main(int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 0.05)
+        count = int(sys.argv[2]) if sys.argv[2:] else 100
+        main(count, float(sys.argv[3]) if sys.argv[3:] else 0.05)
     else:
         from django.core.management import execute_from_command_line
 

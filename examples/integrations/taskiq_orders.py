@@ -47,4 +47,5 @@ if __name__ == "__main__":
     # From the module, so that the task has the name that workers know.
     from taskiq_orders import broker, main, ship
 
-    asyncio.run(main(int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 0.05))
+    count = int(sys.argv[1]) if sys.argv[1:] else 100
+    asyncio.run(main(count, float(sys.argv[2]) if sys.argv[2:] else 0.05))

@@ -8,6 +8,8 @@ from collections import Counter
 
 import streamkeep
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 total = int(sys.argv[1])
 
 with streamkeep.open("audit.store", decode_responses=True) as store:

@@ -103,4 +103,6 @@ class ForgetfulDisk(mfusepy.Operations):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     mfusepy.FUSE(ForgetfulDisk(os.path.abspath(sys.argv[1])), sys.argv[2], foreground=True)

@@ -12,6 +12,8 @@ import redis
 
 import streamkeep
 
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
 source, target, *version = sys.argv[1:]
 
 

@@ -5,8 +5,6 @@ What a handler appends through `job.transaction` happens with the acknowledgemen
     python exactly_once.py STORE
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 

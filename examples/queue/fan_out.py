@@ -3,8 +3,6 @@
 python fan_out.py STORE
 """
 
-from __future__ import annotations
-
 import sys
 
 import streamkeep

@@ -3,8 +3,6 @@
 python mail_retries.py STORE
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections import Counter

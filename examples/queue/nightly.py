@@ -5,8 +5,6 @@ If no worker ran at three, the report is made when one starts (`missed="once"`).
     python nightly.py STORE
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
@@ -17,7 +15,6 @@ queue = Queue(os.environ.get("NIGHTLY_STORE", "nightly.store"), "reports")
 
 @queue.periodic("0 3 * * *", tz="Europe/Berlin", missed="once", retries=5, max_runtime="1h")
 def report() -> str:
-    """Make the report."""
     return "made"
 
 

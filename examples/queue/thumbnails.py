@@ -6,8 +6,6 @@ the handler writes another file and renames it, so that it may run twice.
     python thumbnails.py STORE FOLDER
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -5,8 +5,6 @@
 `web_outbox_postgresql.py` does it with PostgreSQL.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

@@ -6,8 +6,6 @@ An order and its message are one transaction of the database. A row of the outbo
 also if this program is killed at any step, or runs twice at the same time.
 """
 
-from __future__ import annotations
-
 import sys
 
 import psycopg

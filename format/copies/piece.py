@@ -127,8 +127,8 @@ def is_generation_name(name: str) -> bool:
 
 
 def generation_number(name: str) -> int:
-    """Return the number in the name of a generation; 0 for no name."""
-    return int(name.partition("-")[0] or "0", 16)
+    """Return the number in the name of a generation."""
+    return int(name.partition("-")[0], 16)
 
 
 def parse_name(name: str) -> PieceName | None:

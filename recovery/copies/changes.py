@@ -87,7 +87,8 @@ class _CopyFeed(PieceFollower):
         after: int | str | bytes | None,
         scratch: str | Path | None,
     ) -> None:
-        self._oldest = head.generations[0].base_commit
+        # A generation begins before an earlier one if it is of a restore of an earlier commit.
+        self._oldest = min(one.base_commit for one in head.generations)
         commit, chain = None, 0
         if after is None:
             commit = self._oldest
@@ -129,7 +130,6 @@ class _CopyFeed(PieceFollower):
             raise
 
     def close(self) -> None:
-        """Remove the rows."""
         if self._txn is not None:
             self._txn.abort()
         self._raw.close()
@@ -159,7 +159,6 @@ class _CopyFeed(PieceFollower):
             self.close()
 
     def take_up(self, generation: Generation, *, continues: bool) -> None:
-        """Go on with another generation."""
         commit = self.place[0]
         if not continues:
             raise ChangesGoneError(
@@ -203,7 +202,6 @@ class _CopyFeed(PieceFollower):
         self._rows.begin(self._get)
 
     def _write(self) -> None:
-        """Write the rows that have changed."""
         if self._txn is not None:
             self._txn.abort()  # without LMDB's lock file, the next one could use its pages
         with self._raw.begin(write=True) as txn:

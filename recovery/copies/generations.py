@@ -8,6 +8,7 @@ shipper acknowledges nothing before it has read the head again, if that was some
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Container
 from itertools import pairwise
@@ -19,10 +20,11 @@ from streamkeep.format.copies import piece
 from streamkeep.format.copies.head import Generation, Head
 from streamkeep.format.copies.piece import Piece, PieceName
 from streamkeep.format.core.errors import CorruptionError, UnreachableError
-from streamkeep.recovery.copies.target import Target
+from streamkeep.recovery.copies.target import Refused, Target
 from streamkeep.recovery.copies.writer import Again
 
 _TRUSTED_S: Final = 600  # for which the head of a bucket is not read again
+_KEEP_MS: Final = 7 * 86_400_000  # of a new copy
 _ENDS: Final = 1000  # that stay; so many bases are not made in that time
 
 
@@ -34,24 +36,54 @@ class Generations:
         trusted_s: for so long, the head is not read again.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, store: UUID, keep_ms: int | None) -> None:
         self.target = target
         self.named: tuple[Generation, ...] = ()
-        self._store: UUID | None = None
+        self._store = store
+        self._keep_ms = keep_ms
         self._tag: str | None = None
         self._read_s = 0.0
         self._bare: set[str] = set()  # of which only the end is left
-        # In a folder that costs nothing, and finds a disk that is not mounted any more.
+        # In a folder that costs nothing.
         self.trusted_s = 0 if target.uri.startswith("file:") else _TRUSTED_S
 
-    def read(self) -> Head | None:
-        """Read the head; None if there is none."""
+    @property
+    def keep_ms(self) -> int:
+        """For how long the copy can go back; as the head says, unless the caller does.
+
+        A call without it, such as a last `ship --once`, must not remove what others keep.
+        """
+        if self._keep_ms is not None:
+            return self._keep_ms
+        return self.named[-1].keep_ms if self.named else _KEEP_MS
+
+    def next_name(self) -> str:
+        """Return a name for a new generation, above all others.
+
+        Also above what killed shippers have left, which `remove` then knows to be older.
+        """
+        left = filter(piece.is_generation_name, self.target.objects.folders())
+        names = *(one.name for one in self.named), *left
+        number = max(map(piece.generation_number, names), default=0) + 1
+        return f"{number:08x}-{secrets.token_hex(4)}"
+
+    def read(self) -> bool:
+        """Read the head; return whether there is one.
+
+        Raises:
+            Refused: it is that of another store.
+        """
         began = time.clock_gettime(time.CLOCK_BOOTTIME)  # which goes on while the machine sleeps
         found = self.target.head()
         head, self._tag = found or (None, None)
-        self._store, self.named = head or (None, ())
+        if head is not None and head.store != self._store:
+            raise Refused(
+                f"{self.target.uri}: the copy of another store ({head.store}); next: name another "
+                "target"
+            )
+        self.named = head.generations if head else ()
         self._read_s = began
-        return head
+        return head is not None
 
     def check(self, name: str) -> None:
         """Check that a generation still goes on, so that what it was given can be restored.
@@ -61,10 +93,10 @@ class Generations:
         """
         if time.clock_gettime(time.CLOCK_BOOTTIME) - self._read_s < self.trusted_s:
             return
-        if self.read() is None or self.named[-1].name != name:
+        if not self.read() or self.named[-1].name != name:
             raise Again(f"{self.target.uri}: the copy does not go on with {name}")
 
-    def begin(self, store: UUID, generation: Generation) -> None:
+    def begin(self, generation: Generation) -> None:
         """Have the head name a new generation, which goes on from now on; and end the one before.
 
         Raises:
@@ -72,7 +104,7 @@ class Generations:
                 the next start does.
         """
         before = self.named
-        if not self.target.set_head(Head(store, (*before, generation)), self._tag):
+        if not self.target.set_head(Head(self._store, (*before, generation)), self._tag):
             raise Again(self.target.uri)
         failpoints.hit("ship:head")
         try:
@@ -90,7 +122,7 @@ class Generations:
                 continue
             end = Piece(
                 piece.END,
-                self._store.bytes if self._store else b"",
+                self._store.bytes,
                 successor.epoch,
                 first,
                 first - 1,
@@ -113,14 +145,13 @@ class Generations:
             return None
         return None if last.kind == piece.END else last.last_commit + 1
 
-    def remove(self, now_ms: int, keep_ms: int, outdated: Container[str]) -> None:
+    def remove(self, now_ms: int, outdated: Container[str]) -> None:
         """Remove generations that nobody may want to go back to, and what was never named.
 
-        Args:
-            keep_ms: those after which another one began before that are removed. The head names
-                it for the next shipper.
-            outdated: the names of others.
+        That is, those after which another one began before `keep_ms`, which the head names for the
+        next shipper; and those whose names are `outdated`.
         """
+        keep_ms = self.keep_ms
         kept = [
             one
             for one, following in pairwise(self.named)
@@ -128,7 +159,6 @@ class Generations:
         ]
         kept.append(self.named[-1]._replace(keep_ms=keep_ms))
         if tuple(kept) != self.named:
-            assert self._store is not None
             if not self.target.set_head(Head(self._store, tuple(kept)), self._tag):
                 raise Again(self.target.uri)
             self.read()

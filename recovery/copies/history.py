@@ -60,7 +60,6 @@ class History:
         return self._reader.position
 
     def go_back(self, epoch: int, position: LogPosition) -> None:
-        """Read again from a position on."""
         self.epoch = epoch
         self._reader.close()
         self._reader = Reader(self._folder, Owner(epoch, self._store_uuid), position)

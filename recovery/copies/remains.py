@@ -77,6 +77,7 @@ def find_in_copy(
             search = _Search(source, environment.read(archived_under, key), key, ids, wanted)
             try:
                 search.run()
+                source.known_head()  # a copy that has gone meanwhile has nothing to be found
             except CorruptionError:
                 if over:
                     raise  # before that, the shipper may just have removed it

@@ -308,7 +308,6 @@ class Filling:
     def _put_rows(
         self, raw: lmdb.Environment, tables: dict[int, Any], number: int, name: PieceName
     ) -> None:
-        """Put the rows of one piece into LMDB."""
         try:
             piece, body, _ = self.target.piece(name)
         except CorruptionError as error:
@@ -393,8 +392,7 @@ def _restore(filling: Filling, head: Head, staging: Folder, *, standby: bool) ->
     staging.make_ours(DATA_FILE)
     finish_copy(staging, Clock(), standby=standby)
     note_copy(staging, target.uri, head.generations[-1].name)
-    undone = "the store was not restored"
-    found = check_whole(staging.path, filling.progress, undone, _OF_SEGMENTS)
+    found = check_whole(staging.path, filling.progress, "the store was not restored", _OF_SEGMENTS)
     return RestoreReport(
         staging.path,
         target.uri,

@@ -17,25 +17,20 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import socket
 import threading
 import time
-from collections.abc import Container, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Container
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.journal.reader import NOWHERE
 from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot, read_slot, slot_name
 from streamkeep.engine.remote.object_store import check_outside
-from streamkeep.engine.system.files import path_of
-from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import StepProgress, silent
-from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format.copies.head import Generation
-from streamkeep.format.copies.piece import generation_number, is_generation_name
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -43,18 +38,15 @@ from streamkeep.format.core.errors import (
     StoreError,
     StoreFullError,
     StoreLockedError,
-    StreamkeepError,
     UnreachableError,
 )
 from streamkeep.format.core.values import whole
-from streamkeep.format.journal.position import LogPosition
 from streamkeep.recovery.copies.generations import Generations
 from streamkeep.recovery.copies.history import Diverged, Gap, History, find_history
 from streamkeep.recovery.copies.target import Place, Refused, Target
-from streamkeep.recovery.copies.writer import Again, DamagedRowError, Writer
+from streamkeep.recovery.copies.writer import Again, Base, DamagedRowError, Writer
 
 HOLD_BYTES: Final = 4 << 30
-KEEP_MS: Final = 7 * 86_400_000  # of a new copy
 _LEAST_BASE: Final = 64 << 20  # bytes of rows after a base before a new one is due
 _MOST_CONFLICTS: Final = 10
 _POLL_S: Final = 0.02
@@ -65,10 +57,6 @@ _PAUSE_S: Final = 1.0  # before the next try; twice as long each time
 _LONGEST_PAUSE_S: Final = 30.0
 
 log = logging.getLogger("streamkeep")
-
-
-class Superseded(Refused):
-    """The copy goes on with commits that this store has not made."""
 
 
 class ShipReport(NamedTuple):
@@ -91,35 +79,6 @@ class ShipReport(NamedTuple):
     missing_segments: int
 
 
-class _Base:
-    """A base that a thread writes.
-
-    Args:
-        held: from where on the journal is needed.
-    """
-
-    def __init__(self, writer: Writer, txn: ReadTxn, held: LogPosition, begun_ms: int) -> None:
-        self.writer = writer
-        self.held = held
-        self.begun_ms = begun_ms
-        self.epoch = writer.history.epoch
-        self.start = writer.history.position
-        self.stop = threading.Event()
-        self.error: BaseException | None = None
-        self._txn = txn
-        self.thread = threading.Thread(target=self._write, name="streamkeep-base", daemon=True)
-        self.thread.start()
-
-    def _write(self) -> None:
-        try:
-            with translated():
-                self.writer.send_base(self._txn, self.stop)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._txn.close()
-
-
 class Shipper:
     """Ships one store to one target, in the thread that calls `run`.
 
@@ -140,7 +99,7 @@ class Shipper:
         renew: bool = False,
         progress: StepProgress | None = None,
     ) -> None:
-        """Take the settings; see `ship`.
+        """Take the settings; see `shipping.ship`.
 
         Args:
             every: how often commits are shipped; `Store.ship_now` does not wait for it.
@@ -154,7 +113,6 @@ class Shipper:
         self.folder = journal.folder
         self.target = Target(target, self.environment.folder.modes)
         self.every_s = above_zero(every, "every") / 1000
-        self._keep_ms = None if keep is None else above_zero(keep, "keep")
         self.hold_bytes = whole(hold_bytes, "hold_bytes", 1, 1 << 62)
         self.take_over = take_over
         self.renew = renew
@@ -162,9 +120,10 @@ class Shipper:
         self.stop = threading.Event()
         self.failure = ""
         self._owner = f"{socket.gethostname()}, process {os.getpid()}"
-        self.generations = Generations(self.target)
+        keep_ms = None if keep is None else above_zero(keep, "keep")
+        self.generations = Generations(self.target, self.environment.uuid, keep_ms)
         self._writer: Writer | None = None  # of the generation that goes on; None at a gap
-        self._base: _Base | None = None
+        self._base: Base | None = None
         self._base_bytes = 0  # that were written
         self._erased = False  # the copy has what was erased from the store
         self._proved_ms = 0  # when the copy was verified
@@ -172,19 +131,7 @@ class Shipper:
         self._tidied_s = -_TIDY_S
         self._refused_s = -_REFUSED_S
 
-    @property
-    def keep_ms(self) -> int:
-        """For how long the copy can go back; as the head says, unless the caller does.
-
-        A call without `keep`, such as a last `ship --once`, must not remove what others keep.
-        """
-        if self._keep_ms is not None:
-            return self._keep_ms
-        named = self.generations.named
-        return named[-1].keep_ms if named else KEEP_MS
-
     def report(self) -> ShipReport:
-        """Return what was done."""
         writer = self._writer
         if writer is None:
             return ShipReport(self.target.uri, "", 0, 0, 0, 0, 0)
@@ -241,7 +188,9 @@ class Shipper:
                     log.warning("%s; shipping goes on in %.0f s", error, pause)
                     self.stop.wait(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
-            if begun and not once and not self.failure:
+            if self.failure:
+                raise UnreachableError(self.failure)
+            if begun and not once:
                 self._send_commits()  # the machine may be about to end, too
         except Again:
             pass
@@ -314,26 +263,20 @@ class Shipper:
         """Find out where the target is, and whether the journal goes on from there."""
         self._drop_base()
         self._writer = None
-        self.target.check_writes()
         slot = None
+        was_there = True  # a damaged slot, as a power cut may leave it, is one
         try:
             slot = read_slot(self.folder, slot_name(self.target.uri))
+            was_there = slot is not None and slot.generation != ""
         except CorruptionError as error:
             log.warning("%s", error)
-        head = self.generations.read()
-        if head is None and slot is not None and slot.generation and not self.take_over:
-            raise UnreachableError(
-                f"{self.target.uri}: the copy that was there is gone; next: mount its disk, or "
-                "--take-over makes a new one"
-            )
-        if head is None:
+        is_there = self.generations.read()
+        if not is_there and was_there and not self.take_over:
+            raise self.target.gone()
+        self.target.check_writes()
+        if not is_there:
             return
-        if head.store != self.environment.uuid:
-            raise Refused(
-                f"{self.target.uri}: the copy of another store ({head.store}); next: name another "
-                "target"
-            )
-        newest = head.generations[-1]
+        newest = self.generations.named[-1]
         self._erased = self.renew or (slot is not None and slot.erased)
         known = slot is not None and newest.name in (slot.generation, slot.begun)
         # The journal of a store that was replaced may go on from the same commit. Without a slot,
@@ -352,7 +295,9 @@ class Shipper:
         except CorruptionError as error:
             why = f"{error}"
         if not known and not self.take_over:
-            raise Superseded(
+            if slot is not None:  # for `streamkeep status`; and it holds no journal any more
+                slot._replace(epoch=0, position=NOWHERE, taken_over=True).write(self.folder)
+            raise Refused(
                 f"{self.target.uri}: the copy goes on with {newest.name}, which {newest.owner} "
                 "began, and this store does not know it: it is an older copy of the store, or "
                 "another one has taken its place; next: `streamkeep ship restore` makes a store of "
@@ -435,7 +380,6 @@ class Shipper:
         return self._erased and not self.environment.read(scrub.is_unfinished)
 
     def _is_base_due(self, now_ms: int) -> bool:
-        """Return whether a new generation has to begin."""
         writer, generations = self._writer, self.generations.named
         if writer is not None and time.monotonic() - self._refused_s < _REFUSED_S:
             return False  # the store has a damaged row
@@ -444,7 +388,7 @@ class Shipper:
         if writer.stepped:
             return True
         base = generations[-1]
-        if now_ms - base.begun_ms > max(self.keep_ms, _LEAST_AGE_MS):
+        if now_ms - base.begun_ms > max(self.generations.keep_ms, _LEAST_AGE_MS):
             return True
         return writer.rows_bytes > max(base.base_bytes // 2, _LEAST_BASE)
 
@@ -455,9 +399,7 @@ class Shipper:
             held = self.journal.log.position
         epoch, generations = self.context.epoch, self.generations.named
         known = generations[-1].name if generations else ""
-        # Above what killed shippers have left, which `Generations.remove` then knows to be older.
-        left = [known, *filter(is_generation_name, self.target.objects.folders())]
-        name = f"{max(map(generation_number, left)) + 1:08x}-{secrets.token_hex(4)}"
+        name = self.generations.next_name()
         if self._writer is None:  # nothing else holds the journal from here on
             slot = Slot(
                 self.target.uri, known, name, epoch, held, 0, now_ms, self.hold_bytes, self._erased
@@ -473,7 +415,7 @@ class Shipper:
             return
         writer = Writer(self.target, self.environment, name, history, self.progress, self._damaged)
         writer.last_ms = self.context.now_ms()  # when all in the base had been made
-        self._base = _Base(writer, txn, held, writer.last_ms)
+        self._base = Base(writer, txn, held, writer.last_ms)
         if self._writer is not None:
             try:
                 self._note_shipped()
@@ -510,10 +452,10 @@ class Shipper:
             writer.base_bytes,
             base.begun_ms,
             self._owner,
-            self.keep_ms,
+            self.generations.keep_ms,
             writer.erasures,
         )
-        self.generations.begin(self.environment.uuid, generation)
+        self.generations.begin(generation)
         outdated = [
             one.name for one in generations if self._erased or one.erasures < writer.erasures
         ]
@@ -529,7 +471,7 @@ class Shipper:
         self._tidied_s = time.monotonic()
         if self._writer is None:
             return
-        self.generations.remove(now_ms, self.keep_ms, outdated)
+        self.generations.remove(now_ms, outdated)
         self._writer.drop_merged_rows()
         self._note_proof(self._writer.name)
 
@@ -545,93 +487,3 @@ class Shipper:
                 verified.damaged[0],
             )
         self._damaged = verified.damaged
-
-
-# --- running one --------------------------------------------------------------------------------
-
-
-def ship(
-    store: Store[Any] | str | os.PathLike[str],
-    target: Place,
-    *,
-    keep: Duration | None = None,
-    hold_bytes: int = HOLD_BYTES,
-    take_over: bool = False,
-    renew: bool = False,
-    progress: StepProgress | None = None,
-) -> ShipReport:
-    """Bring the copy of a store at `target` up to the newest commit; make it if there is none.
-
-    On return, everything that was committed before the call is at the target. `Shipper.run` goes
-    on until it is stopped.
-
-    Args:
-        store: an open store, or the path of one.
-        target: a folder, or the URI of a folder in a bucket.
-        keep: for how long a restore can go back to any moment; by default for as long as the last
-            shipper said, or seven days.
-        hold_bytes: of the journal, which the store keeps for the next time, at most.
-        take_over: also if the copy follows another store of the same identity now.
-        renew: make the copy anew; when it is complete, all that it had before is removed, and
-            `keep` begins again.
-
-    Raises:
-        CorruptionError: a new generation is due, and a row of the store is damaged.
-        StoreError: the target has the copy of another store, or this store does not know how the
-            copy goes on; see `take_over`.
-        StoreLockedError: another process or thread ships the store there.
-        UnreachableError: the target does not answer.
-    """
-    with nullcontext(store) if isinstance(store, Store) else opened_for(store) as opened:
-        shipper = Shipper(
-            opened,
-            target,
-            keep=keep,
-            hold_bytes=hold_bytes,
-            take_over=take_over,
-            renew=renew,
-            progress=progress,
-        )
-        return shipper.run(once=True)
-
-
-def forget(store: str | os.PathLike[str], target: Place) -> bool:
-    """Hold nothing more of a store's journal for a target; return whether it held something.
-
-    The target keeps its copy. To ship there again, a store needs `take_over`.
-
-    Raises:
-        StoreLockedError: another process ships the store there, and would go on.
-    """
-    with opened_for(store) as opened:
-        shipper = Shipper(opened, target)
-        with closing(shipper.hold("end that one first")):
-            return shipper.folder.remove(slot_name(shipper.target.uri))
-
-
-def opened_for(path: str | os.PathLike[str]) -> Store[bytes]:
-    """Open a store that exists, for a shipper."""
-    return Store(path_of(path, "store"), create=False, sync="none", lease=False)
-
-
-@contextmanager
-def shipping(store: Store[Any], target: Place) -> Iterator[None]:
-    """Ship a store in a thread while the block runs.
-
-    What ends shipping for good is logged as an error: the program itself goes on.
-    """
-    shipper = Shipper(store, target)
-
-    def run() -> None:
-        try:
-            shipper.run()
-        except StreamkeepError as error:
-            log.error("%s: not shipped any more: %s", store.path, error)
-
-    thread = threading.Thread(target=run, name="streamkeep-ship")
-    thread.start()
-    try:
-        yield
-    finally:
-        shipper.stop.set()
-        thread.join()

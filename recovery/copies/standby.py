@@ -189,7 +189,6 @@ class Standby(PieceFollower):
                 batch, size = [], 0
 
     def _commit(self, bodies: list[bytes], position: LogPosition, time_ms: int) -> None:
-        """Apply records in one transaction of LMDB."""
         touched: set[bytes] = set()
         for body in bodies:  # what the manifest names must be there first
             change = ChangeReader(body, TABLES)
@@ -294,12 +293,12 @@ class Standby(PieceFollower):
         """Fetch a segment of the archive, unless it is here or elsewhere."""
         here = fetch_segment(self.target, record, self.environment.folder)
         if not here and self.environment.remote_archive() is None:
+            self.target.known_head()  # of a copy that has gone, it is fetched later
             log.warning("%s: the copy lacks %s", self.target.uri, record.where)
             self.missing.add(record.where)
 
 
 def _paths(txn: lmdb.Transaction[bytes], tables: Mapping[int, Any]) -> set[str]:
-    """Return the files that the manifest names."""
     return {decode_row(db_key, value).path for db_key, value in txn.cursor(tables[SEGMENTS])}
 
 
@@ -334,34 +333,28 @@ def _lock(environment: Environment, source: str, place: Path) -> SlotLock:
     return lock
 
 
-def is_standby(path: str | Path) -> bool:
-    """Return whether a store follows a copy; recover it first, if its process was killed."""
-    environment = open_environment(path_of(path, "path").absolute(), clock=Clock(), standby=True)
-    try:
-        return bool(environment.follows)
-    finally:
-        environment.release()
-
-
-def promote(path: str | Path) -> StandbyRow:
+def promote(path: str | Path) -> StandbyRow | None:
     """Make a standby a store that can be written, in the place of the one that it followed.
 
     `ship` then goes on with the same copy, under a new generation: the store that was followed is
     refused there, and its standbys follow this one. On return, that is on disk.
 
+    Returns:
+        how far it was; None if it is no standby.
+
     Raises:
-        StoreError: it is no standby, or a process still follows.
+        StoreLockedError: a process still follows.
     """
     place = path_of(path, "path").absolute()
     environment = open_environment(place, clock=Clock(), standby=True)
     try:
         if not environment.follows:
-            raise StoreError(f"{place}: no standby; next: open it, it can be written")
+            return None
         with closing(_lock(environment, environment.follows, place)):
             with environment.begin_read() as txn:  # now: the process that followed has ended
                 state = standby_of(txn)
             if state is None:
-                raise StoreError(f"{place}: another process has just promoted it")
+                return None  # another process has just promoted it
             _remove_strays(environment)
             note_copy(environment.folder, state.source, state.generation)
             failpoints.hit("standby:noted")

@@ -26,6 +26,7 @@ from streamkeep.format.core.errors import (
     FormatVersionError,
     NotAStoreError,
     StoreError,
+    UnreachableError,
 )
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import Segment
@@ -63,6 +64,7 @@ class Target:
         """
         self.objects = open_objects(place_of(place, "target"), modes)
         self.uri = self.objects.uri
+        self._is_known = False  # the head was there
 
     def where(self, name: object) -> str:
         """Return the name of an object in errors."""
@@ -92,6 +94,7 @@ class Target:
             data, tag = self.objects.get_tagged(head_format.HEAD)
         except FileNotFoundError:
             return None
+        self._is_known = True
         return head_format.decode_head(data, self.where(head_format.HEAD)), tag
 
     def known_head(self) -> Head:
@@ -121,8 +124,22 @@ class Target:
 
     # --- pieces -----------------------------------------------------------------------------
 
+    def gone(self) -> UnreachableError:
+        """Return the error for a copy that was there."""
+        return UnreachableError(
+            f"{self.uri}: the copy that was there is gone; next: mount its disk, or --take-over "
+            "makes a new one"
+        )
+
+    def check_there(self) -> None:
+        """Raise UnreachableError if the copy is gone: nothing is written to its mount point."""
+        is_folder = self.uri.startswith("file:")
+        if self._is_known and is_folder and self.objects.size(head_format.HEAD) is None:
+            raise self.gone()
+
     def create(self, name: str, data: bytes) -> bool:
         """Write an object that does not exist; return False if there is another one."""
+        self.check_there()
         return self.objects.create(name, data) or self._is(name, data)
 
     def _is(self, name: str, data: bytes) -> bool:
@@ -214,7 +231,6 @@ class Target:
         return Segment.open(partial(self.read, name), size, where)
 
     def needed_segments(self, generation: str) -> set[str]:
-        """Return the names of the segments that a generation needs."""
         names = self.objects.names(f"{generation}/{head_format.SEGMENTS}")
         return {name.removeprefix(f"{generation}/") for name in names}
 
@@ -378,7 +394,6 @@ class PieceFollower:
         return True
 
     def _follow(self, name: str) -> None:
-        """Go on with another generation."""
         head = self.target.known_head()
         found = [one for one in head.generations if one.name == name]
         generation = found[0] if found else head.generations[-1]

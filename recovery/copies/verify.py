@@ -89,7 +89,8 @@ def verify_copy(
     for check in reversed(checks[:-1]):
         if check.commit < first.generation.base_commit:
             break  # the journal did not go on there
-        first = check
+        if check.generation.base_commit < first.generation.base_commit:  # or none is restored of it
+            first = check
     return VerifyReport(
         source.uri,
         head.generations[-1].name,
@@ -108,8 +109,6 @@ def verify_copy(
 
 
 class _Check:
-    """The verification of one generation."""
-
     def __init__(
         self, target: Target, store_uuid: bytes, generation: Generation, progress: StepProgress
     ) -> None:
@@ -159,7 +158,6 @@ class _Check:
         return True
 
     def note(self) -> None:
-        """Note at the target what was found."""
         if self.problems:
             verified = self.verified._replace(damaged=tuple(self.damaged))
         else:
@@ -174,13 +172,13 @@ class _Check:
             )
         try:
             name = f"{self.generation.name}/{VERIFIED}"
+            self.target.check_there()
             put_bytes(self.target.objects, name, verified.encode())
             self.noted = True
         except UnreachableError:
             return  # it may be readable only
 
     def _go_on(self, verified: Verified) -> None:
-        """Begin after what was proved."""
         at = verified.commit_number
         before = [one for one in self.target.names(self.generation.name, 0) if one.first <= at]
         checksum = self.target.piece(before[-1])[2] if before else 0

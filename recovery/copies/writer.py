@@ -14,6 +14,7 @@ from typing import Final
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.tables.manifest import decode_row, is_named
 from streamkeep.engine.tables.segment_files import open_stored, stored_name
@@ -25,6 +26,7 @@ from streamkeep.format.core.checksum import ROW_CHECKSUM_SIZE, row_checksum
 from streamkeep.format.core.errors import ChecksumError, CorruptionError, StreamkeepError
 from streamkeep.format.core.keys import ERASURES, NODES, RETIRED, SEGMENTS, STREAMS, TABLES
 from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations, is_sound
+from streamkeep.format.journal.position import LogPosition
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.copies.history import History
 from streamkeep.recovery.copies.target import Rows, Target, chain_of, segment_name
@@ -232,13 +234,13 @@ class Writer:
                 log.warning("%s", error)
                 self.missing += 1
             return False  # it was replaced, which a later commit says
+        self.target.check_there()
         self.target.objects.put(name, segment.read_at, folder.size(stored_name(record.path)))
         return True
 
     # --- level 1 ----------------------------------------------------------------------------
 
     def rows_are_due(self) -> bool:
-        """Return whether it is time to write the rows that were changed."""
         many = self._pieces >= _PIECES_PER_ROWS or len(self._changed) >= _MOST_CHANGED
         return many and not self._refused
 
@@ -275,7 +277,6 @@ class Writer:
         self._pieces = 0
 
     def _keys_of(self, rows: Rows) -> Iterator[RowKey]:
-        """Yield the keys of rows that were written."""
         for name in rows.parts:
             _, body, _ = self.target.piece(name)
             change = ChangeReader(body, TABLES)
@@ -386,3 +387,32 @@ class Writer:
         for name in self.target.names(self.name, 1):
             if name.first and name not in kept:
                 self.target.objects.remove(str(name))
+
+
+class Base:
+    """A base that a thread writes.
+
+    Args:
+        held: from where on the journal is needed.
+    """
+
+    def __init__(self, writer: Writer, txn: ReadTxn, held: LogPosition, begun_ms: int) -> None:
+        self.writer = writer
+        self.held = held
+        self.begun_ms = begun_ms
+        self.epoch = writer.history.epoch
+        self.start = writer.history.position
+        self.stop = threading.Event()
+        self.error: BaseException | None = None
+        self._txn = txn
+        self.thread = threading.Thread(target=self._write, name="streamkeep-base", daemon=True)
+        self.thread.start()
+
+    def _write(self) -> None:
+        try:
+            with translated():
+                self.writer.send_base(self._txn, self.stop)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._txn.close()

@@ -17,6 +17,7 @@ import zstandard
 
 import streamkeep
 from archived_streams import segments, shown
+from cli_runner import run
 from inside import environment_of, segment_files_of
 from stores import Open
 from streamkeep.engine.api.store import Store
@@ -740,6 +741,10 @@ def test_history_needs_the_object_only_if_the_file_is_gone(
     with pytest.raises(errors.MissingSegmentError, match="neither on the disk nor at file://"):
         shown(store)
     assert [one.code for one in found(store)] == ["SK301"]
+    away = fleet.rename(tmp_path / "away")
+    told = run("range", store.path, "s", "--history", status=4).stderr
+    assert ("no archive; next: mount the disk" in told, "fsck" in told) == (True, False)
+    away.rename(fleet)
     copy = tmp_path / "copy.seg"
     copy.write_bytes(kept)
     assert next(store.adopt_segments(copy)).record is not None

@@ -174,7 +174,7 @@ def test_without_the_check_a_lock_is_a_plain_lock(monkeypatch: pytest.MonkeyPatc
     assert type(make_lock("write")) is not type(threading.Lock())
     monkeypatch.setattr(locks, "checked", None)
     assert type(make_lock("write")) is type(threading.Lock())
-    assert type(make_reentrant("registry")) is type(threading.RLock())
+    assert isinstance(make_reentrant("registry"), type(threading.RLock()))
 
 
 def test_the_table_has_every_lock_of_the_engine_and_no_other() -> None:

@@ -19,7 +19,7 @@ from stopped import child_of, status_of
 from streamkeep import ArgumentError
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.recovery.backups.backup import backup
-from streamkeep.recovery.copies.shipper import ship
+from streamkeep.recovery.copies.shipping import ship
 from streamkeep.recovery.fsck.store import check
 from streamkeep.recovery.salvage.repair import repair
 from tiers import slow_but

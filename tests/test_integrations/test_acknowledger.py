@@ -38,6 +38,7 @@ class Job:
 
     def done_many(self, jobs: list[Any]) -> None:
         self._call()
+        self.at_once = len(jobs)
         for one in jobs:
             one.ended = True
 
@@ -62,13 +63,14 @@ def test_an_acknowledgement_is_tried_again_until_the_store_has_room(
 ) -> None:
     monkeypatch.setattr(acknowledger, "_AGAIN_S", 0.001)
     acknowledging, job = Acknowledger(), Job(failures=3)
-    add(acknowledging, job)
+    for _ in range(2):
+        add(acknowledging, job)
     while not job.ended:
         pass
     later = Job(failures=0)
     add(acknowledging, later)
     acknowledging.close()
-    assert later.ended
+    assert (later.ended, job.at_once) == (True, 1)
     assert caplog.text.count("the disk is full") == 1
 
 

@@ -116,10 +116,13 @@ def _outbox_table(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 def database(_outbox_table: None) -> Iterator[None]:
     """The database, with the table of the outbox, which is empty at the end."""
+    from django.db import connections
+
     from streamkeep.integrations.django.outbox.models import OutboxRow
 
     yield
     OutboxRow.objects.all().delete()
+    connections.close_all()  # Python 3.13 warns of one that is left to the collector
 
 
 @pytest.fixture

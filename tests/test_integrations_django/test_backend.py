@@ -20,7 +20,7 @@ from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import StoreFullError
 from streamkeep.integrations.django import interface, queues, records
-from streamkeep.jobs import PayloadError
+from streamkeep.jobs import JobFailedError, PayloadError, Queue
 from streamkeep.jobs.running import execute
 from test_integrations_django import shop_tasks
 from test_integrations_django.conftest import BACKEND, QueueWith
@@ -158,14 +158,22 @@ def test_a_running_task_says_so(backend: Any) -> None:
     assert result.status == "READY"
 
 
-def test_a_task_that_others_than_its_handler_ended_has_failed(queue_with: QueueWith) -> None:
-    with queue_with(retries=1, backoff="1ms") as queue:
-        result = shop_tasks.add.enqueue(5)
+def test_attempts_that_others_than_the_handler_ended_are_told_of(queue_with: QueueWith) -> None:
+    errors = [TimeoutError, ValueError, JobFailedError]
+    with queue_with(retries=2, backoff="1ms") as queue:
+        found = shop_tasks.fail.enqueue("once")
         queue.get().end_attempt("builtins.TimeoutError", "it ran too long", "")
+        for attempts in (1, 2):
+            found.refresh()
+            assert (found.status, found.attempts) == ("READY", attempts)
+            assert [one.exception_class for one in found.errors] == errors[:attempts]
+            if attempts == 1:
+                wait_until(lambda: queue.run_until_idle(1) == 1)
         queue.get(PATIENCE_S).fail("3 workers died")  # as another worker does that finds it
-        found = interface.task_backends["default"].get_result(result.id)
-        assert (found.status, found.args, found.attempts) == ("FAILED", [5], 2)
-        assert "3 workers died" in found.errors[0].traceback
+        found.refresh()
+        assert (found.status, found.args, found.attempts) == ("FAILED", ["once"], 3)
+        assert [one.exception_class for one in found.errors] == errors
+        assert "3 workers died" in found.errors[2].traceback
         assert found.started_at <= found.last_attempted_at <= found.finished_at
         queue.drop_dead()
         found.refresh()
@@ -185,14 +193,16 @@ def test_a_dead_letter_is_ready_again(backend: Any) -> None:
     queue = backend.queue("default")
     result = shop_tasks.fail.using(priority=3).enqueue("once")
     queue.run_until_idle()
-    [letter] = queue.dead_letters()
-    assert queue.requeue() == 1
-    assert queue.requeue(letter) == 0
+    assert Queue(queue.store).requeue() == 1  # as the command line does, which knows no Django
     result.refresh()
-    assert (result.status, len(result.errors)) == ("READY", 1)
+    assert (result.status, len(result.errors), result.finished_at) == ("READY", 1, None)
     queue.run_until_idle()
     result.refresh()
     assert (result.status, result.attempts) == ("FAILED", 2)
+    queue.requeue()
+    queue.get(0).fail("too late")
+    result.refresh()
+    assert (result.status, result.attempts, len(result.errors)) == ("FAILED", 3, 3)
 
 
 def test_results_are_forgotten_after_their_time(queue_with: QueueWith) -> None:

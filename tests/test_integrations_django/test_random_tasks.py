@@ -235,8 +235,9 @@ def noting(notes: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def databases(database: None) -> Iterator[None]:
-    connections.settings["other"] = {**connections.settings["default"], "NAME": ":memory:"}
+def databases(database: None, tmp_path: Path) -> Iterator[None]:
+    name = tmp_path / "other.sqlite3"  # Django does not close one in memory
+    connections.settings["other"] = {**connections.settings["default"], "NAME": name}
     try:
         yield
     finally:

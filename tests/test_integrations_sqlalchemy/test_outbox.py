@@ -38,7 +38,10 @@ class Order(Base):
 
 outbox = Outbox(Base.metadata)
 outbox.follow(
-    Order, "orders", lambda one: {"id": one.id, "sku": one.sku}, changes=("insert", "delete")
+    Order,
+    "orders",
+    lambda one: {"id": one.id, "sku": one.sku},
+    changes=("insert", "update", "delete"),
 )
 
 
@@ -67,10 +70,13 @@ def test_rows_of_a_committed_session_are_forwarded_once(engine: Engine, store: S
     assert [entry.fields for entry in store.xrange("orders")] == [{b"id": b"1", b"sku": b"7"}]
     [mail] = store.xrange("mails")
     assert mail.fields == {b"to": b"ann", b"raw": b"\xff", b"size": b"1.5"}
+    for sku in ("9", "9"):  # the second one updates nothing
+        with Session(engine) as session, session.begin():
+            session.get_one(Order, 1).sku = sku
     with Session(engine) as session, session.begin():
         session.delete(session.get_one(Order, 1))
-    assert outbox.forward(engine, store, until_idle=True) == 1
-    assert skus(store) == ["7", "7"]
+    assert outbox.forward(engine, store, until_idle=True) == 2
+    assert skus(store) == ["7", "9", "9"]
 
 
 def test_databases_with_the_same_table_are_forwarded_into_one_store(

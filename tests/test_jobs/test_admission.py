@@ -20,6 +20,7 @@ from streamkeep.jobs import (
     QueueDrainingError,
     QueueFullError,
 )
+from streamkeep.jobs.take_call import Take
 from test_jobs.conftest import is_awaited
 from test_jobs.test_queue import counts, letters
 
@@ -55,13 +56,17 @@ def test_a_clock_that_is_set_back_and_forward_loses_no_job(
     assert payloads(queue) == ["c", "a"]
 
 
-def test_many_jobs_that_are_due_at_once_come_in_bounded_steps(
-    queue: Queue, clock: ManualClock
-) -> None:
+def test_many_jobs_come_in_bounded_steps(queue: Queue, clock: ManualClock) -> None:
     queue.put_many(range(450), delay="1s")
     clock.ms += 1000
     assert (payloads(queue, 1), queue.stats().delayed) == ([0], 250)
     assert payloads(queue, 999) + payloads(queue, 999) == list(range(1, 450))
+    queue.put_many(range(450), expires="1m")
+    queue.put("good")
+    clock.ms += 60_001
+    work = Take([queue], queue.consumer, 1, None).work
+    assert (queue.core.apply(work), queue.stats().failed) == ([], 200)
+    assert (queue.get(0).payload, queue.stats().failed) == ("good", 450)
 
 
 def test_a_sleeping_worker_wakes_for_what_is_due(tmp_path: Any) -> None:
@@ -76,15 +81,17 @@ def test_a_sleeping_worker_wakes_for_what_is_due(tmp_path: Any) -> None:
         assert found == ["soon"]
 
 
-@pytest.mark.parametrize("kind", ["delayed", "held", "waiting", "running"])
+@pytest.mark.parametrize("kind", ["delayed", "held", "waiting", "running", "postponed"])
 def test_a_job_is_cancelled_unless_it_has_started(queue: Queue, kind: str) -> None:
     options: dict[str, dict[str, Any]] = {"delayed": {"delay": 5}, "held": {"key": "k"}}
     if kind == "held":
         queue.put("first", key="k")
     job = queue.put("x", unique="u", **options.get(kind, {}))
-    if kind == "running":
-        queue.get(0)
-    assert job.state() == ("waiting" if kind == "held" else kind)
+    if kind in ("running", "postponed"):
+        taken = queue.get(0)
+        if kind == "postponed":
+            taken.postpone(5)
+    assert job.state() == {"held": "waiting", "postponed": "delayed"}.get(kind, kind)
     assert (job.cancel(), job.cancel()) == (kind != "running", False)
     if kind == "running":
         return
@@ -172,18 +179,26 @@ def test_a_full_queue_refuses_jobs(queue: Queue) -> None:
     queue.put(4)
 
 
+def test_a_handler_fills_no_queue_of_another_store(queue: Queue, tmp_path: Path) -> None:
+    with Queue(tmp_path / "other", queue.name, sync="none") as other:
+        other.set_limits(max_length=1)
+        queue.task(retries=0, name="fill")(lambda: other.put_many("ab")).delay()
+        queue.run_until_idle()
+        assert (queue.stats().failed, other.stats().waiting) == (1, 0)
+
+
 def test_a_job_that_expired_does_not_run(queue: Queue, clock: ManualClock) -> None:
-    expired = queue.put(1, expires="1m", key="k")
+    expired = queue.put(1, expires="1m", key="k", result_ttl="1d")
     queue.put(2, expires="1h", delay="30m", key="k")
     clock.ms += 60_001
     assert payloads(queue) == []
     clock.ms += 1_800_000
     (second,) = queue.get_many(9)
     assert [one["reason"] for one in letters(queue)] == ["it expired before it ran"]
-    with pytest.raises(JobFailedError, match="it expired before it ran"):
-        expired.result(0)
     assert second.retry(after="2h")
     clock.ms += 7_200_000
+    with pytest.raises(JobFailedError, match="it expired before it ran"):
+        expired.result(0)
     assert payloads(queue) == [2]  # it has begun in time
 
 
@@ -245,17 +260,6 @@ def test_a_draining_queue_takes_no_jobs_and_says_when_it_is_empty(queue: Queue, 
     assert found == [True]
     queue.resume()
     queue.put(2)
-
-
-def test_a_draining_queue_keeps_its_dead_letters(queue: Queue) -> None:
-    queue.put(1)
-    queue.get(0).fail("no ink")
-    queue.drain(0)
-    with pytest.raises(QueueDrainingError, match="resume it, with `Queue"):
-        queue.requeue()
-    assert (queue.stats().failed, queue.stats().waiting) == (1, 0)
-    queue.resume()
-    assert queue.requeue() == 1
 
 
 def test_what_another_process_has_set_holds_at_once(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from streamkeep import Store, aio, jobs
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.system import failpoints
 from streamkeep.jobs.async_queue import AsyncJob, AsyncQueue
-from test_jobs.test_queue import counts, letters
 
 
 async def test_jobs_go_through_an_asyncio_queue(store: Store) -> None:
@@ -146,39 +145,6 @@ def test_a_call_ends_though_its_loop_ends(store: Store, what: str) -> None:
     asyncio.run(run())
     stats = queue.stats()
     assert (stats.running, stats.done) == (0, int(what != "get"))
-
-
-async def test_tasks_limits_and_control(store: Store) -> None:
-    plain = jobs.Queue(store, "mails")
-
-    @plain.task
-    async def double(number: int) -> int:
-        return 2 * number
-
-    queue = aio.Queue(plain)
-    job = await queue.delay(double.options(key="k"), 4)
-    (taken,) = await queue.get_many(9)
-    assert (await plain.core.run_job(taken.job)).state == "done"
-    assert await job.result(0) == 8
-    await queue.set_limits(max_length=1)
-    first = await queue.put(1)
-    with pytest.raises(jobs.QueueFullError):
-        await queue.put(2)
-    await queue.pause()
-    assert await queue.get_many(1) == []
-    await queue.resume()
-    (got,) = await queue.get_many(1)
-    assert (got.payload, got.task, got.key, got.priority) == (1, "", None, "normal")
-    second = await queue.put(2)
-    await got.give_back()
-    assert not await first.cancel()
-    assert await second.cancel()
-    (again,) = await queue.get_many(9)
-    await again.extend()
-    await again.retry()
-    assert not await queue.drain(0)
-    assert counts(plain) == (0, 0, 1, 0, 1)
-    assert letters(plain) == []
 
 
 def test_each_name_of_a_queue_exists_for_asyncio_with_the_same_arguments() -> None:

@@ -21,45 +21,31 @@ def bury(queue: Queue, payload: str, reason: str = "no paper", **options: str) -
     return job.id
 
 
-def test_letters_are_found_by_reason(queue: Queue, clock: ManualClock) -> None:
-    first = bury(queue, "a")
+def test_letters_are_found_put_again_and_dropped(queue: Queue, clock: ManualClock) -> None:
+    bury(queue, "a", priority="high", key="ann")
     clock.ms += 10
     bury(queue, "b", "no ink")
     one, two = queue.dead_letters()
-    assert (one.job, one.reason, one.attempts, one.failed_ms) == (
-        first,
-        "no paper",
-        1,
-        clock.ms - 10,
-    )
-    assert two.reason == "no ink"
-    assert queue.dead_letters(reason="ink") == [two]
-    assert queue.dead_letters(count=1) == [one]
-    assert queue.dead_letters(task="send") == []
-
-
-def test_a_letter_is_put_again_as_a_new_job(queue: Queue) -> None:
-    former = bury(queue, "a", priority="high", key="ann")
-    bury(queue, "b", "no ink")
+    assert (one.reason, one.attempts, one.failed_ms) == ("no paper", 1, clock.ms - 10)
+    assert (two.reason, queue.dead_letters(reason="ink")) == ("no ink", [two])
+    assert (queue.dead_letters(count=1), queue.dead_letters(task="send")) == ([one], [])
     assert queue.requeue(reason="paper") == 1
     (taken,) = queue.get_many(5)
     assert (taken.payload, taken.key, taken.priority, taken.attempt) == ("a", "ann", "high", 1)
-    assert taken.id != former
     taken.done()
-    assert queue.stats().failed == 1
-    assert queue.requeue("1-1") == 0
+    assert (queue.requeue("1-1"), queue.requeue(two, two.id, task="another")) == (0, 0)
     bury(queue, "c")
     letter, other = queue.dead_letters()
-    assert queue.requeue(letter, other.id, task="another") == 0
     assert queue.requeue(letter, other.id) == 2
     bury(queue, "d")
     assert (queue.drop_dead(), queue.stats().failed) == (1, 0)
 
 
-def test_a_job_with_an_id_of_its_own_keeps_it(queue: Queue) -> None:
-    """Such as one that was delayed, and one that another program has put with a field `id`."""
+def test_a_job_that_is_put_again_keeps_its_id(queue: Queue) -> None:
+    """Also one that was delayed, and one that another program has put with a field `id`."""
     queue.store.xadd("mails", {"id": "order-7", "payload": '"a"'})
-    for own in ("order-7", queue.put("b", delay="1h").id):
+    for options in (None, {"delay": "1h"}, {"priority": "low"}):
+        own = "order-7" if options is None else queue.put("b", **options).id  # type: ignore[arg-type]
         queue.run_now(own)
         (taken,) = queue.get_many(1)
         assert taken.id == own
@@ -71,6 +57,25 @@ def test_a_job_with_an_id_of_its_own_keeps_it(queue: Queue) -> None:
         (taken,) = queue.get_many(1)
         taken.done("printed")
         assert (taken.id, job.result(0)) == (own, "printed")
+
+
+def test_a_job_that_is_put_again_is_held_under_its_id(queue: Queue) -> None:
+    jobs = [bury(queue, text, key="ann") for text in "ab"]
+    queue.put("c", key="ann").queue.get(0)
+    assert queue.requeue(*jobs) == 2
+    assert [one.id for one in queue.jobs()] == jobs
+    assert (queue.cancel(jobs[0]), queue.purge(), queue.stats().held) == (True, 1, 0)
+
+
+def test_what_failed_is_listed_until_it_is_put_again_or_dropped(
+    queue: Queue, clock: ManualClock
+) -> None:
+    jobs = [bury(queue, text, f"no {text}") for text in ("paper", "ink", "line")]
+    clock.ms += 3_700_000  # the results have expired
+    assert [one.id for one in queue.jobs("failed")] == jobs[::-1]
+    queue.requeue(reason="ink")
+    queue.drop_dead(reason="line")
+    assert [one.id for one in queue.jobs("failed")] == jobs[:1]
 
 
 def test_a_letter_stays_while_its_unique_name_is_taken(queue: Queue) -> None:
@@ -253,6 +258,7 @@ def test_a_parked_job_has_the_attempts_that_it_had(queue: Queue) -> None:
     queue.get(0).retry(after=0)
     assert take([queue], queue.consumer, 1, known={queue.name: [b"other"]}, timeout=0) == []
     (parked,) = queue.jobs("parked")
+    assert queue.jobs("waiting") == [parked]
     assert (parked.id, parked.attempts, len(parked.history)) == (job.id, 1, 1)
 
 

@@ -26,6 +26,7 @@ PRINTS = {
     "nightly": ["report 0 3 * * * Europe/Berlin", "made"],
     "web_outbox": ["2 forwarded", "2 shipped"],
 }
+OTHERS = ("web_outbox_postgresql", "../programs/audit", "../programs/migrate")
 
 
 @pytest.mark.parametrize("name", PRINTS)
@@ -46,13 +47,13 @@ def test_an_example_prints_what_it_shows(
     assert_sound(path)
 
 
-@pytest.mark.parametrize("name", [*PRINTS, "web_outbox_postgresql"])
+@pytest.mark.parametrize("name", [*PRINTS, *OTHERS])
 def test_an_example_without_its_arguments_says_which_it_needs(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = ROOT / f"examples/queue/{name}.py"
     monkeypatch.setattr("sys.argv", [str(program)])
-    with pytest.raises(SystemExit, match=f"python {name}.py STORE"):
+    with pytest.raises(SystemExit, match=f"python {program.name} [2Sr]"):
         runpy.run_path(str(program), run_name="__main__")
 
 

@@ -22,7 +22,6 @@ from streamkeep.jobs import (
     QueueError,
     QueueFullError,
     Retry,
-    queue_names,
     take,
 )
 from streamkeep.jobs.ended_entries import AT_ONCE
@@ -37,17 +36,6 @@ def counts(queue: Queue) -> tuple[int, int, int, int, int]:
 def letters(queue: Queue) -> list[dict[str, Any]]:
     found = queue.store.xrange(queue.core.names.dead)
     return [{str(name, "utf8"): str(one, "utf8") for name, one in e.fields.items()} for e in found]
-
-
-def test_a_job_goes_from_put_over_get_to_done(queue: Queue) -> None:
-    put = queue.put({"to": "ann"})
-    assert (put.state(), counts(queue)) == ("waiting", (1, 0, 0, 0, 0))
-    with queue.get() as job:
-        assert (job.id, job.payload, job.attempt, job.task) == (put.id, {"to": "ann"}, 1, "")
-        assert (put.state(), counts(queue)) == ("running", (0, 1, 0, 0, 0))
-        job.set_result([1])
-    assert (counts(queue), put.result(0)) == ((0, 0, 0, 0, 1), [1])
-    assert queue_names(queue.store) == ["mails"]
 
 
 def test_an_exception_in_the_block_is_a_failed_attempt(
@@ -232,6 +220,12 @@ def test_results_expire_and_leave_nothing(queue: Queue, clock: ManualClock) -> N
         Job(queue, "1-1").result()
     with pytest.raises(TimeoutError):
         queue.put("z").result("1ms")
+    queue.get(0).done()
+    assert not queue.get_many(1)  # a worker that finds no job removes the others
+    assert len(queue.store.row_range("jobs:mails", b"r", b"r\xff")) == 1
+    clock.ms += 3_600_001
+    Queue(queue.store, queue.name).pause()  # and so does a process that begins
+    assert not queue.store.row_range("jobs:mails", b"e", b"e\xff")
 
 
 @pytest.mark.parametrize("codec", ["json", "bytes", "pickle"])

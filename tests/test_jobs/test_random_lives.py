@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ class World:
         self.keys: dict[str, str] = {}
         self.ended: dict[str, str] = {}
         self.order: dict[str, list[int]] = {}  # by key: the numbers of jobs, as they ended
+        self.again: set[str] = set()  # that were put again after they had failed
         self.taken: list[Job] = []
         self.lost: list[Job] = []
         self.puts = 0
@@ -75,7 +75,8 @@ class World:
         if job.lost():  # it ran for too long
             self.lost.append(job)
             return
-        what = self.rng.choice(["done", "done", "done", "retry", "retry now", "fail", "back"])
+        ways = ["done", "done", "done", "retry", "retry now", "fail", "back", "postpone"]
+        what = self.rng.choice(ways)
         if what == "done":
             job.done()
             self.end_of(job, what)
@@ -84,13 +85,15 @@ class World:
             self.end_of(job, what)
         elif what == "back":
             job.give_back()
+        elif what == "postpone":
+            job.postpone(3)
         elif not job.retry(0 if what == "retry now" else None):
             self.end_of(job, "fail")
 
     def end_of(self, job: Job, what: str) -> None:
         assert job.id not in self.ended
         self.ended[job.id] = what
-        if job.key is not None:
+        if job.key is not None and job.id not in self.again:
             self.order.setdefault(job.key, []).append(job.payload)
 
     def die(self) -> None:
@@ -112,6 +115,18 @@ class World:
                 assert job_id not in self.ended
                 assert job_id not in {one.id for one in self.taken}
                 self.ended[job_id] = "cancelled"
+
+    def purge(self) -> None:
+        self.queue.purge()
+        for job_id in self.due.keys() - self.ended.keys():
+            if Job(self.queue, job_id).state() == "cancelled":
+                self.ended[job_id] = "cancelled"
+
+    def requeue(self) -> None:
+        for letter in self.queue.dead_letters():
+            if self.queue.requeue(letter):  # no other job has its unique name
+                del self.ended[letter.job]
+                self.again.add(letter.job)
 
     def wait(self) -> None:
         self.clock.ms += self.rng.choice([1, 700, 3000, 30_000])
@@ -135,20 +150,15 @@ class World:
         assert found.waiting + found.running + found.delayed == len(self.due) - len(self.ended)
 
 
-@pytest.fixture
-def lives(store: Store[Any], monkeypatch: pytest.MonkeyPatch) -> Lives:
-    return Lives(store, monkeypatch)
-
-
 @pytest.mark.parametrize("seed", range(daily_or_all(2, 40)))
 def test_each_job_ends_once(
-    open_store: Callable[..., Store], store: Store, lives: Lives, clock: ManualClock, seed: int
+    store: Store, clock: ManualClock, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(store, lives, clock, seed)
+    world = World(store, Lives(store, monkeypatch), clock, seed)
     steps = [world.put] * 6 + [world.take] * 3 + [world.end] * 5 + [world.wait] * 3
-    steps += [world.die, world.end_lost, world.cancel, world.cancel, world.pause]
+    steps += [world.die, world.end_lost, world.cancel, world.cancel, world.pause, world.requeue]
     for _ in range(250):
-        world.rng.choice(steps)()
+        world.purge() if world.rng.random() < 0.01 else world.rng.choice(steps)()
         world.check()
     for _ in range(2000):
         world.clock.ms += 10_000

@@ -8,6 +8,7 @@ import itertools
 import logging
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,20 +18,6 @@ from streamkeep import ArgumentError, Store, jobs
 from streamkeep.aio import Queue as AsyncQueue
 from streamkeep.engine.system.clock import ManualClock
 from test_jobs.test_queue import counts, letters
-
-
-def test_a_call_runs_later_with_its_arguments(queue: jobs.Queue) -> None:
-    @queue.task(retries=5, backoff="2s..10m", max_runtime="1h")
-    def send(to: str, *, template: str) -> str:
-        job = jobs.current_job()
-        return f"{template} to {to}, {job.task} {job.attempt} {job.priority} {job.key}"
-
-    assert (send.name, send.is_async, send.policy.max_runtime_ms) == ("send", False, 3_600_000)
-    job = send.options(key="ann", priority="high").delay("ann", template="hello")
-    assert queue.run_until_idle() == 1
-    assert job.result(0) == "hello to ann, send 1 high ann"
-    with pytest.raises(jobs.QueueError, match="for handlers"):
-        send("ann", template="hello")
 
 
 @pytest.mark.parametrize(
@@ -124,12 +111,17 @@ def test_what_a_handler_collects_happens_with_its_acknowledgement(
             txn.xadd("log", {"number": number, "attempt": job.attempt})
             if number:
                 follow = count.delay(number - 1)
+        with suppress(KeyError), job.transaction as txn:
+            txn.xadd("log", {"number": "dropped", "attempt": job.attempt})
+            raise KeyError
         if job.attempt == 1:
             raise OSError
         with pytest.raises(jobs.QueueError, match="no ID until"):
             print(follow.id if number else job.queue._missing)  # type: ignore[attr-defined]
         return number
 
+    with pytest.raises(jobs.QueueError, match="for handlers"):
+        count(1)
     with pytest.raises(AttributeError):
         queue._missing  # type: ignore[attr-defined]  # noqa: B018
     count.delay(1)

@@ -71,6 +71,7 @@ def test_a_name_is_a_text(queue: Queue, tmp_path: Path, text: Any) -> None:
 def test_objects_of_another_kind_are_named(queue: Queue) -> None:
     calls: dict[str, Any] = {
         "jobs must be": lambda: queue.done_many(["x"]),  # type: ignore[list-item]
+        "given twice": lambda: queue.done_many([queue.put("x").queue.get(0)] * 2),
         "a task is made of": lambda: queue.task(5),  # type: ignore[call-overload]
         "limit": lambda: queue.run_until_idle(None),  # type: ignore[arg-type]
     }

@@ -164,7 +164,7 @@ def test_a_worker_takes_an_asyncio_queue(folder: Path) -> None:
     assert "info done send" in run("work", "shop:queue", "--until-idle").stderr
 
 
-@pytest.mark.parametrize("option", [["--processes"], ["--asyncio"], ["-c", "2"]])
+@pytest.mark.parametrize("option", [["--processes"], ["--asyncio"], ["-c", "2"], ["--reload"]])
 def test_until_idle_refuses_what_it_would_ignore(folder: Path, option: list[str]) -> None:
     said = run("work", "shop:queue", "--until-idle", *option, status=2).stderr
     assert "--until-idle runs one job after the other" in said

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
@@ -50,16 +50,16 @@ from streamkeep.format.core.errors import (
     UnreachableError,
 )
 from streamkeep.format.core.keys import KEYS, STREAMS, TABLES
-from streamkeep.format.segment.segment import Segment
 from streamkeep.metrics.prometheus import prometheus_text
-from streamkeep.recovery import backup, restore_copy, ship, verify_copy
-from streamkeep.recovery.copies import writer
+from streamkeep.recovery import backup, changes, restore_copy, ship, verify_copy
+from streamkeep.recovery.copies import remains, standby, writer
 from streamkeep.recovery.copies.remains import find_in_copy
-from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper, Superseded
+from streamkeep.recovery.copies.restore import fetch_segment
+from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
-from streamkeep.recovery.copies.target import Place, Target
+from streamkeep.recovery.copies.target import Place, Refused, Target
 from streamkeep.recovery.copies.writer import Again
-from streamkeep.tools.commands import ship_cmd
+from streamkeep.tools.commands import ship_cmd, status_cmd
 from tiers import slow_but
 
 
@@ -165,28 +165,6 @@ def test_each_commit_can_be_restored(
         assert_sound(place)
 
 
-def test_restored_and_shipped_again(store: Store, target: str, tmp_path: Path) -> None:
-    """A restored store begins a generation; the store before gets an error, and loses nothing."""
-    add(store, 20)
-    ship(store, target)
-    restore_copy(target, tmp_path / "second")
-    store.xadd("s", {"only": "here"})
-    with streamkeep.open(tmp_path / "second") as second:
-        second.xadd("s", {"only": "there"})
-        ship(second, target)
-        with pytest.raises(Superseded, match="does not know it"):
-            ship(store, target)
-        for _ in range(3):
-            second.xadd("s", {"n": "x"})
-            ship(second, target)
-        assert not verify_copy(target).problems
-        assert_restored(target, tmp_path / "third", second)
-        ship(store, target, take_over=True)
-        with pytest.raises(Superseded):
-            ship(second, target)
-    assert_restored(target, tmp_path / "fourth", store)
-
-
 def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
     """A recovery raises the epoch; records of both epochs follow each other in the copy."""
     path, target = tmp_path / "store", str(tmp_path / "target")
@@ -273,8 +251,7 @@ def test_archived_segments_go_along(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "target"
     store.set_retention("s", archive=True)
     for n in range(3):
-        for _ in range(500):
-            store.xadd("s", {"n": str(n)})
+        add(store, 500)
         if n == 1:
             ship(store, target)  # a base, with segments
         store.xtrim("s", maxlen=10, approximate=False)
@@ -381,6 +358,16 @@ def test_erase_waits_for_the_shipper(store: Store, tmp_path: Path) -> None:
         assert SECRET not in copied(tmp_path / "target")
 
 
+def test_erase_searches_no_copy_that_goes_away(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(store, 1, tmp_path / "target")
+    unmount = partial((tmp_path / "target").rename, tmp_path / "unmounted")
+    monkeypatch.setattr(remains, "read_slot", lambda *_: unmount() and None)
+    with pytest.raises(NotAStoreError):
+        find_in_copy(store, tmp_path / "target", b"s", [(1, 0)], None, 0)
+
+
 def test_erasure_reaches_the_copy_after_a_step_of_the_clock(
     open_store: Open, tmp_path: Path
 ) -> None:
@@ -404,23 +391,14 @@ def test_erasure_reaches_the_copy_after_a_step_of_the_clock(
 def copied(target: Path) -> bytes:
     """Return what pieces and segments of a copy hold, decompressed."""
     source, data = Target(str(target)), b""
-    head = source.known_head()
     for folder in source.objects.folders():
         for level in (0, 1):
             for name in source.names(folder, level):
                 data += source.piece(name)[1]
-    for path in (target / "segments").rglob("*.seg.*"):
-        with open(path, "rb") as file:
-            read = partial(_read, file)
-            segment = Segment.open(read, path.stat().st_size, path.name)
-            for number in range(len(segment.index.blocks)):
-                data += segment.raw_block(number)
-    assert head.generations
+    for segment in map(source.segment, source.objects.names("segments")):
+        data += b"".join(map(segment.raw_block, range(len(segment.index.blocks))))
+    assert source.known_head().generations
     return data
-
-
-def _read(file: BinaryIO, offset: int, size: int) -> bytes:
-    return os.pread(file.fileno(), size, offset)
 
 
 def test_old_generations_are_dropped(open_store: Open, target: str, tmp_path: Path) -> None:
@@ -428,11 +406,9 @@ def test_old_generations_are_dropped(open_store: Open, target: str, tmp_path: Pa
     clock = ManualClock(1_718_004_800_000)
     store = open_store(clock=clock)
     commits = []
-    for day in range(6):
-        store.xadd("s", {"n": str(day)})
-        shipper = Shipper(store, target, keep="36h")
-        shipper.run(once=True)
-        commits.append(newest(store))
+    for _ in range(6):
+        add(store, 1)
+        commits.append(ship(store, target, keep="36h").commit_number)
         clock.ms += 86_400_000
     names = [one.name[:8] for one in Target(target).known_head().generations]
     assert len(names) == 2
@@ -531,8 +507,7 @@ def test_waiting_for_the_copy(store: Store, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nothing ships"):
         store.wait_shipped(1)
     with shipping(store, str(tmp_path / "target"), every=60) as shipper:
-        while not shipper.report().commit_number:
-            time.sleep(0.01)
+        wait_until(lambda: shipper.report().commit_number > 0)
         assert store.wait_shipped(10)
         store.xadd("s", {"n": "2"})
         assert not store.wait_shipped(0.1)  # that rides the cadence, which is a minute
@@ -550,8 +525,7 @@ def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
         store = streamkeep.open(path, sync="none")
         store.set_retention("s", archive=True)
         for n in range(14 if step == "ship:rows" else 2):
-            for m in range(500):
-                store.xadd("s", {"n": str(m)})
+            add(store, 500)
             store.xtrim("s", maxlen=20, approximate=False)
             store.archive()
             if n:
@@ -577,8 +551,7 @@ def test_restore_killed_at_each_step(store: Store, target: str, tmp_path: Path, 
     """The next one goes on, and its store is whole; none is there before it is."""
     store.set_retention("s", archive=True)
     for n in range(4):
-        for m in range(500):
-            store.xadd("s", {"n": str(m)})
+        add(store, 500)
         store.xtrim("s", maxlen=20, approximate=False)
         if n < 2:
             store.archive()
@@ -589,8 +562,7 @@ def test_restore_killed_at_each_step(store: Store, target: str, tmp_path: Path, 
     if step != "ship-restore:named":
         restore_copy(target, new)
     assert not list(tmp_path.glob(".restored*"))
-    with streamkeep.open(new) as restored:
-        assert describe(restored) == describe(store)
+    assert_same(new, store)
 
 
 def test_standby(store: Store, target: str, place: Path, tmp_path: Path) -> None:
@@ -634,7 +606,7 @@ def test_standby(store: Store, target: str, place: Path, tmp_path: Path) -> None
     with streamkeep.open(place) as promoted:
         promoted.xadd("s", {"only": "there"})
         ship(promoted, target)
-        with pytest.raises(Superseded):
+        with pytest.raises(Refused):
             ship(store, target)
         assert_restored(target, tmp_path / "restored", promoted)
     assert_sound(place)
@@ -716,27 +688,13 @@ def test_a_standby_that_began_anew_at_an_earlier_commit_stays_there(
         ship(second, target, take_over=True)
         second.xadd("s", {"m": "last"})
         ship(second, target)
-        following = Standby(target, place)
-        following.run(once=True)
-        following.close()
+        with closing(Standby(target, place)) as following:
+            following.run(once=True)
         assert_same(place, second)
         promote(place)
         with streamkeep.open(place) as promoted:
             assert describe(promoted) == describe(second)
     assert_sound(place)
-
-
-def test_a_standby_that_is_killed_goes_on(store: Store, target: str, place: Path) -> None:
-    """Its recovery goes back to a checkpoint, and it applies the rest again."""
-    add(store, 1, target)
-    for n in range(4):
-        killed(lambda: Standby(target, place).run(once=True))
-        store.xadd_many("s", [{"n": str(n)} for n in range(50)])
-        ship(store, target)
-        ship(store, target)
-    with closing(Standby(target, place)) as following:
-        following.run(once=True)
-        assert_same(place, store)
 
 
 def test_a_standby_waits_for_a_copy_that_is_away(
@@ -751,6 +709,30 @@ def test_a_standby_waits_for_a_copy_that_is_away(
         away.rename(copy)
         add(store, 1, str(copy))
         wait_until(lambda: following.state.commit_number >= newest(store))
+
+
+def test_a_copy_that_goes_away_lacks_no_segment(
+    store: Store, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stay missing in the standby: nothing fetches it again."""
+    copy, away = tmp_path / "copy", tmp_path / "away"
+    add(store, 1, copy)
+    with closing(Standby(copy, place)) as following:
+        archive_some(store, 500, 9)
+        ship(store, copy)
+
+        def unmounted(*args: Any) -> bool:
+            monkeypatch.undo()
+            copy.rename(away)
+            return fetch_segment(*args)
+
+        monkeypatch.setattr(standby, "fetch_segment", unmounted)
+        with pytest.raises(NotAStoreError):
+            following.run(once=True)
+        away.rename(copy)
+        following.run(once=True)
+        assert not following.missing
+    assert_sound(place)
 
 
 def test_a_standby_that_is_killed_before_it_publishes_a_commit_has_it(
@@ -787,10 +769,36 @@ def test_status_names_copies_and_standbys(
     assert "holds nothing" in run("ship", str(store.path), "copy", "--forget").stderr
     assert "held nothing" in run("ship", str(store.path), "copy", "--forget").stderr
     assert "  copy " not in run("status", str(store.path)).stdout
-    Standby("copy", "standby").close()
-    text = run("status", "standby").stdout
+
+
+def test_status_says_what_is_to_be_done_before_and_after_a_take_over(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(status_cmd, "LATE_MS", -(1 << 60))
+
+    def problem(path: Path | str = "standby") -> str:
+        return str(objects("status", str(path), status=8)[-1]["problems"])
+
+    add(store, 1, "copy")
+    with closing(Standby("copy", "standby")):
+        text = run("status", "standby").stdout
     assert "standby    of file://" in text
     assert "  copy " not in text
+    assert "no process follows" not in text
+    uri = (tmp_path / "copy").as_uri()
+    assert f"no process follows {uri}; next: streamkeep standby {uri} standby, or" in problem()
+    promote("standby")
+    assert f"does not follow it; next: streamkeep ship standby {uri} if it takes" in problem()
+    ship("standby", "copy")
+    run("status", "standby")
+    run("add", "standby", "s", "n", "1")
+    assert f"lacks 1 commit; next: streamkeep ship standby {uri}" in problem()
+    with pytest.raises(Refused):
+        ship(store, "copy")
+    assert "another store has taken over the copy" in problem(store.path)
+    ship(store, "copy", take_over=True)
+    run("status", str(store.path))
 
 
 READER = """
@@ -861,6 +869,14 @@ def test_commits_are_counted_on_after_a_compaction(store: Store, tmp_path: Path)
     restore_copy(target, tmp_path / "old", commit=before)
     with streamkeep.open(tmp_path / "old") as old:
         assert old.xlen("s") == 9
+        ship(old, target)
+        report = verify_copy(target)  # of the generation between no commit can be restored
+        assert (report.first_commit, report.last_commit) == (before, newest(old))
+        old.xadd("s", {"n": "x"})
+        ship(old, target)
+    head, tag = Target(target).head() or pytest.fail("no head")
+    Target(target).set_head(head._replace(generations=head.generations[1:]), tag)
+    assert len(list(changes(target))) == 1
 
 
 def test_a_generation_is_ended_by_the_next_shipper(
@@ -1009,8 +1025,12 @@ def test_a_copy_that_is_gone(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "target"
     ship(store, str(target))
     target.rename(tmp_path / "unmounted")
-    with pytest.raises(UnreachableError, match="the copy that was there is gone"):
-        ship(store, str(target))
+    [slot] = (store.path / "journal").glob("slot-*")
+    for text in (slot.read_text(), ""):  # a power cut may leave that of it
+        slot.write_text(text)
+        with pytest.raises(UnreachableError, match="the copy that was there is gone"):
+            ship(store, str(target))
+        assert not target.exists()
     assert not verify_copy(str(tmp_path / "unmounted")).problems
     ship(store, str(target), take_over=True)
     assert not verify_copy(str(target)).problems
@@ -1239,8 +1259,7 @@ def test_a_standby_leaves_a_generation_whose_end_it_cannot_find(tmp_path: Path, 
         following.run(once=True)
         with streamkeep.open(path) as store:
             assert following.state.commit_number == newest(store)
-            with streamkeep.open(tmp_path / "standby", readonly=True) as found:
-                assert describe(found) == describe(store)
+            assert_same(tmp_path / "standby", store)
 
 
 def test_a_standby_of_a_target_that_has_lost_its_last_piece(store: Store, tmp_path: Path) -> None:

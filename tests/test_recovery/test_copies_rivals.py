@@ -35,9 +35,9 @@ from streamkeep.recovery import changes, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import generations, shipper, verify, writer
 from streamkeep.recovery.copies.generations import Generations
 from streamkeep.recovery.copies.history import Entry, History
-from streamkeep.recovery.copies.shipper import Shipper, Superseded
+from streamkeep.recovery.copies.shipper import Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
-from streamkeep.recovery.copies.target import Target
+from streamkeep.recovery.copies.target import Refused, Target
 from streamkeep.recovery.copies.writer import Again
 from test_recovery.test_copies import add, archive_some, assert_restored, copied, newest, shipping
 from tiers import slow_but
@@ -47,8 +47,8 @@ def bucket_like(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no head read again, as in a bucket for some minutes."""
     init = Generations.__init__
 
-    def trusting(self: Generations, target: Target) -> None:
-        init(self, target)
+    def trusting(self: Generations, *args: Any) -> None:
+        init(self, *args)
         self.trusted_s = 600
 
     monkeypatch.setattr(Generations, "__init__", trusting)
@@ -76,7 +76,7 @@ def test_a_removed_generation_still_refuses_the_store_before(
     with pytest.raises(Again):
         running._step()
     assert not store.wait_shipped(0)
-    with pytest.raises(Superseded):
+    with pytest.raises(Refused):
         running.run()
 
 
@@ -109,7 +109,7 @@ def test_what_took_the_place_of_a_store_may_make_other_commits(
     with streamkeep.open(place) as second:
         ship(second, target)
         assert_restored(target, tmp_path / "restored", second)
-    with pytest.raises(Superseded):
+    with pytest.raises(Refused, match="does not know it"):
         ship(store, target)
 
 
@@ -185,17 +185,18 @@ def test_no_copy_is_in_its_store(store: Store, monkeypatch: pytest.MonkeyPatch, 
 def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
     open_store: Open, tmp_path: Path
 ) -> None:
-    """What is written to its mount point is no copy, and nothing of it is acknowledged."""
+    """Nothing is written to its mount point, and nothing is acknowledged."""
     store, target = open_store(), tmp_path / "target"
     ship(store, target)
     with shipping(store, target, every="10ms") as running:
         store.xadd("s", {"n": "0"})
         assert store.wait_shipped("5m")  # it has begun: without a target it would not
         target.rename(tmp_path / "unmounted")
+        target.mkdir()
         store.xadd("s", {"n": "1"})
         wait_until(lambda: "the copy that was there is gone" in running.failure)
         assert not store.wait_shipped(0)
-        target.rename(tmp_path / "mount point")
+        target.rmdir()  # so it is empty
         (tmp_path / "unmounted").rename(target)
         assert store.wait_shipped("5m")
     assert not verify_copy(target).problems
@@ -343,10 +344,11 @@ def test_a_take_over_is_done_once(store: Store, target: str, tmp_path: Path) -> 
     restore_copy(target, tmp_path / "second")
     running = Shipper(store, target, take_over=True)
     running.run(once=True)
+    assert_restored(target, tmp_path / "third", store)
     with streamkeep.open(tmp_path / "second") as second:
         ship(second, target, take_over=True)
     store.xadd("s", {"n": "1"})
-    with pytest.raises(Superseded):
+    with pytest.raises(Refused):
         running.run()
 
 
@@ -445,12 +447,19 @@ def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: 
     assert not verify_copy(target, everything=True).problems
 
 
-def test_a_shipper_that_is_stopped_ships_the_rest(store: Store, target: str) -> None:
-    """As when a machine is shut down: nothing that was committed before is lost with it."""
+def test_a_shipper_that_is_stopped_ships_the_rest(
+    store: Store, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a machine is shut down: what was committed before is not lost without a word."""
     with shipping(store, target, every="1h") as running:
         wait_until(lambda: running.report().commit_number > 0)
         store.xadd("s", {"n": "1"})
     assert store.wait_shipped(0)
+    Path(target).rename(tmp_path / "unmounted")
+    running = Shipper(store, target)
+    monkeypatch.setattr(running.stop, "wait", lambda _: running.stop.set())
+    with pytest.raises(UnreachableError, match="is gone"):
+        running.run()
 
 
 @pytest.mark.parametrize("what", ["rows", "generation"])

@@ -307,7 +307,9 @@ class Run:
         with streamkeep.open(self.path) as store:
             store.xadd("more", {"of": "the first"})
             ship(store, self.target)
-        self.take_place(new, promote(new).commit_number)
+        promoted = promote(new)
+        assert promoted is not None
+        self.take_place(new, promoted.commit_number)
 
     def take_place(self, new: Path, commit: int) -> None:
         """Go on with another store: whatever the one before does, the copy follows that one."""

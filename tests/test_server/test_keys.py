@@ -215,7 +215,7 @@ def test_a_stream_ends_at_its_deadline(running: Running, peer: Peer) -> None:
     reply = peer.call("XREADGROUP", "GROUP", "g", "c", "BLOCK", 0, "STREAMS", "k", ">")
     assert reply.startswith(b"-NOGROUP No such key 'k'")
     assert peer.call("EXISTS", "k") == b":0\r\n"
-    wait_until(lambda: not running.ask(lambda server: server.watches_commands))
+    wait_until(lambda: not running.ask(lambda server: server.expiry.watches))
     assert running.server.store.row_range("redis.deadlines") == []
 
 
@@ -224,7 +224,7 @@ def test_a_string_ends_under_a_stream_that_a_program_has_made_of_its_name(
 ) -> None:
     peer.call("SET", "k", "v", "PX", 30)
     running.server.store.xadd("k", {"f": "v"})
-    wait_until(lambda: not running.ask(lambda server: server.watches_commands))
+    wait_until(lambda: not running.ask(lambda server: server.expiry.watches))
     assert running.server.store.row_range("redis.strings") == []
     assert peer.call("XLEN", "k") == b":1\r\n"
 
@@ -248,13 +248,13 @@ def test_an_expired_stream_is_gone_for_the_next_command(
 
 
 def test_commands_are_checked_only_while_there_is_a_need(running: Running, peer: Peer) -> None:
-    assert not running.ask(lambda server: server.watches_commands)
+    assert not running.ask(lambda server: server.expiry.watches)
     peer.call("SET", "a", "b")
     peer.call("PING")
-    assert running.ask(lambda server: server.watches_commands)
+    assert running.ask(lambda server: server.expiry.watches)
     peer.call("MULTI")
     peer.call("XADD", "a", "1-0", "f", "v")
     assert b"-WRONGTYPE" in peer.call("EXEC")
     peer.call("DEL", "a")
     peer.call("PING")
-    assert not running.ask(lambda server: server.watches_commands)
+    assert not running.ask(lambda server: server.expiry.watches)

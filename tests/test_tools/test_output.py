@@ -8,8 +8,8 @@ from rich.cells import cell_len
 
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import as_options
+from streamkeep.tools.commands.figures_cmds import fitting
 from streamkeep.tools.commands.load_cmd import load
-from streamkeep.tools.commands.status_cmd import fitting
 
 
 def test_spans() -> None:

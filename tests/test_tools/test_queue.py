@@ -85,16 +85,17 @@ def test_dead_letters_are_listed_put_again_and_dropped(path: Path) -> None:
     run("queue", "requeue", path, status=2)
     assert lines("queue", "requeue", path, "--reason", "ink") == ["1 job requeued"]
     assert lines("queue", "dead", path, "--drop", "--yes") == ["1 dead letter removed"]
-    run("queue", "requeue", path, first, status=6)
+    found = run("queue", "requeue", path, second, first, status=6)
+    assert f"not requeued: job {second} is waiting; job {first} is failed" in found.stderr
     assert objects("queue", "status", path)[0]["failed"] == 0
 
 
 def test_dead_letters_that_stay_are_counted(path: Path) -> None:
-    for _ in range(2):
-        bury(path, "no paper", unique="x")
+    _, second = bury(path, "no paper", unique="x"), bury(path, "no paper", unique="x")
     told = "1 job requeued; 1 stayed: another job has their unique name"
     assert lines("queue", "requeue", path, "--all") == [told]
-    assert lines("queue", "requeue", path, "--reason", "ink") == ["0 jobs requeued"]
+    found = run("queue", "requeue", path, second, status=6)
+    assert f"job {second} is failed; what failed stays if its unique name is" in found.stderr
 
 
 @pytest.mark.parametrize("state", ["waiting", "done"])

@@ -269,7 +269,9 @@ def _as_failure(ctx: click.Context, error: errors.StreamkeepError) -> Failure:
         elif isinstance(error, errors.IdTooSmallError) and _has_stream(ctx):
             hint = f"streamkeep info {store} {output.shell_key(ctx.params['key'])}"
     elif isinstance(error, errors.CorruptionError):
-        hint, status = "; ".join(f"streamkeep fsck {one}" for one in stores), Exit.DAMAGED
+        status = Exit.DAMAGED
+        if "next: " not in message:
+            hint = "; ".join(f"streamkeep fsck {one}" for one in stores)
         if _has_stream(ctx):  # the engine knows only its number
             name = named(ctx.params["key"])
             message = re.sub(r"\bstream [0-9]+\b", lambda _: f"stream {name}", message)

@@ -182,8 +182,8 @@ def jobs(
     """List the jobs of one state; without STATE, those that wait.
 
     Jobs that wait are in the order in which they are taken, delayed ones in that of their times. Of
-    those that have ended, the newest comes first, and each is listed as long as its result is kept.
-    `parked` is the part of `waiting` whose task no worker has.
+    those that have ended, the newest comes first: `failed` are the dead letters, others are listed
+    as long as their result is kept. `parked` is the part of `waiting` whose task no worker has.
 
     Examples:
       streamkeep queue jobs jobs.store
@@ -352,8 +352,8 @@ def put(
         raise Failure(problem, hint="quote it for the shell", status=Exit.USAGE) from None
     if task is not None and not isinstance(value, list):
         raise click.UsageError("with --task, JSON is the list of its arguments, such as '[1, 2]'")
-    options = Options(key=key, unique=unique, priority=priority)
-    options["delay"] = None if delay is None else delay / 1000
+    delay_s = None if delay is None else delay / 1000
+    options = Options(key=key, unique=unique, priority=priority, delay=delay_s)
     with _opened(store_path, name, create=True) as found:
         if task is None:
             job = found.put(value, **options)
@@ -380,7 +380,7 @@ def cancel(store_path: StorePath, job: str, name: QueueName | None = None) -> No
 def retry(store_path: StorePath, job: str, name: QueueName | None = None) -> None:
     """Start a job now that waits for its time or its next attempt.
 
-    A dead letter is put again as a new job, as by `queue requeue`.
+    A dead letter is put again, as by `queue requeue`.
 
     Example:
       streamkeep queue retry jobs.store job-17
@@ -405,7 +405,9 @@ def requeue(
     task: str | None = None,
     every: bool = False,
 ) -> None:
-    """Put dead letters into the queue again, as new jobs.
+    """Put dead letters into the queue again.
+
+    A job keeps its ID, and has all its attempts again.
 
     Examples:
       streamkeep queue requeue jobs.store job-18
@@ -421,14 +423,16 @@ def requeue(
     if not (letters or reason or task or every):
         raise click.UsageError("name jobs, or one of --reason, --task and --all")
     with _opened(store_path, name) as found:
-        chosen = letters or found.dead_letters(reason=reason, task=task)
-        count = found.requeue(*chosen, reason=reason, task=task) if chosen else 0
+        chosen = [] if letters else found.dead_letters(reason=reason, task=task)
+        left = [one for one in letters if not found.requeue(one, reason=reason, task=task)]
+        count = found.requeue(*chosen) if chosen else len(letters) - len(left)
         stay = len(chosen) - count
-        why = f"; {stay} stayed: another job has their unique name" if stay and not letters else ""
+        why = f"; {stay} stayed: another job has their unique name" if stay > 0 else ""
         output.result(f"{count_text(count, 'job')} requeued{why}", requeued=count)
-    if letters and stay:
-        problem = f"{stay} of {len(letters)} are no dead letters, or their unique"
-        raise Failure(f"{problem} names are taken", status=Exit.MISSING)
+        if left:
+            states = "; ".join(f"job {one} is {_look_up(found, one)[0].state}" for one in left)
+            problem = f"not requeued: {states}; what failed stays if its unique name is taken"
+            raise Failure(problem, status=Exit.MISSING)
 
 
 @queue.command("pause")

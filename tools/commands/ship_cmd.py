@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from streamkeep.engine.system.progress import StepProgress
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError, StoreError
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
     from streamkeep.recovery.fsck.findings import Finding
 
 _CATCH_UP_S: Final = 5.0  # in which a shipper that runs brings a copy up to date
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[StepProgress]:
+    with output.progress(label, "pieces") as advance:
+        yield lambda _, *state: advance(*state)
 
 
 class _ShipGroup(CommandGroup):
@@ -86,12 +94,13 @@ def run(
         every: How often to ship commits.
         keep: For how long TARGET can go back to any moment; by default as the last time, first 7d.
         hold: What STORE keeps of its journal for TARGET, at most. Past it, the copy begins anew.
-        take_over: Ship to a TARGET that follows another store of the same identity now.
+        take_over: Ship to a TARGET that follows another store of the same identity now, or that is
+            empty although STORE has shipped there: its disk may not be mounted.
         renew: Make the copy anew, and then remove what TARGET had before.
         forget: Ship no more to TARGET: STORE holds no journal for it.
     """
     from streamkeep.recovery.copies.shipper import Shipper
-    from streamkeep.recovery.copies.shipper import forget as forget_copy
+    from streamkeep.recovery.copies.shipping import forget as forget_copy
 
     if forget:
         others = ("every", "keep", "hold", "take_over", "renew")
@@ -170,10 +179,8 @@ def verify(
             present = stack.enter_context(source.snapshot())
             with suppress(StoreError):  # nothing ships it: what is missing is said below
                 source.wait_shipped(_CATCH_UP_S)
-        with output.progress("verify", "pieces") as advance:
-            report = verify_copy(
-                target, everything=everything, progress=lambda what, *state: advance(*state)
-            )
+        with _progress("verify") as progress:
+            report = verify_copy(target, everything=everything, progress=progress)
         for problem in report.problems:
             output.item("problem", str(problem), where=problem.where, problem=problem.problem)
         drilled = None
@@ -298,13 +305,8 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
             "or Unix time in milliseconds",
             param_hint="'--at'",
         ) from None
-    with output.progress("restore", "pieces") as advance:
-        report = restore_copy(
-            *(target, new),
-            commit=commit,
-            at_ms=at_ms,
-            progress=lambda what, *state: advance(*state),
-        )
+    with _progress("restore") as progress:
+        report = restore_copy(target, new, commit=commit, at_ms=at_ms, progress=progress)
     found = report.archive_findings
     for one in found:
         tell_finding(one)
@@ -349,10 +351,8 @@ def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 
         arguments.refuse_options("is for a copy, not for a server", "every")
         follow_server(source, store_path, once=once)
         return
-    with output.progress("restore", "pieces") as advance:
-        following = Standby(
-            source, store_path, every=every / 1000, progress=lambda what, *state: advance(*state)
-        )
+    with _progress("restore") as progress:
+        following = Standby(source, store_path, every=every / 1000, progress=progress)
     try:
         if not once:
             on_signals(following.stop.set)
@@ -386,17 +386,17 @@ def promote(store_path: StorePath) -> None:
       streamkeep standby orders.copy standby.store --once
       streamkeep promote standby.store
     """
-    from streamkeep.recovery.copies.standby import is_standby
     from streamkeep.recovery.copies.standby import promote as promote_store
     from streamkeep.replication import following
 
-    if not is_standby(store_path):
+    state = promote_store(store_path)
+    if state is None:
         with open_store(store_path) as store:
             row = following(store)
-        if row is not None:
-            detach_from(row.source, store_path)
-            return
-    state = promote_store(store_path)
+        if row is None:
+            raise StoreError(f"{store_path}: no standby; next: open it, it can be written")
+        detach_from(row.source, store_path)
+        return
     output.done(**state._asdict())
     output.note(
         f"{store_path}: can be written; it goes on after commit {state.commit_number}, of "
@@ -451,7 +451,6 @@ def follow(
 
 
 def detach_from(source: str, path: Path) -> None:
-    """Let a store follow a server no more."""
     from streamkeep.replication import detach, following
     from streamkeep.replication.address import parse_address
 

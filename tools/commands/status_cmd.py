@@ -1,27 +1,30 @@
-"""status, top, metrics: one look at a store, its figures as a live table, and for Prometheus."""
+"""status: what is known of a store, in one look."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import signal
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.slots import is_held
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format import quoting
 from streamkeep.format.core import durations
 from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.format.rows.meta_rows import BackupRow
+from streamkeep.metrics import figures
+from streamkeep.metrics.figures import Figures, QueueFigures, StoreFigures
 from streamkeep.recovery.backups.backup import last_backup, source_of
 from streamkeep.recovery.fsck.last_check import last_check
 from streamkeep.server.http.overview import stuck_in_queue
@@ -30,20 +33,9 @@ from streamkeep.tools.base.arguments import Ms, Natural, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.terminal import binary_output, unguarded, visible
 from streamkeep.tools.commands.doctor_cmd import processes_with
-from streamkeep.tools.commands.queue_cmds import STATES, parked_texts
+from streamkeep.tools.commands.queue_cmds import parked_texts
 from streamkeep.tools.commands.stream_cmds import durability, durability_rows
-
-if TYPE_CHECKING:
-    from streamkeep.engine.api.views import Snapshot
-    from streamkeep.metrics.figures import (
-        Figures,
-        GroupFigures,
-        QueueFigures,
-        StoreFigures,
-        StreamFigures,
-    )
 
 _WORTH_SAYING: Final = 1 << 20  # bytes that `compact` would free
 LATE_MS: Final = 60_000  # without news, after which a copy elsewhere needs attention
@@ -65,11 +57,11 @@ def status(
     `locked` (by `compact`, for instance), `full` (the disk has less than 64 MiB free), `parked`
     (jobs wait whose task no worker has, such as those of a schedule after its task was renamed),
     `dead` (a queue has dead letters), `idle` (jobs have waited for five minutes, and no worker
-    lives), `erasure` (one is unfinished), `copy` or `redis` (it has had no news for a minute),
-    `lagging` or `backup` (see --max-lag and --max-backup-age). Below it: sizes, processes
-    that have the store open, the last recovery, groups, queues, what waits to be archived, the
-    backup, and when the store was last checked. This command checks nothing itself; `streamkeep
-    fsck` does that.
+    lives), `erasure` (one is unfinished), `copy` (one elsewhere does not follow STORE, or STORE no
+    copy), `redis` (no news for a minute), `lagging` or `backup` (see --max-lag and
+    --max-backup-age). Below it: sizes, processes that have the store open, the last recovery,
+    groups, queues, what waits to be archived, the backup, and when the store was last checked. This
+    command checks nothing itself; `streamkeep fsck` does that.
 
     Exit status: 0  no problem is known
                  3  not a store, or of a newer version
@@ -88,9 +80,6 @@ def status(
         max_backup_age: A newest backup that is older needs attention, and no backup at all.
         max_lag: A group that has more entries to read needs attention.
     """
-    from streamkeep.metrics import figures_of
-    from streamkeep.metrics.figures import LOW_DISK
-
     problems: Problems = []
     checked = last_check(store_path)
     if checked is not None and checked.damaged():
@@ -104,15 +93,15 @@ def status(
     facts: dict[str, Any] = {"path": str(store_path), "open_by": processes_with(store_path)}
     try:
         with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-            figures = figures_of(store)
-            facts |= {**durability(store), **_copies(figures.store, problems)}
+            found = figures.figures_of(store)
+            facts |= {**durability(store), **_copies(store, found.store, problems)}
             if store._environment.read(scrub.is_unfinished):
                 problems.append(("erasure", scrub.UNFINISHED))
-            facts |= _groups(figures, max_lag, problems)
+            facts |= _groups(found, max_lag, problems)
             kept = ("segments", "archived_entries", "archive_bytes", "retired_entries")
-            facts |= zip((*kept, "retired_bytes"), figures.archive, strict=True)
-            facts["queues"] = {one.name: one.stats._asdict() for one in figures.queues}
-            for queue in figures.queues:
+            facts |= zip((*kept, "retired_bytes"), found.archive, strict=True)
+            facts["queues"] = {one.name: one.stats._asdict() for one in found.queues}
+            for queue in found.queues:
                 problems += _of_queue(snapshot, queue, store_path)
             newest, uuid = last_backup(snapshot), store.uuid
     except RecoveryNeededError as error:
@@ -121,7 +110,7 @@ def status(
         problems.append(("locked", str(error)))
     disk = os.statvfs(store_path)
     free = disk.f_bavail * disk.f_frsize
-    if free < LOW_DISK:
+    if free < figures.LOW_DISK:
         problems.append(("full", f"the disk has {size_text(free)} left"))
     facts |= {"data_bytes": (store_path / DATA_FILE).stat().st_size, "disk_free_bytes": free}
     facts |= _backup(backup_path, uuid, newest, max_backup_age, facts.get("last_commit"), problems)
@@ -139,25 +128,40 @@ def status(
 # --- what there is to say -----------------------------------------------------------------------
 
 
-def _copies(found: StoreFigures, problems: Problems) -> dict[str, Any]:
+def _copies(store: Store[bytes], found: StoreFigures, problems: Problems) -> dict[str, Any]:
     now_ms = time.time() * 1000
+    folder = store._environment.folder.folder(JOURNAL_FOLDER)
+    follows, redis = found.follows, found.redis
+    uris = [one.target for one in found.copies] + ([follows.source] if follows else [])
+    at_work = {uri: is_held(folder, uri) for uri in uris}
+    here = shlex.quote(str(store.path))
     for one in found.copies:
-        age_ms = now_ms - one.shipped_ms
-        if one.behind and age_ms > LATE_MS:
+        ship = f"streamkeep ship {here} {one.target}"
+        if one.taken_over:
+            text = f"another store has taken over the copy in {one.target}"
+            problems.append(("copy", f"{text}; next: use that one, or {ship} --forget"))
+        elif not one.shipped_ms:
+            text = f"the copy in {one.target}, of which the store was made, does not follow it"
+            following = f"{ship} if it takes the place of the store before, otherwise with --forget"
+            problems.append(("copy", f"{text}; next: {following}"))
+        elif one.behind and now_ms - one.shipped_ms > LATE_MS:
             text = f"the copy in {one.target} lacks {count_text(one.behind, 'commit')}"
-            problems.append(("copy", f"{text}; next: `streamkeep ship` must be running"))
+            following = "see what `streamkeep ship` warns of" if at_work[one.target] else ship
+            problems.append(("copy", f"{text}; next: {following}"))
         if one.missing_segments:
             missing = count_text(one.missing_segments, "segment")
             problems.append(("copy", f"the copy in {one.target} lacks {missing}"))
-    follows, redis = found.follows, found.redis
+    if follows and not at_work[follows.source] and now_ms - follows.time_ms > LATE_MS:
+        following = f"streamkeep standby {follows.source} {here}, or streamkeep promote {here}"
+        problems.append(("copy", f"no process follows {follows.source}; next: {following}"))
     if redis is not None and now_ms - redis.time_ms > LATE_MS:
         since = durations.duration_text(now_ms - redis.time_ms)
         text = f"the store has nothing that came from {redis.source} in the last {since}"
         following = "next: `streamkeep follow` must be running, or end with --detach"
         problems.append(("redis", f"{text}; {following}"))
     return {
-        "copies": [one._asdict() for one in found.copies],
-        "follows": None if follows is None else follows._asdict(),
+        "copies": [one._asdict() | {"at_work": at_work[one.target]} for one in found.copies],
+        "follows": follows and follows._asdict() | {"at_work": at_work[follows.source]},
         "redis": None if redis is None else redis._asdict(),
     }
 
@@ -181,19 +185,19 @@ def _of_queue(
             yield ("idle", f"{name}: {text}")
 
 
-def _groups(figures: Figures, max_lag: int | None, problems: Problems) -> dict[str, Any]:
+def _groups(found: Figures, max_lag: int | None, problems: Problems) -> dict[str, Any]:
     """Return sums over the groups, and which has most to read; an unknown lag counts as none."""
-    groups = [(one, stream.key) for stream in figures.streams for one in stream.groups]
+    groups = [(one, stream.key) for stream in found.streams for one in stream.groups]
     highest = max(groups, key=lambda one: one[0].lag or 0, default=None)
     lag = 0 if highest is None else highest[0].lag or 0
     if highest is not None and max_lag is not None and lag > max_lag:
         where = f"group {quoting.named(highest[0].name)} of {quoting.named(highest[1])}"
         problems.append(("lagging", f"{where} has {entries_text(lag)} to read"))
     lagging = highest if lag else None
-    slowest = max(groups, key=lambda one: one[0].oldest_pending_ms, default=None)
-    stuck = slowest if slowest is not None and slowest[0].pending else None
+    pending = [one for one in groups if one[0].pending]
+    stuck = max(pending, key=lambda one: one[0].oldest_pending_ms, default=None)
     return {
-        "streams": len(figures.streams),
+        "streams": len(found.streams),
         "groups": len(groups),
         "pending": sum(one.pending for one, _ in groups),
         "highest_lag": lag,
@@ -264,8 +268,7 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: Problems) ->
         rows += _rows_of_streams(facts)
     names = [f"{one['process']} ({one['name']})" for one in facts["open_by"]]
     rows.append(("open by", ", ".join(names) or "no other process"))
-    backup = facts.get("backup")
-    if backup is not None:
+    if (backup := facts["backup"]) is not None:
         age = durations.duration_text(max(0, now_ms - backup["time_ms"]))
         since = backup["commits_since"]
         later = "" if since is None else f", {count_text(since, 'commit')} ago"
@@ -273,11 +276,14 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: Problems) ->
     else:
         rows.append(("backup", "none known"))
     for one in facts.get("copies", ()):
-        behind = f"{count_text(one['behind'], 'commit')} behind, " if one["behind"] else ""
+        is_behind = one["behind"] and one["shipped_ms"]
+        behind = f"{count_text(one['behind'], 'commit')} behind, " if is_behind else ""
         text = f"{behind}shipped {ago(one['shipped_ms'])}, proved {ago(one['proved_ms'])}"
+        text += "" if one["at_work"] else "; no process ships it"
         rows.append(("copy", f"{one['target']}: {text}"))
     if (follows := facts.get("follows")) is not None:
         text = f"commit {follows['commit_number']} was made {ago(follows['time_ms'])}"
+        text += "" if follows["at_work"] else "; no process follows"
         rows.append(("standby", f"of {follows['source']}: {text}"))
     if (redis := facts.get("redis")) is not None:
         done = f"{count_text(redis['commands'], 'command')}, "
@@ -324,180 +330,3 @@ def _rows_of_streams(facts: dict[str, Any]) -> list[tuple[str, str]]:
     waits = entries_text(facts["retired_entries"])
     rows.append(("archive", f"{kept}; {waits} to be archived"))
     return rows
-
-
-# --- top ------------------------------------------------------------------------------------------
-
-
-@command()
-def top(store_path: StorePath, interval: Ms = 1_000, once: bool = False) -> None:
-    """Show streams, queues, rates and workers, live.
-
-    Rates are those of the last interval. `oldest` is the age of the oldest delivery that is
-    pending, or of the oldest job that waits. Streams with the oldest pending entries come first,
-    then those with the most to read. Ends with Ctrl-C, or SIGTERM. Without a terminal, it prints
-    one table, as with --once.
-
-    Examples:
-      streamkeep top jobs.store
-      streamkeep top jobs.store --interval 5s
-      streamkeep top jobs.store --once --json
-
-    Args:
-        interval: Time between two looks.
-        once: Print one table, with rates over one interval.
-    """
-    from streamkeep.metrics import figures_of
-
-    seconds = max(interval, 50) / 1000
-    with open_store(store_path, readonly=True) as store:
-        before = figures_of(store)
-        if once or common.as_json() or not sys.stdout.isatty():
-            time.sleep(seconds)
-            now = figures_of(store)
-            if common.as_json():
-                _print_json(before, now)
-            else:
-                for line in lines_of(before, now):
-                    output.line(line)
-            return
-        from rich.console import Console
-        from rich.text import Text
-
-        screen = Console(file=unguarded(sys.stdout), force_terminal=True, highlight=False)
-        # Otherwise it would leave its screen, and no cursor.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with suppress(KeyboardInterrupt), screen.screen():
-            while True:
-                time.sleep(seconds)
-                now = figures_of(store)
-                shown = fitting(lines_of(before, now), *screen.size)
-                screen.update_screen(Text("\n".join(shown), no_wrap=True))
-                before = now
-
-
-def fitting(lines: list[str], columns: int, height: int) -> list[str]:
-    """Return what fits into a screen: longer lines are cut, and the last line counts the rest."""
-    from rich.cells import set_cell_size
-
-    if len(lines) > height:
-        left_out = len(lines) - height + 1
-        lines = [*lines[: height - 1], f"… {left_out:,} lines more"]
-    return [set_cell_size(visible(line), columns).rstrip() for line in lines]
-
-
-def _print_json(before: Figures, now: Figures) -> None:
-    rates = _rates(before, now)
-    for stream in now.streams:
-        output.json_line(
-            "stream",
-            key=stream.key,
-            length=stream.length,
-            added_per_s=rates[stream.key],
-            groups=[one._asdict() for one in stream.groups],
-        )
-    for queue in now.queues:
-        done_per_s = rates[queue.name]
-        output.json_line("queue", name=queue.name, done_per_s=done_per_s, **queue.stats._asdict())
-    output.summary(**now.store._asdict())
-
-
-def _rates(before: Figures, now: Figures) -> dict[bytes | str, float]:
-    """Return the entries added per second by stream, and the jobs done by queue."""
-    seconds = max(1, now.time_ms - before.time_ms) / 1000
-    former, found = _counts(before), _counts(now)
-    return {one: max(0, count - former.get(one, count)) / seconds for one, count in found.items()}
-
-
-def _counts(figures: Figures) -> dict[bytes | str, int]:
-    found: dict[bytes | str, int] = {one.key: one.entries_added for one in figures.streams}
-    found.update((one.name, one.stats.done) for one in figures.queues)
-    return found
-
-
-def lines_of(before: Figures, now: Figures) -> list[str]:
-    store = now.store
-    seconds = max(1, now.time_ms - before.time_ms) / 1000
-    commits = max(0, store.last_commit - before.store.last_commit) / seconds
-    head = [
-        f"{store.path}  {commits:,.0f} commits/s  data {size_text(store.data_bytes)}  "
-        f"journal {size_text(store.journal_bytes)}  "
-        f"disk {size_text(store.disk_free_bytes)} free  {count_text(store.snapshots, 'snapshot')}",
-        "",
-    ]
-    rows: list[tuple[str, ...]] = []
-    rates = _rates(before, now)
-    for queue in now.queues:
-        stats = queue.stats
-        counts = (f"{getattr(stats, state):,}" for state in STATES)
-        oldest = output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-"
-        done = f"{rates[queue.name]:,.0f}/s"
-        rows.append((queue.name, *counts, done, oldest, f"{stats.workers:,}"))
-    if rows:
-        headings: tuple[str, ...] = ("QUEUE", *STATES, "done", "oldest", "workers")
-        head += [*output.table_lines(headings, rows, left=(0,), width=None), ""]
-    rows = []
-
-    def urgency(stream: StreamFigures) -> tuple[int, int]:
-        """Return what puts a stream first: minutes that an entry is pending, entries to read."""
-        pending = max((one.oldest_pending_ms for one in stream.groups), default=0)
-        return pending // 60_000, max((one.lag or 0 for one in stream.groups), default=0)
-
-    for stream in sorted(now.streams, key=urgency, reverse=True):
-        name, rate = output.cut(quoting.shown(stream.key)), f"{rates[stream.key]:,.0f}/s"
-        for cells in map(_group_cells, stream.groups) if stream.groups else [("-",) * 5]:
-            rows.append((name, f"{stream.length:,}", rate, *cells))
-    headings = ("STREAM", "entries", "added", "group", "lag", "pending", "oldest", "alive")
-    return head + output.table_lines(headings, rows, left=(0,), width=None)
-
-
-def _group_cells(group: GroupFigures) -> tuple[str, ...]:
-    oldest = group.oldest_pending_ms
-    return (
-        output.cut(quoting.shown(group.name)),
-        "-" if group.lag is None else f"{group.lag:,}",
-        f"{group.pending:,}",
-        output.span_text(oldest / 1000) if oldest else "-",
-        f"{group.alive}/{group.consumers}",
-    )
-
-
-# --- metrics ------------------------------------------------------------------------------------
-
-
-@command()
-def metrics(store_path: StorePath, textfile: Path | None = None) -> None:
-    """Print the figures of STORE as Prometheus text.
-
-    Streams, groups, queues of jobs, workers, disk, archive. The FILE of --textfile is replaced at
-    once, so that the node exporter never reads a half of it. In an application,
-    `streamkeep.metrics.prometheus_text(store)` returns the same text.
-
-    Examples:
-      streamkeep metrics orders.store
-      streamkeep metrics orders.store --textfile orders.prom
-
-    Args:
-        textfile (FILE): Write to FILE, for the textfile collector of the node exporter.
-    """
-    from streamkeep.metrics import figures_of, write_textfile
-    from streamkeep.metrics.prometheus import metrics_of, text_of
-
-    with open_store(store_path, readonly=True) as store:
-        if textfile is not None:
-            write_textfile(store, textfile)
-            output.done(path=str(textfile))
-            return
-        found = metrics_of(figures_of(store))
-    if common.as_json():
-        count = 0
-        for metric in found:
-            for labels, value in metric.samples:
-                if value is not None:
-                    output.json_line("metric", name=metric.name, labels=labels, value=value)
-                    count += 1
-        output.summary(metrics=count)
-        return
-    out = binary_output()  # labels are UTF-8, with the format's own escapes
-    out.write(text_of(found).encode())
-    out.flush()

@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -92,9 +92,10 @@ def work(
     chosen = (mode or "threads").lower()
     if max_memory >= 0 and chosen != "processes":
         raise click.UsageError("--max-memory needs --processes, which replaces a process")
-    if until_idle and (chosen != "threads" or concurrency > 1):
+    if until_idle and (chosen != "threads" or concurrency > 1 or reload):
         raise click.UsageError(
-            "--until-idle runs one job after the other, in this process; leave out -c and the mode"
+            "--until-idle runs one job after the other, in this process, and ends; leave out -c, "
+            "--reload and the mode"
         )
     if reload and os.environ.pop(_RELOADING, None) is None:
         _work_again_and_again()
@@ -115,8 +116,7 @@ def work(
             if not pool.run():
                 raise Failure(
                     "the processes of the worker ended again and again before they could work",
-                    hint="see the log above; the same with --threads shows the error in one "
-                    "process",
+                    hint="see the log above; --threads shows the error in one process",
                 )
             return
         from streamkeep.jobs.worker import Worker
@@ -199,20 +199,19 @@ def _queues(target: str, names: str | None) -> list[Queue]:
     found: Any = module
     for part in attribute.split("."):
         found = getattr(found, part, None)
-    if isinstance(found, AsyncQueue):
-        found = found.queue
+    found = found.queue if isinstance(found, AsyncQueue) else found
+    has = {name: one for name, one in vars(module).items() if isinstance(one, (Queue, AsyncQueue))}
     if not isinstance(found, Queue):
-        kinds = Queue, AsyncQueue
-        has = sorted(name for name, one in vars(module).items() if isinstance(one, kinds))
         raise Failure(
             f"{module_name!r} has no queue {attribute!r}",
-            hint=f"it has {', '.join(has)}" if has else "make one with streamkeep.jobs.Queue",
+            hint=f"it has {', '.join(sorted(has))}"
+            if has
+            else "make one with streamkeep.jobs.Queue",
             status=Exit.USAGE,
         )
     if names is None:
         return [found]
-    its = (one.queue if isinstance(one, AsyncQueue) else one for one in vars(module).values())
-    known = {one.name: one for one in its if isinstance(one, Queue)}
+    known = {one.name: one.queue if isinstance(one, AsyncQueue) else one for one in has.values()}
     known[found.name] = found
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     missing = [name for name in wanted if name not in known]
@@ -269,8 +268,6 @@ def _sources() -> dict[str, int]:
         for name in names:
             if name.endswith(".py"):
                 path = Path(folder, name)
-                try:
+                with suppress(OSError):
                     found[str(path)] = path.stat().st_mtime_ns
-                except OSError:
-                    continue
     return found

@@ -84,7 +84,7 @@ class Acknowledger:
     def _end(self, jobs: list[Job]) -> list[Job]:
         """End jobs, those of one queue in one transaction; return those that the store kept."""
         by_queue: dict[str, list[Job]] = {}
-        for job in jobs:
+        for job in dict.fromkeys(jobs):  # a framework may acknowledge one twice
             if not job.ended:
                 by_queue.setdefault(job.queue.name, []).append(job)
         left: list[Job] = []

@@ -73,7 +73,7 @@ def _give_number(step: Step, fields: layout.Fields, priority: int) -> int:
     number = number_in(fields.get(layout.ID, b"").decode(errors="replace"))
     if not number:
         number = step.take_number()
-        fields[layout.ID] = f"{JOB_PREFIX}{number}".encode()
+        fields.setdefault(layout.ID, f"{JOB_PREFIX}{number}".encode())
     fields.setdefault(layout.QUEUED, str(step.now_ms).encode())
     fields[layout.PRIORITY] = layout.PRIORITIES[priority].encode()
     return number

@@ -309,7 +309,9 @@ async def atake(
     async def taken(*, again: bool = False) -> list[Job]:
         try:
             if wait_ms == 0:
-                return call.jobs(await store.apply(call.work, sync=UNSYNCED))
+                while not (now := await store.apply(call.work, sync=UNSYNCED)) and call.goes_on:
+                    pass
+                return call.jobs(now)
             found = await store.apply_when(
                 call.work, call.when(), block=wait_ms or 0, stop=lambda: stopping, sync=UNSYNCED
             )

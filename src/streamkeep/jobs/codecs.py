@@ -38,7 +38,15 @@ def encode(name: str, value: object, what: str, most: int) -> bytes:
         PayloadError: the codec refuses it, or it is too large.
     """
     try:
-        data = _encode(name, value)
+        if name == JSON:
+            text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            data = text.encode()
+        elif name == PICKLE:
+            data = pickle.dumps(value)
+        elif isinstance(value, (bytes, bytearray, memoryview)):
+            data = bytes(value)
+        else:
+            raise TypeError(f"the codec `bytes` takes bytes, not {type(value).__name__}")
     except Exception as error:
         hint = "; next: pass a text (of a time, `isoformat()`), or bytes with codec='bytes'"
         hint = hint if name == JSON else ""
@@ -49,17 +57,6 @@ def encode(name: str, value: object, what: str, most: int) -> bytes:
             "it elsewhere and pass its name"
         )
     return data
-
-
-def _encode(name: str, value: object) -> bytes:
-    if name == JSON:
-        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        return text.encode()
-    if name == PICKLE:
-        return pickle.dumps(value)
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError(f"the codec `bytes` takes bytes, not {type(value).__name__}")
-    return bytes(value)
 
 
 def decode(name: str, data: bytes, what: str, trusted: str) -> Any:

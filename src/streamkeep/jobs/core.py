@@ -31,6 +31,7 @@ from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
 from streamkeep.jobs.dead_letters import has_strays, schedule_strays
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
+from streamkeep.jobs.ending import remove_expired
 from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.handler_errors import FOR_GOOD, GIVEN_UP, RETRYING, log_failure
 from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
@@ -371,6 +372,7 @@ class Core(LazyStore):
         step.set_up()  # a tool may have deleted a stream, or its group
         self.ended_entries.note((place, {}) for place in find_ended_entries(step))
         self.ended_entries.delete(step, idle=True)
+        remove_expired(step)
         count = schedule_strays(step) if has_strays(step) else 0
         step.save()
         return count

@@ -125,8 +125,8 @@ def letter_of(entry_id: bytes, fields: layout.Fields) -> Letter:
     return Letter._make([entry_id.decode(), *texts, *numbers, fields])
 
 
-def letters(snapshot: Snapshot[Any], name: bytes) -> Iterator[Letter]:
-    for entry in snapshot.scan(name):
+def letters(snapshot: Snapshot[Any], name: bytes, *, reverse: bool = False) -> Iterator[Letter]:
+    for entry in snapshot.scan(name, reverse=reverse):
         yield letter_of(entry.id, entry.fields)
 
 
@@ -144,12 +144,19 @@ def chosen(
     found = (one for one in letters(snapshot, names.dead) if matches(one, reason, task))
     if not named:
         return list(found)
-    texts = {
-        one.id if isinstance(one, Letter) else utf8(one, "a dead letter").decode() for one in named
-    }
-    kept = [one for one in found if one.id in texts or one.job in texts]
-    wanted = _ids(named, kept)
-    return [one for one in kept if one.id in wanted]
+    ids = {one.id for one in named if isinstance(one, Letter)}
+    texts = {utf8(one, "a dead letter").decode() for one in named if not isinstance(one, Letter)}
+    ids |= texts
+    kept = [one for one in found if one.id in ids or one.job in texts]
+    by_id = {one.id: one for one in kept}
+    for one in kept:  # both IDs are those of entries, of two streams, so two letters may have one
+        other = by_id.get(one.job, one)
+        if other is not one and one.job in texts:
+            raise ArgumentError(
+                f"{one.job!r} is the ID of a dead letter, and of the job of another one; next: "
+                f"name the first by its job, {other.job!r}, or the other by its own ID, {one.id!r}"
+            )
+    return kept
 
 
 def matches(letter: Letter, reason: str | None, task: str | None) -> bool:
@@ -159,37 +166,19 @@ def matches(letter: Letter, reason: str | None, task: str | None) -> bool:
     return reason is None or any(reason in text for text in texts)
 
 
-def _ids(named: tuple[str | Letter, ...], letters: list[Letter]) -> set[str]:
-    """Return the IDs of the letters that are named, by one of their IDs or as they are.
-
-    Both IDs are those of entries, of two streams, so one millisecond may give one ID to both.
-    """
-    by_name: dict[str, Letter] = {one.id: one for one in letters}
-    for letter in letters:
-        other = by_name.setdefault(letter.job, letter)
-        if other is not letter and letter.job in named:
-            raise ArgumentError(
-                f"{letter.job!r} is the ID of a dead letter, and of the job of another one; next: "
-                f"name the first by its job, {other.job!r}, or the other by its own ID, "
-                f"{letter.id!r}"
-            )
-    ids = {one.id for one in named if isinstance(one, Letter)}
-    return ids.union(by_name[one].id for one in named if isinstance(one, str) and one in by_name)
-
-
 def requeue(step: Step, letter: Letter) -> bool:
     enqueue.check_open(step)  # it may be full: nobody put these jobs just now
     if not step.txn.xrange(step.names.dead, letter.id, letter.id, 1):
         return False  # another call has removed it
     fields = {name: value for name, value in letter.fields.items() if name not in _OF_RUN}
+    fields[layout.ID] = (letter.job or letter.id).encode()
     came_from = letter.fields.get(b"from", b"normal").decode()
     priority = (
         layout.PRIORITIES.index(came_from) if came_from in layout.PRIORITIES else NORMAL_NUMBER
     )
     if not enqueue.put(step, fields, priority, 0, always=True).is_new:
         return False
-    if layout.ID in fields:  # who knows the job by it finds how it ends now
-        step.delete_row(layout.RESULT + layout.short(fields[layout.ID]))
+    step.delete_row(layout.RESULT + layout.short(fields[layout.ID]))  # it has not failed any more
     return drop(step, letter)
 
 
@@ -197,7 +186,8 @@ def drop(step: Step, letter: Letter) -> bool:
     return bool(step.txn.xdel(step.names.dead, letter.id))
 
 
-def purge_waiting(step: Step) -> int:
+def purge(step: Step) -> int:
+    """Remove some jobs that wait, are delayed or held; those that are held may follow one."""
     removed = 0
     for priority in step.settings.streams:
         if enqueue.next_waiting(step, priority) is None:
@@ -206,19 +196,11 @@ def purge_waiting(step: Step) -> int:
         # Delivered first, so that the counters of the group stay exact.
         for _, entries in step.txn.xreadgroup(layout.GROUP, _CONSUMER, {name: ">"}, count=AT_ONCE):
             for entry in entries:
-                place = layout.place_of(priority, bytes(entry.id))
-                step.remove(place)
-                ending.forget(step, place, entry.fields, 1)
-                note_cancelled(step, state.job_id_of(place, entry.fields), entry.fields)
+                _remove(step, layout.place_of(priority, bytes(entry.id)), entry.fields)
                 removed += 1
-    return removed
-
-
-def purge_numbered(step: Step) -> int:
-    """Remove jobs that are delayed or held, and those that have just come into a stream."""
-    removed = purge_waiting(step)
+        step.txn.xgroup_delconsumer(name, layout.GROUP, _CONSUMER)  # it is no worker
     numbered = step.rows(layout.NUMBERED, layout.NUMBERED + b"\xff" * 8, AT_ONCE)
-    ids = [f"{state.JOB_PREFIX}{layout.unpack_time(key[1:])}" for key, _ in numbered]
+    ids = [layout.unpack_fields(value)[layout.ID].decode() for _, value in numbered]
     return removed + cancel_all(step, ids)
 
 
@@ -229,14 +211,22 @@ def purge_retries(step: Step) -> int:
         fields = state.fields_at(step.txn, step.names, place) or {}
         step.delete_row(key)
         step.counters.retrying -= 1
-        step.remove(place)
-        ending.forget(step, place, fields, 2)
-        note_cancelled(step, state.job_id_of(place, fields), fields)
+        _remove(step, place, fields)
     return len(found)
 
 
-def cancel(step: Step, job_id: str) -> bool:
-    """Remove a job that has not started; return False if it has, or if there is none."""
+def _remove(step: Step, place: layout.Place, fields: layout.Fields) -> None:
+    """Remove a job that is pending."""
+    step.remove(place)
+    ending.forget(step, place, fields, 2)
+    note_cancelled(step, state.job_id_of(place, fields), fields)
+
+
+def cancel(step: Step, job_id: str, key: bytes | None = None) -> bool | None:
+    """Remove a job that has not started; return False if it has, or if there is none.
+
+    Args, and None: as in `hurry`.
+    """
     found = finding.find(step.txn, step.names, job_id)
     if found.state == "delayed":
         number = state.number_in(job_id)
@@ -252,11 +242,16 @@ def cancel(step: Step, job_id: str) -> bool:
     elif found.state == "waiting" and found.place is not None:
         step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
         ending.forget(step, found.place, found.fields, 1)
-    elif found.state == "parked" and found.place is not None and not found.deliveries:
-        step.delete_row(layout.parked_key(found.fields, found.place))
-        step.counters.parked -= 1
-        step.remove(found.place)
-        ending.forget(step, found.place, found.fields, 1)
+    elif found.state in ("parked", "retrying") and found.place is not None and not found.deliveries:
+        if found.state == "parked":
+            step.delete_row(layout.parked_key(found.fields, found.place))
+            step.counters.parked -= 1
+        elif key is None or not step.delete_row(key):
+            return None  # it has run again since
+        else:
+            step.counters.retrying -= 1
+        _remove(step, found.place, found.fields)
+        return True
     else:
         return False
     note_cancelled(step, job_id, found.fields)
@@ -273,7 +268,7 @@ def note_cancelled(step: Step, job_id: str, fields: layout.Fields) -> None:
 
 
 def cancel_all(step: Step, job_ids: list[str]) -> int:
-    return sum(cancel(step, one) for one in job_ids)
+    return sum(bool(cancel(step, one)) for one in job_ids)
 
 
 def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
@@ -315,7 +310,7 @@ def retry_row(
     reader: Snapshot[Any] | Transaction[Any], names: layout.Names, job_id: str
 ) -> bytes | None:
     """Return the key of the row that says when a job is retried; None if it is not."""
-    found = state.find_place(reader, names, job_id)
-    if found is None:
+    found = finding.find(reader, names, job_id)
+    if found.state != "retrying":
         return None
-    return next((key for key, place in retries(reader, names.space) if place == found[0]), None)
+    return next((key for key, place in retries(reader, names.space) if place == found.place), None)

@@ -23,7 +23,6 @@ from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.handler_errors import plain
 from streamkeep.jobs.layout import Fields, JobState, Names, Place
-from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Step, job_id_of
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ CANCELLED: Final = b"c"
 ENDS: Final[dict[bytes, JobState]] = {DONE: "done", FAILED: "failed", CANCELLED: "cancelled"}
 RUN_GRACE_MS: Final = 2000  # in which a worker itself ends a job that runs too long
 _EXPIRED_AT_ONCE: Final = 4  # results that each end of a job may remove
+_EXPIRED_WHEN_IDLE: Final = 1000  # that a process removes when it finds no job, and when it begins
 _KEPT_PAYLOAD: Final = 200  # bytes, up to which it is kept of a job that has ended
 _SEPARATOR: Final = b"\0"
 
@@ -241,7 +241,7 @@ def bury(
     attempts: int,
     deaths: int = 0,
     error: tuple[str, str, str] = ("", "", ""),
-    ttl_ms: int = DEFAULT_RESULT_TTL_MS,
+    ttl_ms: int,
     consumer: bytes = b"",
     begun_ms: int = 0,
 ) -> None:
@@ -276,7 +276,7 @@ def bury(
     step.counters.dead += 1
     forget(step, place, fields, 2)
     if ttl_ms:
-        shown = (error_type, text) if error_type else ("streamkeep.jobs.DeadLetter", reason)
+        shown = (error_type, text) if error_type else ("streamkeep.jobs.JobFailedError", reason)
         data = json.dumps([*shown, traceback_text]).encode()
         facts = _facts(place, fields, consumer, begun_ms, attempts, history)
         put_result(step, job_id, Stored(step.now_ms + ttl_ms, FAILED, JSON, data), facts)
@@ -284,11 +284,17 @@ def bury(
 
 
 def refuse(
-    step: Step, place: Place, fields: Fields, reason: str, attempts: int = 0, deaths: int = 0
+    step: Step,
+    place: Place,
+    fields: Fields,
+    reason: str,
+    ttl_ms: int,
+    attempts: int = 0,
+    deaths: int = 0,
 ) -> None:
     """Make a dead letter of a job that was just delivered, and must not run."""
     step.remove(place)
-    bury(step, place, fields, reason=reason, attempts=attempts, deaths=deaths)
+    bury(step, place, fields, reason=reason, attempts=attempts, deaths=deaths, ttl_ms=ttl_ms)
 
 
 def begin_run(
@@ -303,12 +309,6 @@ def begin_run(
     reference = place.pack() + layout.pack_time(deliveries)
     step.schedule(due_ms, layout.RUNTIME, reference, json.dumps(policy.pack()).encode())
     return layout.due_key(due_ms, layout.RUNTIME, reference)
-
-
-def extend(step: Step, job: Taken, policy: Policy) -> Taken:
-    """Let a job run for as long again; return it as it is then."""
-    key = begin_run(step, job.place, job.deliveries, policy, job.runtime_key)
-    return job._replace(runtime_key=key)
 
 
 # --- results ------------------------------------------------------------------------------------
@@ -343,8 +343,8 @@ def put_result(step: Step, job_id: str, stored: Stored, facts: Fields) -> None:
     remove_expired(step, _EXPIRED_AT_ONCE)
 
 
-def remove_expired(step: Step, count: int) -> int:
-    """Remove results that have expired, at most `count`; return how many there were."""
+def remove_expired(step: Step, count: int = _EXPIRED_WHEN_IDLE) -> None:
+    """Remove results that have expired, at most `count`."""
     last = layout.EXPIRY + layout.pack_time(step.now_ms)
     found = step.rows(layout.EXPIRY, last, count)
     for key, _ in found:
@@ -352,7 +352,6 @@ def remove_expired(step: Step, count: int) -> int:
         value = step.row(layout.RESULT + key[9:])
         if value is not None and layout.unpack_time(value) == layout.unpack_time(key[1:9]):
             step.delete_row(layout.RESULT + key[9:])
-    return len(found)
 
 
 def parse_result(data: bytes) -> Stored:

@@ -10,7 +10,14 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.jobs import ending, layout
 from streamkeep.jobs.ended_entries import is_delivered
-from streamkeep.jobs.state import find_place, number_in, pending_row, place_key
+from streamkeep.jobs.state import (
+    fields_at,
+    number_in,
+    numbered_fields,
+    pending_row,
+    place_in,
+    place_key,
+)
 
 # What callers see of each; the others have the same name.
 STATES: Final[dict[str, Any]] = {"held": "waiting", "parked": "waiting", "retrying": "delayed"}
@@ -37,18 +44,16 @@ class Found(NamedTuple):
 
 
 def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: str) -> Found:
-    number = number_in(job_id)
-    if number:
-        where = reader.row_get(names.space, place_key(job_id))
-        if where is not None and where[:1] in b"sh":
-            data = reader.row_get(names.space, layout.NUMBERED + layout.pack_time(number))
-            fields = {} if data is None else layout.unpack_fields(data)
-            if where[:1] == b"h":
-                return Found("held", fields)
-            return Found("delayed", fields, due_ms=layout.unpack_time(where[1:]))
-    found = find_place(reader, names, job_id)
-    if found is not None:
-        place, fields = found
+    where = reader.row_get(names.space, place_key(job_id)) or b""
+    if where[:1] == b"h":
+        held = reader.row_get(names.space, where[1:]) or b""
+        return Found("held", numbered_fields(reader, names, held[:8]))
+    if where[:1] == b"s":
+        number, due_ms = layout.pack_time(number_in(job_id)), layout.unpack_time(where[1:])
+        return Found("delayed", numbered_fields(reader, names, number), due_ms=due_ms)
+    place = layout.unpack_place(where) if where else place_in(job_id)
+    fields = None if place is None else fields_at(reader, names, place)
+    if place is not None and fields is not None:
         row = pending_row(reader, names, place)
         if row is not None:
             consumer = row["consumer"]
@@ -63,4 +68,4 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: 
     ended = ending.load_result(reader, names.space, job_id)
     if ended is not None and ended.expires_ms > reader.txn.now_ms():
         return Found(ending.ENDS[ended.state], {})
-    return Found("unknown" if found is None else "done", {})  # see `ended_entries`
+    return Found("unknown" if fields is None else "done", {})  # see `ended_entries`

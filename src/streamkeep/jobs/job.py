@@ -326,7 +326,9 @@ class Job:
         policy = self.queue.core.policy_of(taken.fields)
         if max_runtime is not None:
             policy = policy._replace(max_runtime_ms=milliseconds(max_runtime, "max_runtime"))
-        self.taken = self._step(lambda step: ending.extend(step, taken, policy))
+        run = taken.place, taken.deliveries, policy, taken.runtime_key
+        key = self._step(lambda step: ending.begin_run(step, *run))
+        self.taken = taken._replace(runtime_key=key)
         self.extended()  # at once: a handler that now holds the GIL lets no other thread tell of it
 
     def begin(self) -> None:
@@ -343,7 +345,7 @@ class Job:
             others = [one for one in self._batch if one is not self]
             self._batch.clear()
         for one in others:  # the first that is begun: this process works on none of the others
-            one._leave()
+            leave(one)
         if not self._marks and not self.ended:
             begin_all([self])
 
@@ -355,7 +357,7 @@ class Job:
         found = self.queue.core.read(lambda one: find(one, self.queue.core.names, self.id))
         if (found.consumer.encode(), found.deliveries) == (taken.consumer, taken.deliveries):
             return False
-        self._leave()
+        leave(self)
         return True
 
     def __enter__(self) -> Job:
@@ -396,10 +398,6 @@ class Job:
         store = self.queue.core.opened
         outer = None if store is None else store.open_transaction()
         self._ended, self._ended_in = True, None if outer is None else outer.txn
-        self._leave()
-
-    def _leave(self) -> None:
-        """Note that this process does not work on it; threads may do so at the same time."""
         leave(self)
 
     def _finish(self, work: Callable[[Step, Taken], Result]) -> Result:
@@ -420,7 +418,7 @@ class Job:
         try:
             return self.queue.core.step(change, frees=frees)
         except JobLostError:
-            self._leave()
+            leave(self)
             raise
 
     def _check_running(self) -> None:

@@ -82,6 +82,8 @@ def plan_end(
         raise ArgumentError(
             f"{count_text(len(its), 'job')}, and {count_text(len(given), 'result')}"
         )
+    if len({*its}) < len(its):  # it would leave its gates twice, and let in two jobs of one key
+        raise ArgumentError("a job is given twice")
     for job in its:
         if job.queue.name != core.name:
             raise ArgumentError(f"a job of another queue than {core.name!r}")

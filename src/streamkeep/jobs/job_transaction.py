@@ -24,7 +24,8 @@ class JobTransaction(Pipeline):
 
     Its methods are the commands of a store. They are collected, and run in the transaction that
     ends the job, in order; if one of them fails, the attempt has failed. In a `with` block, what is
-    put into queues of the same store is collected as well.
+    put into queues of the same store is collected as well. An exception that leaves the block drops
+    what the block has collected.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -34,6 +35,7 @@ class JobTransaction(Pipeline):
 
     def __enter__(self) -> JobTransaction:
         self._token = collecting.set(self)
+        self._before = len(self.works())
         return self
 
     def __exit__(
@@ -45,7 +47,7 @@ class JobTransaction(Pipeline):
         collecting.reset(self._token)
         if error is not None:
             self.reset()
-            self._works = []
+            del self._works[self._before :]
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Refuse: the end of the job runs it."""

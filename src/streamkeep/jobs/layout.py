@@ -219,6 +219,9 @@ def unpack_fields(data: bytes) -> Fields:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+DIED: Final = "the worker died"  # the error of a run that is no attempt
+
+
 class Attempt(NamedTuple):
     """A run of a job that failed, or whose worker died, and that did not end the job.
 

@@ -37,6 +37,7 @@ from streamkeep.jobs.state import (
     fields_at,
     job_id_of,
     load_settings,
+    numbered_fields,
     pending_row,
     rows_below,
 )
@@ -132,7 +133,7 @@ def _number(fields: Fields, name: bytes) -> int:
 
 
 def _waiting(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
-    """Yield what no worker has taken, in the order of the streams; then what is held."""
+    """Yield what no worker has taken, in the order of the streams; then what is held, or parked."""
     for priority in load_settings(snapshot, names).streams:
         name = names.streams[priority]
         after = b"(" + delivered_up_to(snapshot, name)
@@ -140,15 +141,16 @@ def _waiting(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[List
             yield _listed("waiting", place_of(priority, entry.id), entry.fields)
     for _, value in islice(rows_below(snapshot, names.space, layout.HELD), count):
         yield _numbered(snapshot, names, "waiting", unpack_time(value))
+    yield from _parked(snapshot, names, count)
 
 
 def _numbered(
     snapshot: Snapshot[Any], names: Names, state: JobState, number: int, due_ms: int = 0
 ) -> Listed:
-    data = snapshot.row_get(names.space, layout.NUMBERED + layout.pack_time(number))
-    fields = {} if data is None else layout.unpack_fields(data)
+    fields = numbered_fields(snapshot, names, layout.pack_time(number))
     queued = _number(fields, layout.QUEUED)
-    return Listed(f"job-{number}", state, fields, None, queued, due_ms=due_ms)
+    job_id = fields.get(layout.ID, b"job-%d" % number).decode("utf-8", "replace")
+    return Listed(job_id, state, fields, None, queued, due_ms=due_ms)
 
 
 def _running(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
@@ -189,16 +191,16 @@ def _ended(wanted: JobState, snapshot: Snapshot[Any], names: Names, count: int) 
             yield one
 
 
+def _failed(snapshot: Snapshot[Any], names: Names, _: int) -> Iterator[Listed]:
+    return map(of_letter, letters(snapshot, names.dead, reverse=True))
+
+
 def _with_result(snapshot: Snapshot[Any], names: Names, key: bytes, value: bytes) -> Listed | None:
     """Return the job that a row of EXPIRY is of; None if a later result has replaced it."""
     data = snapshot.row_get(names.space, layout.RESULT + key[9:])
-    facts = layout.unpack_fields(value)  # none in a row of a version that did not keep them
-    if (
-        data is None
-        or not facts
-        or (stored := parse_result(data)).expires_ms != unpack_time(key[1:])
-    ):
+    if data is None or (stored := parse_result(data)).expires_ms != unpack_time(key[1:]):
         return None
+    facts = layout.unpack_fields(value)
     job_id = facts[layout.ID].decode("utf-8", "replace")
     return _kept(job_id, ENDS[stored.state], facts, _number(facts, layout.ENDED))
 
@@ -220,7 +222,7 @@ _LISTS: Final[dict[ListState, Callable[[Snapshot[Any], Names, int], Iterator[Lis
     "delayed": _delayed,
     "parked": _parked,
     "done": partial(_ended, "done"),
-    "failed": partial(_ended, "failed"),
+    "failed": _failed,
     "cancelled": partial(_ended, "cancelled"),
 }
 
@@ -242,9 +244,7 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
                 return of_letter(letter)
         return Listed(job_id, "done", {}) if found.state == "done" else None
     key = layout.EXPIRY + data[:8] + part
-    facts = snapshot.row_get(names.space, key) or b""
-    listed = _with_result(snapshot, names, key, facts)
-    return listed or Listed(job_id, ENDS[parse_result(data).state], {})
+    return _with_result(snapshot, names, key, snapshot.row_get(names.space, key) or b"")
 
 
 def of_letter(letter: Letter) -> Listed:

@@ -155,7 +155,7 @@ def register(step: Step, rule: Rule) -> None:
         if same or stored.next_ms <= step.now_ms:
             next_ms = stored.next_ms
         step.delete_row(due_key(stored.next_ms, layout.FIRING, _reference(rule.name)))
-    _arm(step, rule._replace(next_ms=next_ms))
+    arm(step, rule._replace(next_ms=next_ms))
 
 
 def remove(step: Step, name: str) -> bool:
@@ -177,13 +177,7 @@ def rules(reader: Transaction[Any] | Snapshot[Any], names: Names) -> list[Rule]:
     return [unpack_rule(data) for _, data in found]
 
 
-def arm_again(step: Step) -> None:
-    """Schedule the firings that came while the queue was draining."""
-    for rule in rules(step.txn, step.names):
-        step.schedule(rule.next_ms, layout.FIRING, _reference(rule.name))
-
-
-def _arm(step: Step, rule: Rule) -> None:
+def arm(step: Step, rule: Rule) -> None:
     step.txn.row_put(step.space, _row_key(rule.name), rule.pack())
     step.schedule(rule.next_ms, layout.FIRING, _reference(rule.name))
 
@@ -218,7 +212,7 @@ def fire(step: Step, row: Due) -> None:
             step.names.text,
             rule.name,
         )
-        _arm(step, rule._replace(next_ms=following))
+        arm(step, rule._replace(next_ms=following))
         return
     if rule.missed == "all":
         following = rule.next_ms
@@ -232,7 +226,7 @@ def fire(step: Step, row: Due) -> None:
         time_ms = _newest(rule, rule.next_ms, step.now_ms) if late else rule.next_ms
         if rule.missed == "once" or not late or step.now_ms - time_ms <= _LATE_MS:
             rule = _put(step, rule, time_ms)
-    _arm(step, rule._replace(next_ms=following))
+    arm(step, rule._replace(next_ms=following))
 
 
 def _newest(rule: Rule, first_ms: int, now_ms: int) -> int:

@@ -64,7 +64,8 @@ def plan_put(
     prepared = [prepare(core, payload, options, common) for payload, options in payloads]
     puts = [enqueue.Put("", True) for _ in prepared]
     job = current.get()  # the follow-ups of a handler of this queue are taken in any case
-    always |= job is not None and job.queue.name == core.name
+    if job is not None and job.queue.name == core.name:
+        always |= job.queue.store._environment is core.store._environment
 
     def work(txn: Transaction[Any]) -> None:
         step = Step(txn, core.names)
@@ -98,7 +99,10 @@ def prepare(core: Core, payload: Any, options: Options, common: Fields) -> Prepa
         fields[layout.UNIQUE_NAME] = _text(unique, "unique")
     headers = outgoing(options.get("headers"))
     if headers is not None:
-        fields[layout.HEADERS] = json.dumps(check_headers(headers)).encode()
+        texts = dict(headers) if isinstance(headers, Mapping) else {"": None}
+        if not all(isinstance(one, str) for pair in texts.items() for one in pair):
+            raise ArgumentError(f"headers must be texts, not {headers!r}")
+        fields[layout.HEADERS] = json.dumps(texts).encode()
     expires, expires_ms = options.get("expires"), 0
     if isinstance(expires, datetime):
         fields[layout.EXPIRES] = str(unix_ms(expires, "expires")).encode()
@@ -114,14 +118,6 @@ def prepare(core: Core, payload: Any, options: Options, common: Fields) -> Prepa
         0 if at is None else unix_ms(at, "at"),
         expires_ms,
     )
-
-
-def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers; raise ArgumentError unless they are texts."""
-    found = dict(headers) if isinstance(headers, Mapping) else {"": None}
-    if not all(isinstance(one, str) for pair in found.items() for one in pair):
-        raise ArgumentError(f"headers must be texts, not {headers!r}")
-    return found
 
 
 def _text(value: str, name: str) -> bytes:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack
 
 from streamkeep.engine.api.store import Store
@@ -126,12 +125,7 @@ class Queue(Declaring):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def run_until_idle(self, limit: int = 1_000_000) -> int:
@@ -282,16 +276,19 @@ class Queue(Declaring):
 
         Args:
             state: waiting, in the order in which they are taken; running; delayed, the next one
-                first; parked (no worker knows their task); done, failed or cancelled, the newest
-                first and as long as their results are kept.
+                first; parked (no worker knows their task); failed, those that are dead letters, the
+                newest first; done or cancelled, the same, as long as their results are kept.
             count: how many at most.
         """
         most = whole(count, "count", 1)
         return self.core.read(lambda one: listing.jobs_in(one, self.core.names, state, most))
 
     def cancel(self, job_id: str) -> bool:
-        """Remove a job that has not started; return False if it has, or if there is none."""
-        return self.core.step(lambda step: dead.cancel(step, job_id), frees=True)
+        """Remove a job that has not started; return False if it has, or if there is none.
+
+        One that only waits, by `postpone` or `Retry(counts=False)`, has not started.
+        """
+        return self._change_one(dead.cancel, job_id)
 
     # --- dead letters ---------------------------------------------------------------------------
 
@@ -316,10 +313,10 @@ class Queue(Declaring):
     def requeue(
         self, *letters: str | Letter, reason: str | None = None, task: str | None = None
     ) -> int:
-        """Put dead letters into the queue again, as new jobs; return how many.
+        """Put dead letters into the queue again; return how many.
 
         Each letter leaves `NAME:dead` in the transaction that puts its job. One whose unique name
-        is taken by another job stays. A job keeps its ID if that is not the ID of its entry.
+        is taken by another job stays. A job keeps its ID, and has all its attempts again.
 
         Args:
             letters: or their IDs, or the IDs of their jobs; none for all that match the others.
@@ -362,12 +359,15 @@ class Queue(Declaring):
 
     def run_now(self, job_id: str) -> bool:
         """Let a job start that waits for its time or its retry; return False if it does not."""
+        return self._change_one(dead.hurry, job_id)
 
+    def _change_one(self, change: Callable[..., bool | None], job_id: str) -> bool:
         for _ in range(dead.TRIES):
             # The schedule is long, and has no index by jobs. Writers need not wait for this look.
             key = self._outside(lambda one: dead.retry_row(one, self.core.names, job_id))
-            if (hurried := self.core.step(partial(dead.hurry, job_id=job_id, key=key))) is not None:
-                return hurried
+            work = partial(change, job_id=job_id, key=key)
+            if (changed := self.core.step(work, frees=True)) is not None:
+                return changed
         return False
 
     def _outside(self, look: Callable[[Snapshot[Any] | Transaction[Any]], Result]) -> Result:
@@ -379,13 +379,12 @@ class Queue(Declaring):
     def purge(self) -> int:
         """Remove every job that has not started, as `cancel` does; return how many.
 
-        Jobs that run, that wait for a retry, and dead letters stay. It runs in transactions of a
-        bounded size, so jobs that are put in the meantime may stay.
+        Jobs that run, that wait for a retry or were postponed, and dead letters stay. It runs in
+        transactions of a bounded size, so jobs that are put in the meantime may stay.
         """
         removed = 0
-        for some in (dead.purge_waiting, dead.purge_numbered):
-            while count := self.core.step(some, frees=True):
-                removed += count
+        while count := self.core.step(dead.purge, frees=True):
+            removed += count
         parked = self._outside(lambda one: dead.parked(one, self.core.names))
         for start in range(0, len(parked), dead.AT_ONCE):
             some_ids = parked[start : start + dead.AT_ONCE]
@@ -402,8 +401,9 @@ class Queue(Declaring):
         """End `pause` and `drain`."""
 
         def resume(step: Step) -> None:
-            if step.settings.draining:
-                rules_of.arm_again(step)
+            if step.settings.draining:  # firings have come since then
+                for rule in rules_of.rules(step.txn, step.names):
+                    rules_of.arm(step, rule)
             step.change_settings(paused=False, draining=False)
             step.wake_workers(EVERYONE)
 

@@ -104,6 +104,7 @@ class Step:
         self.space = names.space
         self.now_ms: int = self.raw.now_ms()
         self.deaths: dict[bytes, int] = {}  # that this step counts: marks, and their leases
+        self.goes_on = False  # it found no job, and there are more that it has not looked at
         self._work_of_the_dead: dict[bytes, int] | None = None
         self._known = _known_rows(txn, names)
         self.settings = self._known.settings
@@ -380,15 +381,8 @@ def fields_at(
     return found[0].fields if found else None
 
 
-def find_place(
-    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: object
-) -> tuple[layout.Place, layout.Fields] | None:
-    """Return where a job is in a stream, and its fields; None if it is in none."""
-    place = place_in(job_id)
-    if place is None:
-        data = reader.row_get(names.space, place_key(job_id))
-        place = None if data is None or data[:1] in b"sh" else layout.unpack_place(data)
-    if place is None:
-        return None
-    fields = fields_at(reader, names, place)
-    return None if fields is None else (place, fields)
+def numbered_fields(
+    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, number: bytes
+) -> layout.Fields:
+    data = reader.row_get(names.space, layout.NUMBERED + number)
+    return {} if data is None else layout.unpack_fields(data)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.jobs.ending import remove_expired
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.job_calls import begin_all, end_jobs, note_ended, plan_end
@@ -48,6 +49,7 @@ class Take:
             if queue.core.store._environment is not self._environment:
                 raise ArgumentError(_ONE_STORE)
         self._begins = begins
+        self.goes_on = False  # see `Step`
         self._txn: WriteTxn | None = None  # of the newest attempt
         self._deaths: dict[bytes, int] = {}  # of workers, that this attempt has counted
         self._consumer = consumer
@@ -72,6 +74,7 @@ class Take:
         """
         self._forget_counted()
         self._txn = txn.txn
+        self.goes_on = False
         found: list[tuple[Queue, Taken]] = []
         turn = next(self.queues[0].core.turns)
         first = turn % len(self.queues)
@@ -96,7 +99,10 @@ class Take:
             taken = take(step, wanted)
             found += [(queue, one) for one in taken]
             self._deaths.update(step.deaths)
+            self.goes_on |= step.goes_on
             queue.core.ended_entries.delete(step, idle=not taken)
+            if not taken:
+                remove_expired(step)
             step.save()
         return found
 

@@ -22,13 +22,14 @@ from streamkeep.format.node.node import PAIRS
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, gates_of, priority_of
 from streamkeep.jobs.ending import RUN_GRACE_MS, begin_run, fail_attempt, refuse
-from streamkeep.jobs.options import Policy
+from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS, Policy
 from streamkeep.jobs.periodic import fire
 from streamkeep.jobs.state import SOON_MS, Step, fields_at, pending_row
 
 log = logging.getLogger("streamkeep.jobs")
 
 MOST_DUE_ROWS: Final = 200  # of the schedule in one transaction
+MOST_REFUSED: Final = 200  # jobs in one transaction, such as those that have expired
 _LOW_TURN: Final = 8  # one call in eight begins with the lowest priority
 _NORMAL_TURN: Final = 4
 
@@ -208,6 +209,7 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
     by_name = {step.stream(priority): priority for priority in order}
     streams: list[tuple[bytes, Position]] = [(name, NEW) for name in by_name]
     writer, shape = step.writer(), int(PAIRS)
+    refused = 0
     while room > 0:
         before = len(taken)
         # Of the dead, with the count of deliveries in each entry.
@@ -223,7 +225,9 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
                 had_ms = idle if former else None
                 _accept(step, wanted, taken, place, fields, former + 1, had_ms)
         room -= len(taken) - before
-        if not seen:
+        refused += seen - (len(taken) - before)
+        step.goes_on = refused >= MOST_REFUSED
+        if not seen or step.goes_on:
             return
 
 
@@ -252,7 +256,7 @@ def _accept(
     except (ValueError, ArgumentError) as error:
         # Another program has put it. No worker can run it, and it must not hold up the others.
         plain = {name: one for name, one in fields.items() if name not in layout.OPTIONS}
-        refuse(step, place, plain, f"its options cannot be read: {error}")
+        refuse(step, place, plain, f"its options cannot be read: {error}", DEFAULT_RESULT_TTL_MS)
         return
     if deliveries > 1:
         past = step.past(place)
@@ -266,17 +270,17 @@ def _accept(
                 _time_out(step, Taken(place, fields, worker, *counts, b"", begun_ms), late)
                 return
             if dead is not None:
-                run = layout.Attempt(begun_ms, step.now_ms, dead, "the worker died")
+                run = layout.Attempt(begun_ms, step.now_ms, dead, layout.DIED)
                 past = past._replace(deaths=past.deaths + 1).after(run)
             step.keep_past(place, past)
         deaths, lost = past.deaths, past.lost
     if deaths and deaths >= policy.max_deaths:
         reason = f"{deaths} workers died while they ran it"
-        refuse(step, place, fields, reason, deliveries - lost, deaths)
+        refuse(step, place, fields, reason, policy.result_ttl_ms, deliveries - lost, deaths)
         return
     begun = deaths or deliveries - lost > 1  # a retry, or after a death, which is no attempt
     if not begun and 0 < expires_ms < step.now_ms:
-        refuse(step, place, fields, "it expired before it ran")
+        refuse(step, place, fields, "it expired before it ran", policy.result_ttl_ms)
         return
     if wanted.known is not None and fields.get(layout.TASK, b"") not in wanted.known:
         park(step, Taken(place, fields, wanted.consumer, deliveries, deaths, lost, b""))

@@ -54,17 +54,20 @@ def take(
     call.set_up()
     wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
     queue = queues[0]
-    again = False
-    while True:
-        try:
-            if wait_ms == 0:
-                return call.jobs(queue.core.apply(call.work, sync=UNSYNCED))
-            found = queue.store.apply_when(
-                call.work, call.when(), block=wait_ms or 0, stop=stop, sync=UNSYNCED
-            )
-            return call.jobs(found)
-        except CommandError:  # a stream or its group was deleted
-            if again:
-                raise
-            again = True
-            call.set_up(again=True)
+
+    def taken() -> list[Job]:
+        if wait_ms == 0:
+            while not (now := queue.core.apply(call.work, sync=UNSYNCED)) and call.goes_on:
+                pass
+            return call.jobs(now)
+        when = call.when()
+        found = queue.store.apply_when(
+            call.work, when, block=wait_ms or 0, stop=stop, sync=UNSYNCED
+        )
+        return call.jobs(found)
+
+    try:
+        return taken()
+    except CommandError:  # a stream or its group was deleted
+        call.set_up(again=True)
+        return taken()

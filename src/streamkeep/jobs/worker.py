@@ -216,7 +216,8 @@ class Worker:
                 least = min(least, left)
             elif self._abandon(run):
                 self._report.too_long(run)
-                text = run.limit_text()
+                limit_ms = run.job.queue.core.policy_of(run.job.fields).max_runtime_ms
+                text = f"it ran longer than max_runtime, {limit_ms / 1000:g} s"
                 self._end_outside(run, partial(run.job.end_attempt, worker_runs.TOO_LONG, text, ""))
                 if self._exits:
                     os._exit(EXIT_HUNG)

@@ -97,11 +97,6 @@ class Run:
             self._report.waits(self, error)
         return FAILED_PAUSE_S
 
-    def limit_text(self) -> str:
-        """Return what a dead letter says of a run that was too long."""
-        limit = self.job.queue.core.policy_of(self.job.fields).max_runtime_ms
-        return f"it ran longer than max_runtime, {limit / 1000:g} s"
-
 
 async def run_job(run: Run, done: Done | None, pause: Pause) -> Outcome:
     """Run a handler in a span, and end the job; see `running.run_job`.

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from streamkeep.commands import entries
-from streamkeep.commands.strings import STRINGS, find_string
-from streamkeep.engine.commands import keys, rows
+from streamkeep.commands.strings import find_string, string_deadlines
+from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.commands.history import last_archived
 from streamkeep.engine.commands.load import copy
@@ -73,9 +73,7 @@ def all_followed(txn: Txn) -> Iterator[bytes]:
 def own_keys(txn: Txn) -> Iterator[bytes]:
     """Yield the names of all streams that follow no server, and of all strings."""
     yield from (stream.name for stream in _streams(txn) if not follows(stream))
-    yield from (
-        name for name, _ in rows.row_range(txn, rows.check_space(STRINGS), b"", b"", -1, False)
-    )
+    yield from (name for name, _ in string_deadlines(txn))
 
 
 def _streams(txn: Txn) -> Iterator[Stream]:
@@ -86,7 +84,6 @@ def _streams(txn: Txn) -> Iterator[Stream]:
 
 
 def follows(stream: Stream) -> bool:
-    """Return whether a stream follows that of a server."""
     retention: Retention | None = stream.retention()
     return retention is not None and retention.follows
 
@@ -117,7 +114,6 @@ class Following(Replay):
         self.database = row.selected.encode()
 
     def finish(self, batch: list[Command]) -> None:
-        """Write how far the store is."""
         self.row = self.row._replace(
             offset=batch[-1][1],
             selected=self.database.decode(errors="replace"),
@@ -158,7 +154,6 @@ class Following(Replay):
         super().here(name, words)
 
     def elsewhere(self, name: bytes, words: list[bytes]) -> None:
-        """Handle a command for another database."""
         if not self.database and name not in _ANYWHERE:
             raise CommandError("it comes before SELECT: for which database is not known")
         super().elsewhere(name, words)
@@ -188,12 +183,10 @@ class Following(Replay):
         return super().delete([name for name in names if self.find(name) is not None])
 
     def flush_all(self) -> None:
-        """Delete all that follow."""
         super().delete([name for name in all_followed(self.txn) if self._followed.wants(name)])
 
 
 def put_row(txn: WriteTxn, row: FollowingRow) -> None:
-    """Write how far the store is."""
     txn.put_row(META, META_FOLLOWING, row.encode())
 
 

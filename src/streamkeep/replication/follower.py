@@ -249,7 +249,6 @@ class Follower:
             self._busy.acquire()
 
     def _begin(self, store: Store[Any]) -> FollowingRow:
-        """Return the row to go on from."""
         database = self.address.database
         row = following(store) or FollowingRow(
             self._name, database=database, match=self._match, deletions=self._deletions
@@ -264,7 +263,6 @@ class Follower:
         return row._replace(database=database, match=self._match, deletions=self._deletions)
 
     def _keep_on(self, store: Store[Any], once: bool) -> None:
-        """Follow over one connection after the other."""
         pause = _SHORTEST_PAUSE_S
         while not self.stop.is_set():
             before = self._row.offset

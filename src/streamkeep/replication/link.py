@@ -98,7 +98,6 @@ class Link:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection."""
         self.interrupt()
         if self._thread is not None:
             self._thread.join()

@@ -120,7 +120,6 @@ class Spool:
         return data
 
     def close(self) -> None:
-        """Drop everything."""
         with self._changed:
             for file, _, _ in self._files:
                 file.close()

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
-from streamkeep.commands.strings import DEADLINES, FOREVER, STRINGS, stamp
+from streamkeep.commands.strings import DEADLINES, FOREVER, STRINGS, stamp, string_deadlines
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.dump import pending_of, stream_parts
 from streamkeep.engine.commands.keys import iter_keys
@@ -151,14 +152,13 @@ def file_of(txn: ReadTxn, target: Target, losses: Losses) -> Iterator[bytes]:
     """Yield an RDB file of a snapshot, piece by piece."""
     writer = RdbWriter(target)
     writer.losses = losses
-    names = [key for key, _ in rows.row_range(txn, rows.check_space(STRINGS), b"", b"", -1, False)]
-    out = bytearray(writer.begin(txn.rows(KEYS) + len(names)))
-    for name in names:
+    strings = string_deadlines(txn)
+    out = bytearray(writer.begin(txn.rows(KEYS) + len(strings)))
+    for name, _ in strings:
         found = _string(txn, name)
         if found is not None and txn.stream_number(name) == 0:
             out += writer.string(name, found[0], found[1])
-    since = 0
-    for name, number in iter_keys(txn):
+    for count, (name, number) in enumerate(iter_keys(txn), 1):
         stream = txn.find_stream(name)
         assert stream is not None
         _note_settings(stream, losses)
@@ -168,9 +168,7 @@ def file_of(txn: ReadTxn, target: Target, losses: Losses) -> Iterator[bytes]:
             if len(out) >= _PIECE:
                 yield bytes(out)
                 out.clear()
-        since += 1
-        if since == _KEYS:
-            since = 0
+        if count % _KEYS == 0:
             yield bytes(out)
             out.clear()
     yield bytes(out) + writer.end()
@@ -225,14 +223,13 @@ class Step:
 
     def _renames(self, moves: dict[int, tuple[bytes, bytes]]) -> Iterator[bytes]:
         """Rename streams, each before its name is taken; those in a circle are sent whole."""
-        left = dict(moves)
-        while left:
-            sources = {old for old, _ in left.values()}
-            free = [number for number, (_, new) in left.items() if new not in sources]
+        while moves:
+            sources = {old for old, _ in moves.values()}
+            free = [number for number, (_, new) in moves.items() if new not in sources]
             if not free:
                 return
             for number in free:
-                old, new = left.pop(number)
+                old, new = moves.pop(number)
                 yield encode_command(b"RENAME", old, new)
                 self._moved[old], self._moved[new] = 0, number
 
@@ -475,10 +472,7 @@ class Step:
         ):
             raise _Inexpressible  # Redis makes no entry pending that does not exist
         claims.sort(key=lambda nack: nack.order_key)
-
-        def delivery(nack: Nack) -> tuple[int, int, int]:
-            return nack.consumer, nack.delivery_time, nack.delivery_count
-
+        delivery = attrgetter("consumer", "delivery_time", "delivery_count")
         for (number, time, count), together in groupby(claims, delivery):
             texts = [id_text(*nack.id()) for nack in together]
             how = ("RETRYCOUNT", count, "FORCE")

@@ -186,7 +186,6 @@ class Synchronization:
         return True
 
     def _append(self, key: bytes, staged: bytes, start: Id, end: Id, most: int) -> None:
-        """Append entries of the file from one ID to another one."""
         while True:
             with self._store.snapshot() as snapshot:
                 wanted = Range(*start, *end, most, False, int(PAIRS))
@@ -254,7 +253,6 @@ def _move_group(txn: WriteTxn, group: Group, source: Stream, target: Stream) -> 
 
 
 def _ids(what: str) -> tuple[Id, Id]:
-    """Return the first and the last ID of a difference."""
     first, _, last = what.partition(" to ")
     start = parse_id(first.encode(), 0)
     return start, parse_id(last.encode(), 0) if last else start

@@ -32,19 +32,10 @@ from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record, expire_left
 from streamkeep.integrations.django.records import load as load_record
 from streamkeep.integrations.django.records import save as save_record
-from streamkeep.integrations.django.results import result_of
-from streamkeep.jobs import (
-    Job,
-    JobLostError,
-    PayloadError,
-    Queue,
-    UnknownTaskError,
-    dead_letters,
-    running,
-)
+from streamkeep.integrations.django.results import add_attempts, result_of
+from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, UnknownTaskError, running
 from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
-from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.handler_errors import (
     DONE,
     GIVEN_UP,
@@ -55,10 +46,9 @@ from streamkeep.jobs.handler_errors import (
     texts_of,
 )
 from streamkeep.jobs.job import current
-from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
+from streamkeep.jobs.layout import TASK, short
 from streamkeep.jobs.options import DEFAULT_BACKOFF, Options
 from streamkeep.jobs.putting import collect, plan_put
-from streamkeep.jobs.state import Step, job_id_of
 
 log = logging.getLogger("streamkeep.django")
 
@@ -230,6 +220,8 @@ class TaskCore(Core):
         if record is None:  # it has expired, and a dead letter was requeued
             backend = headers.get(BACKEND_HEADER, "default")
             record = Record(self.name, job.task, backend, enqueued=job.queued_ms)
+        if job.attempt > 1:
+            add_attempts(record, job.history())
         now_ms = time.time_ns() // 1_000_000
         record.job, record.status, record.finished, record.value = job.id, "", 0, None
         record.started, record.attempted = record.started or now_ms, now_ms
@@ -358,28 +350,6 @@ class TaskQueue(Queue):
                 self.core.apply(work)
 
         return enqueue
-
-    def requeue(
-        self, *letters: str | Letter, reason: str | None = None, task: str | None = None
-    ) -> int:
-        """Requeue dead letters as `Queue.requeue` does; their tasks are ready again."""
-        return self._each(letters, reason, task, _requeue)
-
-
-def _requeue(step: Step, letter: Letter) -> bool:
-    """Requeue a dead letter, and have the record of its task say so."""
-    if not dead_letters.requeue(step, letter):
-        return False
-    headers = json.loads(letter.fields.get(HEADERS, b"{}"))
-    result_id = headers.get(RESULT_HEADER, "")
-    record = load_record(step.txn, result_id)
-    if record is not None:
-        priority = PRIORITIES.index(letter.fields.get(b"from", b"normal").decode())
-        [entry] = step.txn.xrevrange(step.stream(priority), count=1)
-        record.job = job_id_of(place_of(priority, entry.id), entry.fields)
-        record.status, record.finished, record.args, record.kwargs = "", 0, [], {}
-        save_record(step.txn, result_id, record, 0)
-    return True
 
 
 def _show(run: Run, status: Any) -> None:

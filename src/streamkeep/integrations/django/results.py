@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -16,9 +17,19 @@ from streamkeep.engine.api.views import Snapshot
 from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
 from streamkeep.jobs import codecs, ending, finding, listing
-from streamkeep.jobs.dead_letters import letter_of
+from streamkeep.jobs.dead_letters import letters
 from streamkeep.jobs.errors import PayloadError
-from streamkeep.jobs.layout import CODEC, PAYLOAD, Fields, Names
+from streamkeep.jobs.layout import (
+    CODEC,
+    DIED,
+    PAST,
+    PAYLOAD,
+    Attempt,
+    Fields,
+    Names,
+    parse_history,
+    parse_past,
+)
 from streamkeep.jobs.state import pending_row
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,17 +89,18 @@ def result_of(result_id: str, record: Record, status: Any = None) -> Any:
 
 READY: Final = "READY"
 RUNNING: Final = "RUNNING"
-_RUNNING: Final = "running"
 
 
 def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> Record:
     """Return a record with a status, with what its job says if the task has not ended.
 
+    A task that failed has not ended if its dead letter was put again.
+
     Args:
         search: look through the dead letters for the arguments of a job that ended without its
             worker. That reads them all.
     """
-    if record.status:
+    if record.status == SUCCESSFUL:
         return record
     snapshot = snapshot.as_bytes()
     names = Names(record.queue)
@@ -96,49 +108,58 @@ def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> 
     if found.state in finding.HAS_ENDED:
         return _ended(snapshot, names, record, search)
     args, kwargs = arguments_in(found.fields)
-    live = replace(record, status=READY, args=args, kwargs=kwargs)
-    if found.state == _RUNNING and found.place is not None:
+    live = replace(record, status=READY, finished=0, args=args, kwargs=kwargs)
+    if found.place is not None:
+        past = parse_past(snapshot.row_get(names.space, PAST + found.place.pack()))
+        add_attempts(live, parse_history(past.history))
+    if found.state == "running" and found.place is not None:
         row = pending_row(snapshot, names, found.place)
         assert row is not None
         live.status = RUNNING
         live.attempted = snapshot.txn.now_ms() - int(row["time_since_delivered"])
-        live.started = record.started or live.attempted
-        live.workers = [*record.workers, found.consumer]
+        live.started = live.started or live.attempted
+        live.workers = [*live.workers, found.consumer]
     return live
 
 
 def _ended(snapshot: Snapshot[Any], names: Names, record: Record, search: bool) -> Record:
-    """Return the record of a task whose job was ended by something other than its handler."""
+    """Return the record of a task whose job may have been ended by other than its handler."""
     ended = replace(record, status=FAILED, finished=record.attempted or record.enqueued)
     stored = ending.load_result(snapshot, names.space, record.job)
+    has_failed = stored is not None and stored.state == ending.FAILED
+    job = listing.job_in(snapshot, names, record.job) if has_failed else None
+    if record.status and (job is None or job.begun_ms <= record.attempted):
+        return record  # its handler has ended it, and it was not put again since
     if stored is not None and stored.state == ending.DONE:
         ended.status = SUCCESSFUL
     elif stored is not None and stored.state == ending.FAILED:
+        if job is not None:
+            add_attempts(ended, job.history)
+            if job.begun_ms > ended.attempted:
+                ended.started, ended.attempted = ended.started or job.begun_ms, job.begun_ms
+                ended.workers = [*ended.workers, job.worker]
+            ended.finished = job.ended_ms or ended.finished
         kind, text, lines = json.loads(stored.data)
-        ended.errors = [*record.errors, [kind, lines or f"{kind}: {text}\n"]]
-        _add_attempts(ended, listing.job_in(snapshot, names, record.job))
+        ended.errors = [*ended.errors, [kind, lines or f"{kind}: {text}\n"]]
     elif stored is not None:
         kind = "streamkeep.jobs.JobCancelledError"
         ended.errors = [*record.errors, [kind, f"{kind}: cancelled before it started\n"]]
     if search and ended.status == FAILED:
-        for entry in snapshot.scan(names.dead):
-            if entry.fields.get(b"job") == record.job.encode():
-                letter = letter_of(bytes(entry.id), entry.fields)
-                ended.args, ended.kwargs = arguments_in(entry.fields)
+        for letter in letters(snapshot, names.dead):
+            if letter.job == record.job:
+                ended.args, ended.kwargs = arguments_in(letter.fields)
                 ended.finished = letter.failed_ms
                 break
     return ended
 
 
-def _add_attempts(record: Record, job: listing.Listed | None) -> None:
+def add_attempts(record: Record, history: Iterable[Attempt]) -> None:
     """Add the attempts that a worker ended without the handler, such as after `max_runtime`."""
-    if job is None or not job.begun_ms or job.attempts <= len(record.workers):
-        return
-    ran = [*[(one.begun_ms, one.worker) for one in job.history], (job.begun_ms, job.worker)]
-    lacking = ran[len(record.workers) - job.attempts :]
-    record.started, record.attempted = record.started or lacking[0][0], job.begun_ms
-    record.finished = job.ended_ms
-    record.workers = [*record.workers, *[worker for _, worker in lacking]]
+    for run in history:
+        if run.begun_ms > record.attempted and run.error != DIED:
+            record.started, record.attempted = record.started or run.begun_ms, run.begun_ms
+            record.errors = [*record.errors, [run.error.partition(": ")[0], f"{run.error}\n"]]
+            record.workers = [*record.workers, run.worker]
 
 
 def arguments_in(fields: Fields) -> tuple[list[Any], dict[str, Any]]:

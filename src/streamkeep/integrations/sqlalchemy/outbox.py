@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, Text, event
 from sqlalchemy.exc import DBAPIError, TimeoutError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, object_session
 
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.durations import Duration
@@ -83,8 +83,14 @@ class Outbox:
         def write(mapper: Any, connection: Connection, target: Any) -> None:
             connection.execute(self.table.insert(), [_row(stream, fields(target))])
 
+        def write_changed(mapper: Any, connection: Connection, target: Any) -> None:
+            session = object_session(target)  # which calls this also for what was set to its value
+            if session is not None and session.is_modified(target, include_collections=False):
+                write(mapper, connection, target)
+
         for change in changes:
-            event.listen(model, f"after_{change}", write, propagate=True)
+            listener = write_changed if change == "update" else write
+            event.listen(model, f"after_{change}", listener, propagate=True)
 
     # --- forward --------------------------------------------------------------------------------
 

@@ -177,8 +177,8 @@ def run(call: Call) -> Found:
 
 @route("POST /queues/{NAME}/requeue", "xadd xdel", body=_LETTERS)
 def requeue(call: Call) -> Found:
-    """Put dead letters into the queue again, as new jobs. Without IDs, the oldest 500 that match:
-    `count` is how many were put, and `next` continues, as `start`.
+    """Put dead letters into the queue again. A job keeps its ID. Without IDs, the oldest 500 that
+    match: `count` is how many were put, and `next` continues, as `start`.
     """
     return _each(call, Queue.requeue) if "ids" in call.members else _all(call, Queue.requeue)
 

@@ -179,7 +179,7 @@ class Connection(ClientState, asyncio.Protocol):
             and self.queued is None
             and self.mode == "on"
             and self.user.is_unrestricted()
-            and not self.server.watches_commands
+            and not self.server.expiry.watches
             and not self.server.settings.refuses_writes
         )
         self.parser.trusted = self.authenticated
@@ -242,7 +242,7 @@ class Connection(ClientState, asyncio.Protocol):
             return
         turn.called = self.turns.calls_of(spec.name)
         expiry = self.server.expiry
-        if self.server.watches_commands:
+        if expiry.watches:
             expiry.before(spec, words, turn)
             expiry.check(turn.read_txn(), spec, words)
         expiry.note(spec.name)

@@ -48,6 +48,7 @@ class Expiry:
     Attributes:
         by_name: the deadlines of the keys that have one.
         changed: a command of the last turn may have changed the rows, which must be read again.
+        watches: deadlines or strings exist, so that each command must be checked.
     """
 
     def __init__(self, server: Server) -> None:
@@ -58,6 +59,7 @@ class Expiry:
         self._by_number: dict[int, int] = {}  # streams only, which may have other names by now
         self._has_strings = False
         self.changed = True
+        self.watches = False
         self._due = False
         self._timer: asyncio.TimerHandle | None = None
         self.expired = 0
@@ -74,7 +76,7 @@ class Expiry:
         if name in CHANGES:
             self.changed = self._server.turns.ends = True
             if name in ("set", "expire", "pexpire", "expireat", "pexpireat", "restore", "exec"):
-                self._server.watch_commands(True)
+                self._watch(True)
 
     def renew(self) -> None:
         """Read the rows, and set the timer for the next deadline."""
@@ -84,7 +86,7 @@ class Expiry:
             server.environment.read(self._load)
         except StreamkeepError as error:
             server.log(f"deadlines cannot be read: {error}")
-        server.watch_commands(bool(self._by_number) or self._has_strings)
+        self._watch(bool(self._by_number) or self._has_strings)
         if self._timer is not None:
             self._timer.cancel()
         wait_s = _PERIOD_S
@@ -92,6 +94,11 @@ class Expiry:
             left_ms = min(self._deadlines()) - server.environment.context.clock.now_ms()
             wait_s = max(_LEAST_S, min(wait_s, left_ms / 1000))
         self._timer = server.loop.call_later(wait_s, self._on_timer)
+
+    def _watch(self, needed: bool) -> None:
+        if self.watches != needed:
+            self.watches = needed
+            self._server.renew_plain()
 
     def _load(self, txn: ReadTxn) -> None:
         found, strings = deadlines(txn), string_deadlines(txn)

@@ -73,7 +73,6 @@ class Server:
         self.statistics: info.Statistics = info.Statistics(self.turns)
         self.clients: dict[int, Connection] = {}
         self.memory = Memory(self)
-        self.watches_commands = False  # deadlines or strings exist, so that each must be checked
         self.expiry = Expiry(self)
         self.blocked = BlockedClients(
             self.environment, self.loop, self.expiry.check_keys, self._unblocked, self.schedule
@@ -183,12 +182,6 @@ class Server:
                 client.flush()
 
     # --- turns ------------------------------------------------------------------------------
-
-    def watch_commands(self, needed: bool) -> None:
-        """Have each command checked for deadlines and strings, or run without."""
-        if self.watches_commands != needed:
-            self.watches_commands = needed
-            self.renew_plain()
 
     def renew_plain(self) -> None:
         for client in self.clients.values():

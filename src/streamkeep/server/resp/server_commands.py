@@ -211,7 +211,7 @@ def _command_getkeys(client: Connection, words: list[bytes], turn: Turn) -> obje
 def _described(spec: command_table.Spec, resp3: bool) -> Sent:
     categories = categories_of(spec) - {"all"}
     flags = {Status(_FLAGS[one]) for one in categories & _FLAGS.keys()}
-    if spec.parse is not None:
+    if spec.parse is not None or spec.name in ("wait", "waitaof"):
         flags.add(Status("blocking"))
     if spec.first < 0:
         flags.add(Status("movablekeys"))

@@ -183,7 +183,7 @@ export function queue(main, state, signal, address) {
   }
 
   function actions(one) {
-    if (shown === "dead") return button("Requeue", () => change("requeue", one.letter, `${one.id} was put again, as a new job`));
+    if (shown === "dead") return button("Requeue", () => change("requeue", one.letter, `${one.id} was put again`));
     return [shown === "delayed" && button("Run now", () => change("run", one.id, `${one.id} will start`)),
       !one.retries && button("Cancel", () => cancel(one.id))];
   }
@@ -243,7 +243,7 @@ export function queue(main, state, signal, address) {
       const found = await counted();
       const which = [filter.task && `of the task ${filter.task}`, filter.reason && `with “${filter.reason}”`, filter.start && `from ${filter.start}`, filter.end && `to ${filter.end}`].filter(Boolean).join(" ");
       const title = `${requeues ? "Requeue" : "Drop"} ${letters(found)}?`;
-      const what = requeues ? "Each becomes a new job of the queue, and leaves the dead letters. One whose unique name is taken stays." : "They are removed for good, with their payloads. This cannot be undone.";
+      const what = requeues ? "Each waits again, with its ID and all its attempts, and leaves the dead letters. One whose unique name is taken stays." : "They are removed for good, with their payloads. This cannot be undone.";
       if (await ask(title, `${which ? `Those ${which}. ` : ""}${what} Letters that come from now on are not touched.`, { action: requeues ? "Requeue" : "Drop", danger: !requeues }) === null) return;
       const asked = { ...filter, end: filter.end ?? String(found.time_ms) };
       let done = 0, next = filter.start;
@@ -251,7 +251,7 @@ export function queue(main, state, signal, address) {
         const reply = await post(at(action), { ...asked, ...(next && { start: next }) });
         done += reply.count;
         next = reply.next;
-        notice(`${many(done, "dead letter")} ${requeues ? "put again, as new jobs" : "dropped"}.`);
+        notice(`${many(done, "dead letter")} ${requeues ? "put again" : "dropped"}.`);
       } while (next !== null && !signal.aborted);
       changed();
     } catch (error) { problem(error); }
