@@ -6,10 +6,13 @@ otherwise a power loss may remove a store whose data is safely on disk.
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +25,9 @@ from streamkeep.format.core.values import as_given
 FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence, start, length, pid
 _ZEROS: Final = bytes(1 << 20)
 PAGE: Final = 4096
+_PIECE: Final = 1 << 20
+_POLL_S: Final = 0.005
+_TRIES: Final = 100  # half a second; no process changes one page for so long
 
 # sync_data(handle) returns after the contents of a file are on disk.
 sync_data: Callable[[int], None] = os.fdatasync
@@ -125,6 +131,38 @@ def read_nothing_ahead(handle: int) -> None:
     Pages that are read ahead become large folios, of which a sync writes all for a few bytes.
     """
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+
+
+def compare_with_disk(direct: int, handle: int, first: int, path: Path) -> None:
+    """Raise OSError if the disk has other bytes of a file, from `first` on, than the memory.
+
+    Args:
+        direct: the file, opened with O_DIRECT.
+        handle: the file. Other processes may write to it meanwhile.
+    """
+    read_nothing_ahead(handle)
+    for start in range(first // PAGE * PAGE, os.fstat(handle).st_size, _PIECE):
+        for page in _differing(direct, handle, start, _PIECE):
+            tries = 0
+            while _differing(direct, handle, page, PAGE):
+                tries += 1
+                if tries == _TRIES:
+                    raise OSError(errno.EIO, f"{path}: the disk has refused a page before")
+                time.sleep(_POLL_S)
+
+
+def _differing(direct: int, handle: int, start: int, size: int) -> list[int]:
+    """Return the offsets of pages of which the disk and the memory of the system differ."""
+    with mmap.mmap(-1, size) as data:  # at an address that such a read needs
+        on_disk = data[: os.preadv(direct, [data], start)]
+    cached = os.pread(handle, len(on_disk), start)
+    if on_disk == cached:
+        return []
+    return [
+        start + at
+        for at in range(0, len(on_disk), PAGE)
+        if on_disk[at : at + PAGE] != cached[at : at + PAGE]
+    ]
 
 
 def sync_folder(handle: int) -> None:

@@ -18,7 +18,6 @@ A new file gets the mode and the group of the store, from any process that makes
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import shutil
 import stat
@@ -35,12 +34,10 @@ from streamkeep.engine.system.owners import TRUST_VARIABLE, Owners, Trusted, use
 from streamkeep.format.core.errors import UntrustedFileError
 
 _NO_NAMES: Final = {"", ".", ".."}
-_PIECE: Final = 1 << 20
 _DATA_FILE: Final = "data.mdb"  # of `checkpoint`, which imports this module
 # How long to wait until another process has set the mode of a file that it has just created.
 _MOMENT_S: Final = 0.2
 _POLL_S: Final = 0.005
-_TRIES: Final = 100  # half a second; no process changes one page for so long
 # A pipe or a device in place of a file must not make the opening wait.
 _SAFE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WRITING: Final = os.O_WRONLY | os.O_RDWR
@@ -55,20 +52,6 @@ _KINDS: Final = {
 }
 # Errors of the system for a name that is not of the expected kind.
 _OTHER_KIND: Final = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES}
-
-
-def _differing(direct: int, handle: int, start: int, size: int) -> list[int]:
-    """Return the offsets of pages of which the disk and the memory of the system differ."""
-    with mmap.mmap(-1, size) as data:  # at an address that such a read needs
-        on_disk = data[: os.preadv(direct, [data], start)]
-    cached = os.pread(handle, len(on_disk), start)
-    if on_disk == cached:
-        return []
-    return [
-        start + at
-        for at in range(0, len(on_disk), files.PAGE)
-        if on_disk[at : at + files.PAGE] != cached[at : at + files.PAGE]
-    ]
 
 
 class Folder:
@@ -273,8 +256,7 @@ class Folder:
     def make_file(self, name: str) -> None:
         """Create an empty file if it does not exist; raise OSError if that fails."""
         if not self.exists(name):
-            with suppress(FileExistsError):
-                os.close(self.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            os.close(self.open(name, os.O_RDWR | os.O_CREAT))
 
     def make_ours(self, name: str) -> None:
         """Give a file that a library has written the mode and group of our own new files."""
@@ -334,11 +316,19 @@ class Folder:
         """Return the paths of all files below a folder in this one, sorted.
 
         The paths are relative to that folder, which may be missing. No link is followed.
+
+        Raises:
+            OSError: a folder cannot be listed.
         """
+
+        def stop(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):  # it has just gone
+                raise error
+
         found: list[str] = []
         top = self.folder(name, missing_ok=True)
         if top.handle >= 0:
-            for root, _, names, _ in os.fwalk(".", dir_fd=top.handle, follow_symlinks=False):
+            for root, _, names, _ in os.fwalk(".", onerror=stop, dir_fd=top.handle):
                 found += (os.path.normpath(os.path.join(root, one)) for one in names)
         return sorted(found)
 
@@ -361,16 +351,7 @@ class Folder:
         try:
             if not os.path.samestat(os.fstat(direct), os.fstat(handle)):
                 return  # another process has begun the file again: no commit was in it
-            files.read_nothing_ahead(handle)
-            for start in range(first // files.PAGE * files.PAGE, os.fstat(handle).st_size, _PIECE):
-                for page in _differing(direct, handle, start, _PIECE):
-                    tries = 0
-                    while _differing(direct, handle, page, files.PAGE):
-                        tries += 1
-                        if tries == _TRIES:
-                            what = f"{self.path / name}: the disk has refused a page before"
-                            raise OSError(errno.EIO, what)
-                        time.sleep(_POLL_S)
+            files.compare_with_disk(direct, handle, first, self.path / name)
         finally:
             os.close(direct)
 

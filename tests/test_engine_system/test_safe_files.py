@@ -14,7 +14,7 @@ import pytest
 import streamkeep
 from cli_runner import run
 from inside import wait_table_of
-from other_users import contents_below
+from other_users import ANN, Failed, as_root, as_user, common_folder, contents_below
 from patience import handles_below, thread_of, wait_until
 from streamkeep import Store, UntrustedFileError
 from streamkeep.engine.system import files
@@ -398,3 +398,20 @@ def test_only_file_systems_that_overwrite_in_place_are_written_through_a_map() -
         handle = os.open(path, os.O_RDONLY)
         assert moves_blocks(handle) == moves, path
         os.close(handle)
+
+
+@as_root
+def test_a_folder_of_the_archive_that_cannot_be_listed_is_not_taken_for_empty() -> None:
+    def use(path: Path) -> None:
+        with streamkeep.open(path, sync="none") as store:
+            store.set_retention("s", archive=True)
+            store.xadd("s", {"f": "v"})
+            store.xtrim("s", maxlen=0, approximate=False)
+            store.archive()
+        (path / "archive/1-s").chmod(0)
+        with streamkeep.open(path) as store, pytest.raises(PermissionError, match="1-s"):
+            store.archive()
+        repair(path, path.with_name("out"))
+
+    with common_folder() as folder, pytest.raises(Failed, match="StoreError: 1-s: no permission"):
+        as_user(ANN, [], lambda: use(folder / "s"))
