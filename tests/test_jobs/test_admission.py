@@ -67,6 +67,15 @@ def test_many_jobs_come_in_bounded_steps(queue: Queue, clock: ManualClock) -> No
     work = Take([queue], queue.consumer, 1, None).work
     assert (queue.core.apply(work), queue.stats().failed) == ([], 200)
     assert (queue.get(0).payload, queue.stats().failed) == ("good", 450)
+    queue.put_many(range(3), expires="1m")
+    queue.put("last")
+    for job in queue.get_many(4):
+        job.postpone(1)
+    queue.pause()
+    clock.ms += 60_001
+    assert payloads(queue) == []  # they leave the schedule, and find no room
+    queue.resume()
+    assert payloads(queue, 1) == ["last"]
 
 
 def test_a_sleeping_worker_wakes_for_what_is_due(tmp_path: Any) -> None:

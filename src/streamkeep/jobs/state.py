@@ -104,7 +104,7 @@ class Step:
         self.space = names.space
         self.now_ms: int = self.raw.now_ms()
         self.deaths: dict[bytes, int] = {}  # that this step counts: marks, and their leases
-        self.goes_on = False  # it found no job, and there are more that it has not looked at
+        self.looked_at = 0  # jobs; a take that has refused them all may find others
         self._work_of_the_dead: dict[bytes, int] | None = None
         self._known = _known_rows(txn, names)
         self.settings = self._known.settings

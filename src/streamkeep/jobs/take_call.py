@@ -49,7 +49,7 @@ class Take:
             if queue.core.store._environment is not self._environment:
                 raise ArgumentError(_ONE_STORE)
         self._begins = begins
-        self.goes_on = False  # see `Step`
+        self.goes_on = False  # see `Step.looked_at`
         self._txn: WriteTxn | None = None  # of the newest attempt
         self._deaths: dict[bytes, int] = {}  # of workers, that this attempt has counted
         self._consumer = consumer
@@ -99,7 +99,7 @@ class Take:
             taken = take(step, wanted)
             found += [(queue, one) for one in taken]
             self._deaths.update(step.deaths)
-            self.goes_on |= step.goes_on
+            self.goes_on |= step.looked_at > 0
             queue.core.ended_entries.delete(step, idle=not taken)
             if not taken:
                 remove_expired(step)

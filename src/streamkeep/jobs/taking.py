@@ -24,7 +24,7 @@ from streamkeep.jobs.admission import admit, gates_of, priority_of
 from streamkeep.jobs.ending import RUN_GRACE_MS, begin_run, fail_attempt, refuse
 from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS, Policy
 from streamkeep.jobs.periodic import fire
-from streamkeep.jobs.state import SOON_MS, Step, fields_at, pending_row
+from streamkeep.jobs.state import SOON_MS, Step, fields_at, job_id_of, pending_row
 
 log = logging.getLogger("streamkeep.jobs")
 
@@ -209,7 +209,6 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
     by_name = {step.stream(priority): priority for priority in order}
     streams: list[tuple[bytes, Position]] = [(name, NEW) for name in by_name]
     writer, shape = step.writer(), int(PAIRS)
-    refused = 0
     while room > 0:
         before = len(taken)
         # Of the dead, with the count of deliveries in each entry.
@@ -225,9 +224,7 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
                 had_ms = idle if former else None
                 _accept(step, wanted, taken, place, fields, former + 1, had_ms)
         room -= len(taken) - before
-        refused += seen - (len(taken) - before)
-        step.goes_on = refused >= MOST_REFUSED
-        if not seen or step.goes_on:
+        if not seen or step.looked_at - len(taken) >= MOST_REFUSED:
             return
 
 
@@ -246,6 +243,7 @@ def _accept(
         had_ms: how long a worker had it that is dead; None if none had. The death counts if it was
             running the job.
     """
+    step.looked_at += 1
     deaths = lost = 0
     dead = None if had_ms is None else step.dead_worker(place, deliveries - 1)
     try:
@@ -319,7 +317,7 @@ def park(step: Step, job: Taken) -> None:
         "for a worker that does",
         step.names.text,
         name.decode(errors="replace"),
-        job.place.entry_id,
+        job_id_of(job.place, job.fields),
     )
     step.put_row(layout.parked_key(job.fields, job.place), b"")
     step.counters.parked += 1
