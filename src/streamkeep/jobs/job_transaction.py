@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -32,10 +32,10 @@ class JobTransaction(Pipeline):
         super().__init__(queue.store, True, False)
         self.environment = queue.store._environment
         self._works: list[Callable[[Transaction[Any]], object]] = []
+        self._blocks: list[tuple[Token[JobTransaction | None], int]] = []
 
     def __enter__(self) -> JobTransaction:
-        self._token = collecting.set(self)
-        self._before = len(self.works())
+        self._blocks.append((collecting.set(self), len(self.works())))
         return self
 
     def __exit__(
@@ -44,10 +44,11 @@ class JobTransaction(Pipeline):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        collecting.reset(self._token)
+        token, before = self._blocks.pop()
+        collecting.reset(token)
         if error is not None:
             self.reset()
-            del self._works[self._before :]
+            del self._works[before:]
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Refuse: the end of the job runs it."""
