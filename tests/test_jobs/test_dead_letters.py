@@ -48,7 +48,7 @@ def test_a_job_that_is_put_again_keeps_its_id(queue: Queue) -> None:
         own = "order-7" if options is None else queue.put("b", **options).id  # type: ignore[arg-type]
         queue.run_now(own)
         (taken,) = queue.get_many(1)
-        assert taken.id == own
+        assert (taken.id, taken.lost()) == (own, False)
         taken.fail("no paper")
         job = queue.job(own)
         assert job.state() == "failed"

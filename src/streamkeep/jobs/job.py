@@ -29,7 +29,7 @@ from streamkeep.jobs.job_calls import NOTHING, begin_all, end_jobs, leave
 from streamkeep.jobs.job_transaction import JobTransaction
 from streamkeep.jobs.layout import Attempt, Fields, JobState
 from streamkeep.jobs.listing import job_in
-from streamkeep.jobs.state import Step
+from streamkeep.jobs.state import Step, pending_row
 from streamkeep.jobs.taking import Taken, park
 
 if TYPE_CHECKING:
@@ -354,8 +354,9 @@ class Job:
         if self.ended:
             return False
         taken = self._taken()
-        found = self.queue.core.read(lambda one: find(one, self.queue.core.names, self.id))
-        if (found.consumer.encode(), found.deliveries) == (taken.consumer, taken.deliveries):
+        names = self.queue.core.names
+        row = self.queue.core.read(lambda one: pending_row(one, names, taken.place)) or {}
+        if (row.get("consumer"), row.get("times_delivered")) == (taken.consumer, taken.deliveries):
             return False
         leave(self)
         return True
