@@ -65,6 +65,11 @@ def test_a_job_that_is_put_again_is_held_under_its_id(queue: Queue) -> None:
     assert queue.requeue(*jobs) == 2
     assert [one.id for one in queue.jobs()] == jobs
     assert (queue.cancel(jobs[0]), queue.purge(), queue.stats().held) == (True, 1, 0)
+    assert queue.requeue(bury(queue, "d")) == 1
+    [job] = queue.jobs()
+    assert job.place is not None
+    assert queue.cancel(job.place.entry_id)  # as an operator sees it in the stream
+    assert queue.job(job.id).state() == "cancelled"
 
 
 def test_what_failed_is_listed_until_it_is_put_again_or_dropped(

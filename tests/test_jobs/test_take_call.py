@@ -22,6 +22,7 @@ from streamkeep.jobs import Job, JobLostError, Queue, QueueFullError, current_jo
 from streamkeep.jobs.layout import SETTINGS
 from streamkeep.jobs.running import execute
 from streamkeep.jobs.take_call import Take
+from test_jobs.test_deaths import Lives
 
 
 @pytest.fixture
@@ -264,13 +265,19 @@ def test_a_purge_removes_jobs_that_one_that_runs_holds(queue: Queue, clock: Manu
     assert "again" in [job.payload for job in queue.get_many(1)]
 
 
-def test_parked_jobs_that_no_worker_began_are_purged_and_cancelled(queue: Queue) -> None:
+def test_parked_jobs_without_an_attempt_are_purged_and_cancelled(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives = Lives(queue.store, monkeypatch)
+
     def old(number: int) -> None: ...
 
     task = queue.task(old)
     jobs = [task.delay(number) for number in range(4)]
     (begun,) = queue.get_many(1)
     begun.retry(after=0)
+    assert len(queue.get_many(9)) == 4
+    lives.die()
     del queue.core.tasks["old"]
     assert take([queue], queue.consumer, 9, timeout=0, known=known_tasks([queue])) == []
     assert [job.state() for job in jobs] == ["waiting"] * 4

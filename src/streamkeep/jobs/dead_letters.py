@@ -242,7 +242,10 @@ def cancel(step: Step, job_id: str, key: bytes | None = None) -> bool | None:
     elif found.state == "waiting" and found.place is not None:
         step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
         ending.forget(step, found.place, found.fields, 1)
-    elif found.state in ("parked", "retrying") and found.place is not None and not found.deliveries:
+        job_id = state.job_id_of(found.place, found.fields)  # what was given may be the entry's
+    elif found.state in ("parked", "retrying") and found.place is not None:
+        if found.deliveries > step.past(found.place).lost:
+            return False
         if found.state == "parked":
             step.delete_row(layout.parked_key(found.fields, found.place))
             step.counters.parked -= 1
@@ -295,15 +298,9 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
 
 
 def parked(reader: Snapshot[Any] | Transaction[Any], names: layout.Names) -> list[str]:
-    """Return the parked jobs that have not started."""
-    found: list[str] = []
-    for key, _ in rows_below(reader, names.space, layout.PARKED):
-        place = layout.unpack_place(key[-layout.PLACE_SIZE :])
-        row = state.pending_row(reader, names, place)
-        fields = state.fields_at(reader, names, place)
-        if row is not None and not row["times_delivered"] and fields is not None:
-            found.append(state.job_id_of(place, fields))
-    return found
+    keys = [key for key, _ in rows_below(reader, names.space, layout.PARKED)]
+    places = [layout.unpack_place(key[-layout.PLACE_SIZE :]) for key in keys]
+    return [state.job_id_of(one, state.fields_at(reader, names, one) or {}) for one in places]
 
 
 def retry_row(
