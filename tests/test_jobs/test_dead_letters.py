@@ -10,7 +10,7 @@ import pytest
 
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import Attempt, JobLostError, NoSuchJobError, Queue, take
+from streamkeep.jobs import Attempt, JobLostError, NoSuchJobError, Queue
 from streamkeep.jobs.listing import Minute, call_text
 
 
@@ -253,18 +253,6 @@ def test_the_former_runs_of_a_job_are_kept_with_times_and_workers(
     queue.get(0).done("well")
     ((_, _, _, error),) = queue.job(again.id).history()
     assert (error, queue.job(again.id).state()) == ("not yet", "done")
-
-
-def test_a_parked_job_has_the_attempts_that_it_had(queue: Queue) -> None:
-    @queue.task(retries=3)
-    def known(number: int) -> None: ...
-
-    job = known.delay(1)
-    queue.get(0).retry(after=0)
-    assert take([queue], queue.consumer, 1, known={queue.name: [b"other"]}, timeout=0) == []
-    (parked,) = queue.jobs("parked")
-    assert queue.jobs("waiting") == [parked]
-    assert (parked.id, parked.attempts, len(parked.history)) == (job.id, 1, 1)
 
 
 def test_a_history_of_another_program_is_none(queue: Queue) -> None:
