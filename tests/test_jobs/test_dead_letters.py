@@ -22,14 +22,17 @@ def bury(queue: Queue, payload: str, reason: str = "no paper", **options: str) -
 
 
 def test_letters_are_found_put_again_and_dropped(queue: Queue, clock: ManualClock) -> None:
-    bury(queue, "a", priority="high", key="ann")
+    jobs = [bury(queue, "a", priority="high", key="ann")]
     clock.ms += 10
-    bury(queue, "b", "no ink")
+    jobs.append(bury(queue, "b", "no ink"))
     one, two = queue.dead_letters()
     assert (one.reason, one.attempts, one.failed_ms) == ("no paper", 1, clock.ms - 10)
     assert (two.reason, queue.dead_letters(reason="ink")) == ("no ink", [two])
     assert (queue.dead_letters(count=1), queue.dead_letters(task="send")) == ([one], [])
+    clock.ms += 3_700_000  # the results have expired
+    assert [one.id for one in queue.jobs("failed")] == jobs[::-1]
     assert queue.requeue(reason="paper") == 1
+    assert [one.id for one in queue.jobs("failed")] == jobs[1:]
     (taken,) = queue.get_many(5)
     assert (taken.payload, taken.key, taken.priority, taken.attempt) == ("a", "ann", "high", 1)
     taken.done()
@@ -38,7 +41,7 @@ def test_letters_are_found_put_again_and_dropped(queue: Queue, clock: ManualCloc
     letter, other = queue.dead_letters()
     assert queue.requeue(letter, other.id) == 2
     bury(queue, "d")
-    assert (queue.drop_dead(), queue.stats().failed) == (1, 0)
+    assert (queue.drop_dead(), queue.stats().failed, queue.jobs("failed")) == (1, 0, [])
 
 
 def test_a_job_that_is_put_again_keeps_its_id(queue: Queue) -> None:
@@ -70,25 +73,6 @@ def test_a_job_that_is_put_again_is_held_under_its_id(queue: Queue) -> None:
     assert job.place is not None
     assert queue.cancel(job.place.entry_id)  # as an operator sees it in the stream
     assert queue.job(job.id).state() == "cancelled"
-
-
-def test_what_failed_is_listed_until_it_is_put_again_or_dropped(
-    queue: Queue, clock: ManualClock
-) -> None:
-    jobs = [bury(queue, text, f"no {text}") for text in ("paper", "ink", "line")]
-    clock.ms += 3_700_000  # the results have expired
-    assert [one.id for one in queue.jobs("failed")] == jobs[::-1]
-    queue.requeue(reason="ink")
-    queue.drop_dead(reason="line")
-    assert [one.id for one in queue.jobs("failed")] == jobs[:1]
-
-
-def test_a_letter_stays_while_its_unique_name_is_taken(queue: Queue) -> None:
-    bury(queue, "a", unique="x")
-    second = queue.put("b", unique="x")
-    assert (queue.requeue(), queue.stats().failed) == (0, 1)
-    assert second.cancel()
-    assert (queue.requeue(), queue.stats().failed) == (1, 0)
 
 
 def test_an_id_of_two_letters_is_refused(queue: Queue, clock: ManualClock) -> None:

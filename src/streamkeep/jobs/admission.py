@@ -149,10 +149,10 @@ def release(step: Step, fields: layout.Fields) -> None:
         _save_gate(step, gate, inside, held, limit)
 
 
-def cancel_held(step: Step, key: bytes) -> layout.Fields | None:
+def cancel_held(step: Step, key: bytes) -> None:
     value = step.row(key)
     if value is None:
-        return None
+        return
     step.delete_row(key)
     step.counters.held -= 1
     fields = step.take_numbered(layout.unpack_time(value))
@@ -161,4 +161,3 @@ def cancel_held(step: Step, key: bytes) -> layout.Fields | None:
     _save_gate(step, gate, inside, max(held - 1, 0), limit)
     if fields is not None and value[8]:  # it is through its first gate, that of its key
         release(step, {name: one for name, one in fields.items() if name == layout.KEY})
-    return fields
