@@ -147,6 +147,8 @@ def test_dead_letters_are_counted_by_reason_and_requeued_or_dropped_together(
     after = {**wanted, "start": first["next"]}
     assert client.post("/queues/mail/requeue", json=after) == {"count": 1, "next": None}
     assert [one.message for one in queue.dead_letters()] == ["no such user"]
+    clock.ms += 3_600_001  # its result has expired
+    assert "result" not in client.get(f"/queues/mail/job?job={queue.dead_letters()[0].job}")
     with contextlib.suppress(TimeoutError):
         queue.drain(0)
     client.post("/queues/mail/requeue", json={}, status=409)

@@ -74,9 +74,9 @@ def job(call: Call) -> Found:
     if found is None:
         raise Problem(404, f"the queue has no job {letter or job_id!r}, and no result of one")
     pairs = [[json_bytes(name), json_bytes(value)] for name, value in fields.items()]
-    ended = not letter and found["state"] in ("done", "failed")  # a letter has its error itself
-    result = _result(queue, job_id) if ended else {}
-    return {**found, **result, "pairs": pairs, "time_ms": now_ms()}
+    if not letter and b"reason" not in fields and found["state"] in ("done", "failed"):
+        found |= _result(queue, job_id)  # a letter has its error itself
+    return {**found, "pairs": pairs, "time_ms": now_ms()}
 
 
 def _result(queue: Queue, job_id: str) -> Found:
