@@ -49,7 +49,6 @@ class Take:
             if queue.core.store._environment is not self._environment:
                 raise ArgumentError(_ONE_STORE)
         self._begins = begins
-        self.goes_on = False  # see `Step.looked_at`
         self._txn: WriteTxn | None = None  # of the newest attempt
         self._deaths: dict[bytes, int] = {}  # of workers, that this attempt has counted
         self._consumer = consumer
@@ -74,7 +73,7 @@ class Take:
         """
         self._forget_counted()
         self._txn = txn.txn
-        self.goes_on = False
+        self.goes_on = False  # see `Step.looked_at`
         found: list[tuple[Queue, Taken]] = []
         turn = next(self.queues[0].core.turns)
         first = turn % len(self.queues)

@@ -215,16 +215,15 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
         delivery = Delivery(
             layout.GROUP, wanted.consumer, room, False, None, shape, True, wanted.lease, True
         )
-        seen = 0
+        looked_at = step.looked_at
         for name, entries in xreadgroup(writer, streams, delivery, ReplyBudget(room, 0)):
             for ms, seq, flat, idle, former in entries:
-                seen += 1
                 place = layout.Place(by_name[name], ms, seq)
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
                 had_ms = idle if former else None
                 _accept(step, wanted, taken, place, fields, former + 1, had_ms)
         room -= len(taken) - before
-        if not seen or step.looked_at - len(taken) >= MOST_REFUSED:
+        if step.looked_at == looked_at or step.looked_at - len(taken) >= MOST_REFUSED:
             return
 
 
