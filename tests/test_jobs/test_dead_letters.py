@@ -241,8 +241,9 @@ def test_the_former_runs_of_a_job_are_kept_with_times_and_workers(
 
 def test_a_history_of_another_program_is_none(queue: Queue) -> None:
     for wrong in (b"\xff", b"7", b"[7]", b'[[1, 2, "w", 3]]', b"[" * 100_000):
-        queue.store.xadd(f"{queue.name}:dead", {"job": "1-1", "history": wrong})
+        queue.store.xadd(f"{queue.name}:dead", {"job": "1-1", "history": wrong, "from": b"\xff"})
     assert [one.history for one in queue.dead_letters()] == [[]] * 5
+    assert queue.requeue(queue.dead_letters()[0]) == 1
 
 
 def test_minutes_are_kept_for_a_day(queue: Queue, clock: ManualClock) -> None:

@@ -172,10 +172,8 @@ def requeue(step: Step, letter: Letter) -> bool:
         return False  # another call has removed it
     fields = {name: value for name, value in letter.fields.items() if name not in _OF_RUN}
     fields[layout.ID] = (letter.job or letter.id).encode()
-    came_from = letter.fields.get(b"from", b"normal").decode()
-    priority = (
-        layout.PRIORITIES.index(came_from) if came_from in layout.PRIORITIES else NORMAL_NUMBER
-    )
+    numbers = {one.encode(): number for number, one in enumerate(layout.PRIORITIES)}
+    priority = numbers.get(letter.fields.get(b"from", b""), NORMAL_NUMBER)
     if not enqueue.put(step, fields, priority, 0, always=True).is_new:
         return False
     step.delete_row(layout.RESULT + layout.short(fields[layout.ID]))  # it has not failed any more
