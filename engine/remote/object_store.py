@@ -288,12 +288,14 @@ class FolderObjects:  # the methods are those of `ObjectStore`
             (self._root / name).unlink(missing_ok=True)
 
     def sweep(self, folder: str = "", age_s: float = _UNFINISHED_S) -> None:
-        with suppress(FileNotFoundError), self._reaching():  # a folder that has just gone
-            for path in files.files_below(self._root / folder):
-                if path.name.startswith(".") and path.name.endswith(".part"):
-                    with suppress(FileNotFoundError):
-                        if not age_s or path.stat().st_mtime < time.time() - age_s:
-                            path.unlink()
+        with self._reaching():
+            for top, _, names in os.walk(self._root / folder):  # `lost+found` cannot be listed
+                for name in names:
+                    path = Path(top, name)
+                    if name.startswith(".") and name.endswith(".part"):
+                        with suppress(FileNotFoundError):
+                            if not age_s or path.stat().st_mtime < time.time() - age_s:
+                                path.unlink()
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
