@@ -159,9 +159,9 @@ class Generations:
         ]
         kept.append(self.named[-1]._replace(keep_ms=keep_ms))
         if tuple(kept) != self.named:
-            if not self.target.set_head(Head(self._store, tuple(kept)), self._tag):
+            head = Head(self._store, tuple(kept))
+            if not self.target.set_head(head, self._tag) or not self.read():
                 raise Again(self.target.uri)
-            self.read()
             failpoints.hit("ship:dropped")
         self._remove_unnamed()
 

@@ -185,13 +185,16 @@ class Shipper:
                     if once or type(error) not in (UnreachableError, StoreFullError, StoreError):
                         raise  # it would not help to try again
                     self.failure = str(error)
+                    begun = begun and self._writer is None  # what comes back may be older
                     log.warning("%s; shipping goes on in %.0f s", error, pause)
                     self.stop.wait(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
-            if self.failure:
-                raise UnreachableError(self.failure)
-            if begun and not once:
-                self._send_commits()  # the machine may be about to end, too
+            if not once and (begun or self.failure):  # the machine may be about to end, too
+                if not begun:
+                    self._start()
+                self._send_commits()
+                if self.failure and self._writer is None:
+                    raise UnreachableError(self.failure)
         except Again:
             pass
         finally:

@@ -64,7 +64,7 @@ class Target:
         """
         self.objects = open_objects(place_of(place, "target"), modes)
         self.uri = self.objects.uri
-        self._is_known = False  # the head was there
+        self._sign = ""  # an object that was there
 
     def where(self, name: object) -> str:
         """Return the name of an object in errors."""
@@ -85,6 +85,7 @@ class Target:
                 "that two stores could mix their commits there; next: name a target that heeds "
                 "them, such as a folder or S3"
             )
+        self._sign = head_format.PROBE
 
     # --- the head ---------------------------------------------------------------------------
 
@@ -94,7 +95,7 @@ class Target:
             data, tag = self.objects.get_tagged(head_format.HEAD)
         except FileNotFoundError:
             return None
-        self._is_known = True
+        self._sign = head_format.HEAD
         return head_format.decode_head(data, self.where(head_format.HEAD)), tag
 
     def known_head(self) -> Head:
@@ -116,7 +117,7 @@ class Target:
         data = head.encode()
         with contextlib.suppress(FileNotFoundError):  # the copy is gone
             if tag is None:
-                done = self.objects.create(head_format.HEAD, data)
+                done = self.create(head_format.HEAD, data)
             else:
                 done = self.objects.replace(head_format.HEAD, data, tag)
             return done or self._is(head_format.HEAD, data)
@@ -133,8 +134,7 @@ class Target:
 
     def check_there(self) -> None:
         """Raise UnreachableError if the copy is gone: nothing is written to its mount point."""
-        is_folder = self.uri.startswith("file:")
-        if self._is_known and is_folder and self.objects.size(head_format.HEAD) is None:
+        if self._sign and self.uri.startswith("file:") and self.objects.size(self._sign) is None:
             raise self.gone()
 
     def create(self, name: str, data: bytes) -> bool:

@@ -185,9 +185,10 @@ def test_no_copy_is_in_its_store(store: Store, monkeypatch: pytest.MonkeyPatch, 
 def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
     open_store: Open, tmp_path: Path
 ) -> None:
-    """Nothing is written to its mount point, and nothing is acknowledged."""
+    """Nothing is written to its mount point or acknowledged; and an older copy may come back."""
     store, target = open_store(), tmp_path / "target"
     ship(store, target)
+    shutil.copytree(target, tmp_path / "older")
     with shipping(store, target, every="10ms") as running:
         store.xadd("s", {"n": "0"})
         assert store.wait_shipped("5m")  # it has begun: without a target it would not
@@ -197,10 +198,45 @@ def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
         wait_until(lambda: "the copy that was there is gone" in running.failure)
         assert not store.wait_shipped(0)
         target.rmdir()  # so it is empty
-        (tmp_path / "unmounted").rename(target)
+        (tmp_path / "older").rename(target)
         assert store.wait_shipped("5m")
     assert not verify_copy(target).problems
     assert verify_copy(target).last_commit == newest(store)
+
+
+@pytest.mark.parametrize("name", ["-end.skp", "head.json"])
+def test_a_disk_that_is_unmounted_during_the_first_base(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The rest of the base was written to the mount point, and then the head."""
+    target, create = tmp_path / "target", Target.create
+
+    def unmounting(self: Target, one: str, data: bytes) -> bool:
+        if one.endswith(name):
+            target.rename(tmp_path / "unmounted")
+        return create(self, one, data)
+
+    monkeypatch.setattr(Target, "create", unmounting)
+    with pytest.raises(UnreachableError, match="is gone"):
+        ship(store, target)
+    assert not target.exists()
+
+
+def test_a_disk_that_is_unmounted_while_generations_are_removed(
+    open_store: Open, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had ended the thread of the shipper with an IndexError."""
+    store, set_head = open_store(), Target.set_head
+    ship(store, target)
+
+    def unmounting(self: Target, *args: Any) -> bool:
+        done = set_head(self, *args)
+        Path(target).rename(tmp_path / "unmounted")
+        return done
+
+    monkeypatch.setattr(Target, "set_head", unmounting)
+    with pytest.raises(UnreachableError, match="is gone"):
+        ship(store, target, keep="1h")
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
@@ -452,15 +488,26 @@ def test_a_shipper_that_is_stopped_ships_the_rest(
     store: Store, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a machine is shut down: what was committed before is not lost without a word."""
+    unmounted = tmp_path / "unmounted"
     with shipping(store, target, every="1h") as running:
         wait_until(lambda: running.report().commit_number > 0)
         store.xadd("s", {"n": "1"})
     assert store.wait_shipped(0)
-    Path(target).rename(tmp_path / "unmounted")
+    store.xadd("s", {"n": "2"})
+    Path(target).rename(unmounted)
     running = Shipper(store, target)
     monkeypatch.setattr(running.stop, "wait", lambda _: running.stop.set())
     with pytest.raises(UnreachableError, match="is gone"):
         running.run()
+    running = Shipper(store, target)
+
+    def end_with_the_disk_back(_: object) -> None:
+        unmounted.rename(target)
+        running.stop.set()
+
+    monkeypatch.setattr(running.stop, "wait", end_with_the_disk_back)
+    running.run()
+    assert store.wait_shipped(0)
 
 
 @pytest.mark.parametrize("what", ["rows", "generation"])
