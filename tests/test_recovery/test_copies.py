@@ -54,7 +54,7 @@ from streamkeep.metrics.prometheus import prometheus_text
 from streamkeep.recovery import backup, changes, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import remains, standby, writer
 from streamkeep.recovery.copies.remains import find_in_copy
-from streamkeep.recovery.copies.restore import fetch_segment
+from streamkeep.recovery.copies.restore import fetch_segment, note_copy
 from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Place, Refused, Target
@@ -799,6 +799,8 @@ def test_status_says_what_is_to_be_done_before_and_after_a_take_over(
     assert "another store has taken over the copy" in problem(store.path)
     ship(store, "copy", take_over=True)
     run("status", str(store.path))
+    note_copy(store._environment.folder, "s3://bucket/my orders", "")
+    assert f"next: streamkeep ship {store.path} 's3://bucket/my orders' if" in problem(store.path)
 
 
 READER = """

@@ -136,7 +136,7 @@ def _copies(store: Store[bytes], found: StoreFigures, problems: Problems) -> dic
     at_work = {uri: is_held(folder, uri) for uri in uris}
     here = shlex.quote(str(store.path))
     for one in found.copies:
-        ship = f"streamkeep ship {here} {one.target}"
+        ship = f"streamkeep ship {here} {shlex.quote(one.target)}"
         if one.taken_over:
             text = f"another store has taken over the copy in {one.target}"
             problems.append(("copy", f"{text}; next: use that one, or {ship} --forget"))
@@ -152,8 +152,9 @@ def _copies(store: Store[bytes], found: StoreFigures, problems: Problems) -> dic
             missing = count_text(one.missing_segments, "segment")
             problems.append(("copy", f"the copy in {one.target} lacks {missing}"))
     if follows and not at_work[follows.source] and now_ms - follows.time_ms > LATE_MS:
-        following = f"streamkeep standby {follows.source} {here}, or streamkeep promote {here}"
-        problems.append(("copy", f"no process follows {follows.source}; next: {following}"))
+        source = shlex.quote(follows.source)
+        following = f"streamkeep standby {source} {here}, or streamkeep promote {here}"
+        problems.append(("copy", f"no process follows {source}; next: {following}"))
     if redis is not None and now_ms - redis.time_ms > LATE_MS:
         since = durations.duration_text(now_ms - redis.time_ms)
         text = f"the store has nothing that came from {redis.source} in the last {since}"
