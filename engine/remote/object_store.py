@@ -235,7 +235,7 @@ class FolderObjects:  # the methods are those of `ObjectStore`
 
     def put(self, name: str, read_at: ReadAt, size: int) -> None:
         path = self._root / name
-        with self._reaching():
+        with self._reaching(writes=True):
             files.create_folder(path.parent, self._modes, self._root)
             with files.replacing(path, self._modes) as out:
                 for piece in _pieces(read_at, size):
@@ -243,7 +243,7 @@ class FolderObjects:  # the methods are those of `ObjectStore`
 
     def create(self, name: str, data: bytes) -> bool:
         path = self._root / name
-        with self._reaching():
+        with self._reaching(writes=True):
             files.create_folder(path.parent, self._modes, self._root)
             return files.create_whole(path, data, self._modes)
 
@@ -298,12 +298,12 @@ class FolderObjects:  # the methods are those of `ObjectStore`
                                 path.unlink()
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
+    def _reaching(self, *, writes: bool = False) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError:
-            raise
         except OSError as error:
+            if isinstance(error, FileNotFoundError) and not writes:  # there, a folder has just gone
+                raise
             if error.errno == errno.ENOSPC:
                 raise UnreachableError(f"{self.uri}: no space is left; next: make room") from error
             raise UnreachableError(f"{self.uri}: {error.strerror or error}") from error

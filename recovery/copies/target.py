@@ -115,11 +115,10 @@ class Target:
     def set_head(self, head: Head, tag: str | None) -> bool:
         """Write the head; return False if it is no longer the one with the tag."""
         data = head.encode()
+        if tag is None:
+            return self.create(head_format.HEAD, data)
         with contextlib.suppress(FileNotFoundError):  # the copy is gone
-            if tag is None:
-                done = self.create(head_format.HEAD, data)
-            else:
-                done = self.objects.replace(head_format.HEAD, data, tag)
+            done = self.objects.replace(head_format.HEAD, data, tag)
             return done or self._is(head_format.HEAD, data)
         return False
 

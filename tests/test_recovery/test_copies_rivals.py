@@ -23,6 +23,7 @@ from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import FolderObjects, open_objects, put_bytes
+from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -280,6 +281,23 @@ def test_a_folder_that_goes_while_it_is_listed(
         assert not listing()
         assert not (tmp_path / "target").exists()
         shutil.rmtree(tmp_path / "unmounted")
+
+
+def test_a_folder_that_goes_while_an_object_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had ended the shipper with a FileNotFoundError."""
+    objects, sync = open_objects(str(tmp_path / "target")), files.sync_data
+
+    def unmounting(handle: int) -> None:
+        sync(handle)
+        shutil.rmtree(tmp_path / "target")
+
+    monkeypatch.setattr(files, "sync_data", unmounting)
+    with pytest.raises(UnreachableError, match="No such file"):
+        objects.create("a/b", b"")
+    with pytest.raises(UnreachableError, match="No such file"):
+        put_bytes(objects, "a/b", b"")
 
 
 def test_an_error_between_records_loses_none(
