@@ -103,8 +103,7 @@ class Generations:
             Again: another process has changed the head; or the one before is not ended yet, which
                 the next start does.
         """
-        before = self.named
-        if not self.target.set_head(Head(self._store, (*before, generation)), self._tag):
+        if not self.target.set_head(Head(self._store, (*self.named, generation)), self._tag):
             raise Again(self.target.uri)
         failpoints.hit("ship:head")
         try:

@@ -274,8 +274,10 @@ class Shipper:
         except CorruptionError as error:
             log.warning("%s", error)
         is_there = self.generations.read()
-        if not is_there and was_there and not self.take_over:
-            raise self.target.gone()
+        if not is_there and not self.take_over:
+            self.target.check_there()
+            if was_there:
+                raise self.target.gone()
         self.target.check_writes()
         if not is_there:
             return
