@@ -302,7 +302,8 @@ class FolderObjects:  # the methods are those of `ObjectStore`
         try:
             yield
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and not writes:  # there, a folder has just gone
+            # A folder is made before a write: it has just gone.
+            if isinstance(error, FileNotFoundError) and not writes:
                 raise
             if error.errno == errno.ENOSPC:
                 raise UnreachableError(f"{self.uri}: no space is left; next: make room") from error
