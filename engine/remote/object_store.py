@@ -252,7 +252,7 @@ class FolderObjects:  # the methods are those of `ObjectStore`
         return data, digest64(data).hex()
 
     def replace(self, name: str, data: bytes, tag: str) -> bool:
-        with self._reaching():
+        with self._reaching(writes=True):
             handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)

@@ -115,6 +115,7 @@ class Target:
     def set_head(self, head: Head, tag: str | None) -> bool:
         """Write the head; return False if it is no longer the one with the tag."""
         data = head.encode()
+        self.check_there()
         if tag is None:
             return self.create(head_format.HEAD, data)
         with contextlib.suppress(FileNotFoundError):  # the copy is gone

@@ -297,6 +297,8 @@ def test_a_folder_that_goes_while_an_object_is_written(
         objects.create("a/b", b"")
     with pytest.raises(UnreachableError, match="No such file"):
         put_bytes(objects, "a/b", b"")
+    with pytest.raises(UnreachableError, match="No such file"):
+        objects.replace("a/b", b"", "0")
 
 
 def test_an_error_between_records_loses_none(
