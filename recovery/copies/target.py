@@ -177,6 +177,7 @@ class Target:
         try:
             return self.objects.read(name, offset, size)
         except FileNotFoundError:
+            self.check_there()
             raise CorruptionError(self.where(name), "the object is missing") from None
 
     def header(self, name: PieceName) -> Piece:
@@ -197,6 +198,7 @@ class Target:
         try:
             data = self.objects.get(str(name))
         except FileNotFoundError:
+            self.check_there()
             raise CorruptionError(where, "the piece is missing") from None
         piece, body = piece_format.decode_piece(data, where)
         if piece.first_commit != name.first or (name.level and piece.last_commit != name.last):

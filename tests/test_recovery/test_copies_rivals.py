@@ -301,6 +301,18 @@ def test_a_folder_that_goes_while_an_object_is_written(
         objects.replace("a/b", b"", "0")
 
 
+def test_a_copy_that_goes_away_is_not_damaged(store: Store, tmp_path: Path) -> None:
+    """A reader of its changes, between a look for a piece and its read, had told of damage."""
+    add(store, 2, tmp_path / "target")
+    source = Target(tmp_path / "target")
+    (generation,) = source.known_head().generations
+    (name,) = source.names(generation.name, 0)
+    (tmp_path / "target").rename(tmp_path / "unmounted")
+    for read in (source.piece, source.header):
+        with pytest.raises(UnreachableError, match="is gone"):
+            read(name)
+
+
 def test_an_error_between_records_loses_none(
     store: Store, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
