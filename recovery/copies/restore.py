@@ -272,7 +272,6 @@ def _plan(
 
 
 def _damaged(where: str, problem: str, before: int) -> CorruptionError:
-    """Return the error for a piece that cannot be read."""
     next_step = f"next: `streamkeep ship restore --commit {before}` restores what comes before it"
     return CorruptionError(where, f"{problem}; {next_step}")
 

@@ -429,7 +429,6 @@ class Shipper:
                 raise
 
     def _drop_base(self) -> None:
-        """End the thread that writes a base, if there is one."""
         base, self._base = self._base, None
         if base is not None:
             base.stop.set()

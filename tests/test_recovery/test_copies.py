@@ -58,7 +58,6 @@ from streamkeep.recovery.copies.restore import fetch_segment, note_copy
 from streamkeep.recovery.copies.shipper import _TIDY_S, Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Place, Refused, Target
-from streamkeep.recovery.copies.writer import Again
 from streamkeep.tools.commands import ship_cmd, status_cmd
 from tiers import slow_but
 
@@ -879,22 +878,6 @@ def test_commits_are_counted_on_after_a_compaction(store: Store, tmp_path: Path)
     head, tag = Target(target).head() or pytest.fail("no head")
     Target(target).set_head(head._replace(generations=head.generations[1:]), tag)
     assert len(list(changes(target))) == 1
-
-
-def test_a_generation_is_ended_by_the_next_shipper(
-    store: Store, target: str, tmp_path: Path
-) -> None:
-    """A shipper that was killed after it took over has not fenced the store before."""
-    store.xadd("s", {"n": "1"})
-    running = Shipper(store, target)
-    running.run(once=True)
-    restore_copy(target, tmp_path / "second")
-    killed_at("ship:head", lambda: ship(tmp_path / "second", target))
-    ship(tmp_path / "second", target)
-    store.xadd("s", {"n": "2"})
-    with pytest.raises(Again):
-        running._step()
-    assert not store.wait_shipped(0)
 
 
 def test_rows_that_were_not_completed_are_written_again(

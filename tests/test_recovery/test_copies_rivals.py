@@ -382,10 +382,11 @@ def test_an_erasure_reaches_what_killed_shippers_have_left(store: Store, tmp_pat
     assert SECRET not in copied(target)
 
 
+@pytest.mark.parametrize("killed", [False, True])
 def test_a_target_that_is_away_before_the_old_generation_is_ended(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
-    """The shipper that took over ends it when the target is back, and not at its next start."""
+    """The shipper that took over ends it when the target is back; at its next start if killed."""
     bucket_like(monkeypatch)
     store, target = open_store(), str(tmp_path / "target")
     running = Shipper(store, target)
@@ -398,12 +399,16 @@ def test_a_target_that_is_away_before_the_old_generation_is_ended(
             raise UnreachableError("away")
         end_before(self, successor)
 
-    monkeypatch.setattr(Generations, "end_before", failing)
+    if killed:
+        killed_at("ship:head", lambda: ship(tmp_path / "second", target))
+    else:
+        monkeypatch.setattr(Generations, "end_before", failing)
     ship(tmp_path / "second", target)
-    assert next(failures, None) is None
+    assert killed or next(failures, None) is None
     store.xadd("s", {"n": "1"})
     with pytest.raises(Again):
         running._step()
+    assert not store.wait_shipped(0)
 
 
 def test_a_take_over_is_done_once(store: Store, target: str, tmp_path: Path) -> None:
