@@ -8,6 +8,7 @@ noted at the copy, so that the next verification begins there, if the pieces bef
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from streamkeep.engine.remote.object_store import put_bytes
@@ -170,13 +171,11 @@ class _Check:
                 int(time.time() * 1000),
                 tuple(sorted(self.proved)),
             )
-        try:
+        with suppress(UnreachableError):  # it may be readable only
             name = f"{self.generation.name}/{VERIFIED}"
             self.target.check_there()
             put_bytes(self.target.objects, name, verified.encode())
             self.noted = True
-        except UnreachableError:
-            return  # it may be readable only
 
     def _go_on(self, verified: Verified) -> None:
         at = verified.commit_number
