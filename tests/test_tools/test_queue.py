@@ -85,7 +85,7 @@ def test_dead_letters_are_listed_put_again_and_dropped(path: Path) -> None:
     run("queue", "requeue", path, status=2)
     assert lines("queue", "requeue", path, "--reason", "ink") == ["1 job requeued"]
     assert lines("queue", "dead", path, "--drop", "--yes") == ["1 dead letter removed"]
-    found = run("queue", "requeue", path, second, first, status=6)
+    found = run("queue", "requeue", path, second, first, first, status=6)
     assert f"not requeued: job {second} is waiting; job {first} is failed" in found.stderr
     assert objects("queue", "status", path)[0]["failed"] == 0
 

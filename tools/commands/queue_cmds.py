@@ -27,7 +27,6 @@ from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import confirm_loss, open_store
 
 STATES: Final = ("waiting", "parked", "running", "delayed", "failed")  # columns of tables
-_MOST_CALL: Final = 1000
 # Fields that `show` has under other names, or not at all.
 _SHOWN_ELSEWHERE: Final = (
     *("id", "job", "task", "queued", "begun", "ended", "failed", "worker", "history"),
@@ -148,7 +147,7 @@ def show(store_path: StorePath, job: str, name: QueueName | None = None) -> None
     if common.as_json():
         output.summary(**members)
         return
-    traceback_text = str(members.pop("traceback", ""))
+    trace = str(members.pop("traceback", ""))
     history = members.pop("history")
     del members["task"], members["call" if members["call"] is None else "payload"]
     for key, value in members.items():
@@ -158,18 +157,18 @@ def show(store_path: StorePath, job: str, name: QueueName | None = None) -> None
     for run in history:
         times = " to ".join(time_text(run[ms]) for ms in ("begun_ms", "ended_ms") if run[ms])
         output.line(f"{'former run':<12} {times} {run['worker']}: {run['error']}")
-    for one in traceback_text.splitlines():
+    for one in trace.splitlines():
         output.line(one)
 
 
 def _members(job: Listed, queue: str) -> dict[str, Any]:
     task = job.fields.get(b"task", b"").decode(errors="replace")
-    call = call_text(job.fields, _MOST_CALL) if b"payload" in job.fields else None
+    call = call_text(job.fields, 1000) if b"payload" in job.fields else None
     known = {"job": job.id, "queue": queue, "state": job.state, "task": task, "call": call}
     later = {name: getattr(job, name) or None for name in ("due_ms", "begun_ms", "ended_ms")}
-    more = {"worker": job.worker or None, "attempts": job.attempts}
     history = [one._asdict() for one in job.history]
-    return {**known, "queued_ms": job.queued_ms, **later, **more, "history": history}
+    more = {"worker": job.worker or None, "attempts": job.attempts, "history": history}
+    return {**known, "queued_ms": job.queued_ms, **later, **more}
 
 
 @queue.command("jobs")
@@ -423,11 +422,12 @@ def requeue(
     if not (letters or reason or task or every):
         raise click.UsageError("name jobs, or one of --reason, --task and --all")
     with _opened(store_path, name) as found:
-        chosen = [] if letters else found.dead_letters(reason=reason, task=task)
-        left = [one for one in letters if not found.requeue(one, reason=reason, task=task)]
-        count = found.requeue(*chosen) if chosen else len(letters) - len(left)
-        stay = len(chosen) - count
-        why = f"; {stay} stayed: another job has their unique name" if stay > 0 else ""
+        named = list(dict.fromkeys(letters))
+        chosen = [] if named else found.dead_letters(reason=reason, task=task)
+        left = [one for one in named if not found.requeue(one, reason=reason, task=task)]
+        count = found.requeue(*chosen) if chosen else len(named) - len(left)
+        stay = len(chosen) - count if chosen else 0
+        why = f"; {stay} stayed: another job has their unique name" if stay else ""
         output.result(f"{count_text(count, 'job')} requeued{why}", requeued=count)
         if left:
             states = "; ".join(f"job {one} is {_look_up(found, one)[0].state}" for one in left)
@@ -480,9 +480,8 @@ def drain(store_path: StorePath, name: QueueName | None = None, timeout: Ms | No
         empty = found.drain(None if timeout is None else timeout / 1000)
         left = found.stats()
     if not empty:
-        count = left.waiting + left.running + left.delayed
-        problem = f"the queue {found.name!r} still has {count_text(count, 'job')}"
-        raise Failure(problem, status=Exit.ATTENTION)
+        jobs = count_text(left.waiting + left.running + left.delayed, "job")
+        raise Failure(f"the queue {found.name!r} still has {jobs}", status=Exit.ATTENTION)
     output.done(queue=found.name, draining=True)
 
 
