@@ -93,34 +93,48 @@ def test_the_time_of_a_result_is_changed_and_an_expired_one_stays_gone(app: Cele
     assert results.get("b") == b"1"
 
 
+def returns(app: Celery, task_id: str) -> None:
+    request = type("Request", (), {"group": "g", "id": task_id, "chord": {"task": "body"}})()
+    app.backend.on_chord_part_return(request, "SUCCESS", 1)
+
+
 def test_a_task_that_runs_twice_counts_once_for_its_chord(app: Celery) -> None:
+    """The first one does while the last one sends the body, and the last one after that."""
     backend = app.backend
-    key = backend.get_key_for_chord("g")
-    counts = []
-    for task_id in ("a", "b", "a", "b", "c"):
-        backend._part.task_id = task_id
-        counts.append(backend.incr(key))
-    assert counts == [1, 2, 2, 2, 3]
-    backend.delete(key)
-    request = type("Request", (), {"group": "g", "id": "a", "chord": {}})()
-    backend.on_chord_part_return(request, "SUCCESS", 1)  # after the end: no error for the body
-    assert backend.get(key) is None
+    sent = mock.Mock(side_effect=lambda *_: returns(app, "a"))
+    GroupResult("g", [AsyncResult(one, app=app) for one in "ab"], app=app).save()
+    backend.set_chord_size("g", 2)
+    for one in "ab":
+        backend.store_result(one, 1, "SUCCESS")
+    delete = backend.delete
+
+    def dies_at_the_chord(key: str) -> None:
+        if key == backend.get_key_for_chord("g"):
+            raise KeyboardInterrupt
+        delete(key)
+
+    with mock.patch.object(canvas.Signature, "delay", sent):
+        returns(app, "a")
+        with (
+            mock.patch.object(backend, "delete", dies_at_the_chord),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            returns(app, "b")
+        with mock.patch.object(backend, "chord_error_from_stack") as error:
+            returns(app, "b")
+    assert not error.called
+    assert sent.call_count == 1
 
 
 def test_a_chord_with_a_group_in_its_group_ends_with_its_last_task(app: Celery) -> None:
-    sent: list[Any] = []
-    backend = app.backend
     results = [AsyncResult(one, app=app) for one in ("a", "b", "c")]
     GroupResult("g", [results[0], GroupResult("inner", results[1:], app=app)], app=app).save()
-    chord = {"task": "body"}
-    for number, one in enumerate(results, 1):
-        backend.store_result(one.id, number, "SUCCESS")
-        request = type("Request", (), {"group": "g", "id": one.id, "chord": chord})()
-        with mock.patch.object(canvas.Signature, "delay", sent.append):
-            backend.on_chord_part_return(request, "SUCCESS", number)
-        assert bool(sent) == (number == 3)
-        backend.set_chord_size("g", 3)  # Celery knows it when it sends the last task
-    assert len(sent) == 1
+    with mock.patch.object(canvas.Signature, "delay") as sent:
+        for number, one in enumerate(results, 1):
+            app.backend.store_result(one.id, number, "SUCCESS")
+            returns(app, one.id)
+            assert sent.call_count == (number == 3)
+            app.backend.set_chord_size("g", 3)  # Celery knows it when it sends the last task
 
 
 def test_a_result_goes_to_the_store_in_place_of_one_that_was_moved(app: Celery, url: str) -> None:

@@ -94,17 +94,8 @@ class StreamkeepBackend(KeyValueStoreBackend):
         self._apply(lambda txn: self._values.put(txn, name, data, _ttl_ms(self.expires)))
 
     def delete(self, key: Any) -> None:
-        """Remove a value, and note the end of a chord if it is the counter of one."""
         name = bytes_to_str(key)
-
-        def delete(txn: Transaction[Any]) -> None:
-            if self._values.delete(txn, name) and name.startswith(
-                bytes_to_str(self.chord_keyprefix)
-            ):
-                self._values.put(txn, _ended(name), b"1", _ttl_ms(self.expires))
-                self._values.delete(txn, _size(name))
-
-        self._apply(delete, frees=True)
+        self._apply(lambda txn: self._values.delete(txn, name), frees=True)
 
     def expire(self, key: Any, value: Any) -> None:
         """Set how many seconds a value is kept, to a tenth; without waiting for the disk.
@@ -127,6 +118,23 @@ class StreamkeepBackend(KeyValueStoreBackend):
         """
         self.set(_size(bytes_to_str(self.get_key_for_chord(group_id))), chord_size)
 
+    def _delete_group(self, group_id: str) -> None:
+        """Remove a group; with it, note the end of its chord if the body was sent.
+
+        The last task of the chord runs again if its worker dies now: that is no error of the body.
+        """
+        key = bytes_to_str(self.get_key_for_chord(group_id))
+
+        def delete(txn: Transaction[Any]) -> None:
+            self._values.delete(txn, bytes_to_str(self.get_key_for_group(group_id)))
+            count = self._values.get(txn, key)
+            if count is not None and count == self._values.get(txn, _size(key)):
+                self._values.put(txn, _ended(key), b"1", _ttl_ms(self.expires))
+                for name in (key, _size(key)):
+                    self._values.delete(txn, name)
+
+        self._apply(delete, frees=True)
+
     def on_chord_part_return(self, request: Any, state: str, result: Any, **options: Any) -> None:
         """Count a task of a chord; the last one sends the body. A task that runs again is known."""
         self._part.task_id = request.id
@@ -147,16 +155,21 @@ class StreamkeepBackend(KeyValueStoreBackend):
         super().on_chord_part_return(request, state, result, **options)
 
     def incr(self, key: Any) -> int:
-        """Count the task that runs in this thread, once; return how many were counted."""
+        """Count the task that runs in this thread, once; return its number.
+
+        A task that runs again has the number it had: only the last one sends the body.
+        """
         name = bytes_to_str(key)
         ttl_ms = _ttl_ms(self.expires)
         part = f"{name}/{getattr(self._part, 'task_id', '')}"
 
         def count(txn: Transaction[Any]) -> int:
-            if self._values.get(txn, part) is None:
-                self._values.put(txn, part, b"1", ttl_ms)
-                return self._values.add(txn, name, 1, ttl_ms)
-            return int(self._values.get(txn, name) or 0)
+            known = self._values.get(txn, part)
+            if known is not None:
+                return int(known)
+            number = self._values.add(txn, name, 1, ttl_ms)
+            self._values.put(txn, part, b"%d" % number, ttl_ms)
+            return number
 
         return self._apply(count)
 
