@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import errno
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
@@ -36,8 +37,9 @@ from streamkeep.integrations.taskiq import (
     StreamkeepResultBackend,
     StreamkeepScheduleSource,
 )
-from streamkeep.jobs import QueueFullError
+from streamkeep.jobs import Job, QueueFullError
 from streamkeep.jobs.async_queue import AsyncQueue, atake
+from streamkeep.jobs.running import return_job
 
 
 @pytest.fixture(autouse=True)
@@ -208,15 +210,30 @@ async def test_a_listener_goes_on_after_an_error_of_the_store(
     assert caplog.text.count("cannot take messages") == 2
 
 
-@pytest.mark.slow
-async def test_messages_that_are_held_and_not_begun_go_back_after_a_moment(tmp_path: Path) -> None:
+async def test_messages_that_are_held_and_not_begun_go_back_after_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that a listener was about to return when it ended."""
+    name = "streamkeep.integrations.taskiq.broker"
+    monkeypatch.setattr(f"{name}.HELD_S", 0.1)
+    returned = threading.Semaphore(0)
+    ended = threading.Event()
+
+    def return_slowly(job: Job) -> None:
+        return_job(job)
+        returned.release()
+        ended.wait(PATIENCE_S)
+
     async with started(tmp_path / "s") as broker:
-        for number in range(4):
+        for number in range(7):
             await broker.kick(message(number))
+        monkeypatch.setattr(f"{name}.return_job", return_slowly)
         async with aclosing(broker.listen()) as slow:
-            await anext(slow)
-            await anext(slow)  # two were taken
-            assert sorted(await numbers(broker, 2)) == [2, 3]
+            for _ in range(4):  # 1, 2 and 4 were taken
+                await anext(slow)
+            await asyncio.to_thread(returned.acquire)
+            ended.set()
+        assert broker.queue().stats().running == 4
 
 
 async def test_a_listener_that_is_cancelled_leaves_nothing_taken(tmp_path: Path) -> None:

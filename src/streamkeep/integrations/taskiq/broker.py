@@ -264,10 +264,7 @@ async def _return_held(held: deque[Job], pace: Pace) -> None:
     while held:
         await asyncio.sleep(pace.until_late())
         if held and pace.until_late() <= 0:
-            late = list(held)
-            held.clear()
-            for job in late:
-                await asyncio.to_thread(return_job, job)
+            await asyncio.to_thread(return_job, held.popleft())
 
 
 def _delay_of(label: Any) -> float | str | None:
