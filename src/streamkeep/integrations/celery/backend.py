@@ -185,17 +185,10 @@ class StreamkeepBackend(KeyValueStoreBackend):
     ) -> Any:
         """Sleep until a task has ended; return its result as it is stored."""
         self._ensure_not_eager()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            meta = self.get_task_meta(task_id)
-            if on_interval and meta["status"] not in (states.SUCCESS, states.REVOKED):
-                on_interval()  # raises the error of a parent, if that is why it failed
-            if meta["status"] in states.READY_STATES:
-                return meta
-            left = _left(deadline)
-            if left is not None and left <= 0:
-                raise CeleryTimeoutError("The operation timed out.")
-            self._sleep_until_one([task_id], left, interval if on_interval else None)
+        [(_, meta)] = self.get_many([task_id], timeout, interval, on_interval=on_interval)
+        if on_interval and meta["status"] not in (states.SUCCESS, states.REVOKED):
+            on_interval()  # raises the error of a parent, if that is why it failed
+        return meta
 
     def iter_native(self, result: Any, *args: Any, on_interval: Any = None, **options: Any) -> Any:
         """Yield the results of a group; raise the error of a task that the group waits for."""
@@ -236,7 +229,7 @@ class StreamkeepBackend(KeyValueStoreBackend):
             rounds += 1
             if not waiting or (max_iterations and rounds >= max_iterations):
                 return
-            left = _left(deadline)
+            left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise CeleryTimeoutError(f"Operation timed out ({timeout})")
             if on_interval:
@@ -264,10 +257,6 @@ class StreamkeepBackend(KeyValueStoreBackend):
         bells = [self._values.bell(name) for name in names]
         wait_ms = max(1, round(min(limits) * 1000))
         self._use(lambda opened: opened.read_when(look, bells, wait_ms))
-
-
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else deadline - time.monotonic()
 
 
 def _ttl_ms(seconds: Any) -> int:
