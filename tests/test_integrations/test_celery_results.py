@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from contextlib import suppress
 from typing import Any
 from unittest import mock
@@ -124,6 +125,20 @@ def test_a_task_that_runs_twice_counts_once_for_its_chord(app: Celery) -> None:
             returns(app, "b")
     assert not error.called
     assert sent.call_count == 1
+
+
+def test_what_a_chord_needs_is_kept_as_long_as_chords_are(app: Celery) -> None:
+    app.conf.result_expires, app.conf.result_chord_expires = 60, 3600
+    if not hasattr(app.backend, "chord_expires"):
+        pytest.skip("Celery 5.6 has one time for all")
+    app.backend.apply_chord(("g", [AsyncResult(one, app=app) for one in "ab"]), None)
+    app.backend.set_chord_size("g", 2)
+    app.backend.store_result("a", 1, "SUCCESS")
+    returns(app, "a")
+    opened = app.backend._use(lambda opened: opened)
+    kept = opened.read(lambda one: Values("celery:results").between(one, "", "x", 10))
+    assert len(kept) == 5
+    assert all(expires_ms > (time.time() + 600) * 1000 for _, expires_ms, _ in kept)
 
 
 def test_a_chord_with_a_group_in_its_group_ends_with_its_last_task(app: Celery) -> None:

@@ -89,9 +89,12 @@ class StreamkeepBackend(KeyValueStoreBackend):
 
     def set(self, key: Any, value: Any) -> None:
         """Store a value for as long as `result_expires` says; it is on disk on return."""
+        self._put(key, value, self.expires)
+
+    def _put(self, key: Any, value: Any, seconds: Any) -> None:
         data = value if isinstance(value, bytes) else str(value).encode()
         name = bytes_to_str(key)
-        self._apply(lambda txn: self._values.put(txn, name, data, _ttl_ms(self.expires)))
+        self._apply(lambda txn: self._values.put(txn, name, data, _ttl_ms(seconds)))
 
     def delete(self, key: Any) -> None:
         name = bytes_to_str(key)
@@ -111,12 +114,17 @@ class StreamkeepBackend(KeyValueStoreBackend):
 
     # --- chords ---------------------------------------------------------------------------------
 
+    @property
+    def _chord_ttl(self) -> Any:
+        return getattr(self, "chord_expires", self.expires)  # Celery 5.6 has one time for all
+
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
         """Store how many tasks a chord has, also in groups within its group.
 
         Celery calls it before it sends the last of them, so the last one to end finds it.
         """
-        self.set(_size(bytes_to_str(self.get_key_for_chord(group_id))), chord_size)
+        name = _size(bytes_to_str(self.get_key_for_chord(group_id)))
+        self._put(name, chord_size, self._chord_ttl)
 
     def _delete_group(self, group_id: str) -> None:
         """Remove a group; with it, note the end of its chord if the body was sent.
@@ -129,7 +137,7 @@ class StreamkeepBackend(KeyValueStoreBackend):
             self._values.delete(txn, bytes_to_str(self.get_key_for_group(group_id)))
             count = self._values.get(txn, key)
             if count is not None and count == self._values.get(txn, _size(key)):
-                self._values.put(txn, _ended(key), b"1", _ttl_ms(self.expires))
+                self._values.put(txn, _ended(key), b"1", _ttl_ms(self._chord_ttl))
                 for name in (key, _size(key)):
                     self._values.delete(txn, name)
 
@@ -145,11 +153,12 @@ class StreamkeepBackend(KeyValueStoreBackend):
             count = self.incr(key)
             size = self.get(_size(key))  # after the count, so that one of two sees both
             if size is None or count < int(size):
+                seconds = getattr(self, "_chord_result_expires", self.expires)
                 for one in (
                     self.get_key_for_group(request.group),
                     self.get_key_for_task(request.id),
                 ):
-                    self.expire(one, self.expires)  # the last task reads them
+                    self.expire(one, seconds)  # the last task reads them
                 return  # Celery would read the whole group for each task
             request.chord["chord_size"] = int(size)
         super().on_chord_part_return(request, state, result, **options)
@@ -160,7 +169,7 @@ class StreamkeepBackend(KeyValueStoreBackend):
         A task that runs again has the number it had: only the last one sends the body.
         """
         name = bytes_to_str(key)
-        ttl_ms = _ttl_ms(self.expires)
+        ttl_ms = _ttl_ms(self._chord_ttl)
         part = f"{name}/{getattr(self._part, 'task_id', '')}"
 
         def count(txn: Transaction[Any]) -> int:
