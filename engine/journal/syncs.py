@@ -40,6 +40,7 @@ class Syncs:
         self._handle = -1  # of the file that was synced last
         self._number = 0  # its number
         self._begun = -1  # how many files were begun when it was opened
+        self._doubted = -1  # up to this commit, records may have been written before that
 
     def close(self) -> None:
         """Close the files; commits for which threads still wait are on disk then."""
@@ -124,7 +125,13 @@ class Syncs:
         try:
             failpoints.hit("journal:sync")
             for one in range(first, number + 1):
-                self._sync_file(one, mark, start if one == first else 0, doubtful)
+                self._sync_file(
+                    one,
+                    start if one == first else 0,
+                    offset if one == number else 0,
+                    made,
+                    0 if doubtful else mark,
+                )
             if control.named() != control.begun():
                 self.sync_names()
             failpoints.hit("journal:synced")
@@ -162,20 +169,21 @@ class Syncs:
         self._folder.sync()
         self._control.set_named(begun)
 
-    def _sync_file(self, number: int, mark: int, start: int, doubtful: bool) -> None:
+    def _sync_file(self, number: int, start: int, end: int, made: int, mark: int) -> None:
         """Sync a file.
 
         Args:
-            mark: that of this sync.
             start: where what may not be on disk begins.
-            doubtful: another sync may not have ended before this one.
+            end: where it ends; 0 if that is not known.
+            made: the newest commit before the end.
+            mark: that of this sync; 0 if another sync may not have ended before this one.
         """
         # A process may have begun the file again, after a commit that failed. To ask the system
         # whether the name is gone would cost 60 us: once its times were asked for, Linux has the
         # next record write them, too.
-        begun = self._control.begun()
-        is_new = self._number != number or self._begun != begun
-        if is_new:
+        control = self._control
+        begun = control.begun()
+        if self._number != number or self._begun != begun:
             try:
                 handle = self._folder.open(file_name(number), os.O_RDWR)
             except FileNotFoundError:
@@ -183,16 +191,19 @@ class Syncs:
             old, self._handle = self._handle, handle  # first: a fork may come after `close`
             if old >= 0:
                 os.close(old)
-            self._number = 0
-            self._begun = begun
+            # One writer may have begun a record that it had not published yet.
+            self._doubted = control.newest() + 1
+            self._number, self._begun = number, begun
         files.sync_data(self._handle)
-        if is_new:
-            # The system tells an error once for each time that the file is open, and to no one who
-            # opens it afterwards: so perhaps only to a process that was killed, or stopped, before
-            # it could say so. Others may have written more since: all of the file counts.
-            if doubtful or self._control.newest_sync(JOURNAL_SYNC) != mark:
-                self._folder.check_on_disk(file_name(number), self._handle, start)
-            self._number = number  # not before: an interrupt may end the check
+        if self._doubted < 0:
+            return
+        # The system tells an error once for each time that the file is open, and to no one who
+        # opens it afterwards: so perhaps only to a process that was killed, or stopped, before it
+        # could say so. What was written before the file was opened here is in doubt.
+        if control.newest_sync(JOURNAL_SYNC) != mark:
+            self._folder.check_on_disk(file_name(number), self._handle, start, end or None)
+        if made >= self._doubted or not end:
+            self._doubted = -1
 
     def fail(self, error: OSError) -> StreamkeepError:
         """Refuse all writes after an error of the system during a sync; return the exception.

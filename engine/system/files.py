@@ -133,16 +133,19 @@ def read_nothing_ahead(handle: int) -> None:
     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
 
 
-def compare_with_disk(direct: int, handle: int, first: int, path: Path) -> None:
-    """Raise OSError if the disk has other bytes of a file, from `first` on, than the memory.
+def compare_with_disk(direct: int, handle: int, first: int, end: int | None, path: Path) -> None:
+    """Raise OSError if the disk has other bytes of a part of a file than the memory.
 
     Args:
         direct: the file, opened with O_DIRECT.
         handle: the file. Other processes may write to it meanwhile.
+        first: offset of the part; its page is compared as a whole.
+        end: offset of its end, also of a page; None for the end of the file.
     """
     read_nothing_ahead(handle)
-    for start in range(first // PAGE * PAGE, os.fstat(handle).st_size, _PIECE):
-        for page in _differing(direct, handle, start, _PIECE):
+    end = -(-(os.fstat(handle).st_size if end is None else end) // PAGE) * PAGE
+    for start in range(first // PAGE * PAGE, end, _PIECE):
+        for page in _differing(direct, handle, start, min(end - start, _PIECE)):
             tries = 0
             while _differing(direct, handle, page, PAGE):
                 tries += 1

@@ -332,7 +332,9 @@ class Folder:
                 found += (os.path.normpath(os.path.join(root, one)) for one in names)
         return sorted(found)
 
-    def check_on_disk(self, name: str, handle: int, first: int = 0) -> None:
+    def check_on_disk(
+        self, name: str, handle: int, first: int = 0, end: int | None = None
+    ) -> None:
         """Raise OSError if the disk has other bytes of a file than the system keeps in memory.
 
         After an error the system counts a page as written, and keeps it in memory. This reads the
@@ -341,6 +343,7 @@ class Folder:
         Args:
             handle: of the file, open and synced.
             first: offset from which on it is checked.
+            end: where the check ends, if not at the end of the file.
         """
         try:
             direct = self.open(name, os.O_RDONLY | os.O_DIRECT)
@@ -351,7 +354,7 @@ class Folder:
         try:
             if not os.path.samestat(os.fstat(direct), os.fstat(handle)):
                 return  # another process has begun the file again: no commit was in it
-            files.compare_with_disk(direct, handle, first, self.path / name)
+            files.compare_with_disk(direct, handle, first, end, self.path / name)
         finally:
             os.close(direct)
 

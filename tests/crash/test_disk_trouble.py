@@ -23,7 +23,7 @@ from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot, copy_store
 from inside import checkpoint_now, context_of, flush_each_commit, journal_of
 from patience import thread_of
-from stopped import child_of, die, killed, status_of
+from stopped import child_of, die, go_on, killed, status_of, stop, stopped_child
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -663,7 +663,7 @@ def test_only_pages_that_differ_are_read_again(
 def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
     path: Path, what: str, refused: bool
 ) -> None:
-    """Once, and only there; a process that had the file open before is told of errors."""
+    """Only there, until nothing is left that it had begun; who had the file open is told."""
     stays = Store(path, sync="commit")
     stays.xadd("s", {"n": "first"})
 
@@ -682,9 +682,12 @@ def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
     def join() -> None:
         looked: list[str] = []
 
-        def look(folder: Folder, name: str, handle: int, first: int = 0) -> None:
+        def look(
+            folder: Folder, name: str, handle: int, first: int = 0, end: int | None = None
+        ) -> None:
             looked.append(name)
-            assert what != "journal" or first > 0  # only what was not on disk before
+            # Only what was not on disk before: all of a file takes 50 ms.
+            assert what != "journal" or 0 < first < (end or 0) < first + 500
             if refused:
                 raise OSError(errno.EIO, "refused")
 
@@ -696,10 +699,13 @@ def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
                     store.xadd("s", {"n": "third"})  # may make a checkpoint
                     sync(store)
             else:
-                for name in ("third", "fourth"):
+                for name in ("third", "fourth", "fifth"):
                     store.xadd("s", {"n": name})
                     sync(store)
-            assert looked == ["000000000001.skj" if what == "journal" else "data.mdb"]
+            if what == "journal" and not refused:
+                assert looked == ["000000000001.skj"] * 2
+            else:
+                assert looked == ["000000000001.skj" if what == "journal" else "data.mdb"]
 
     assert status_of(child_of(work)) == -signal.SIGKILL
     assert status_of(child_of(join)) == 0
@@ -712,7 +718,7 @@ def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
         stays.xadd("s", {"n": "last"})
         stays.close()
     with Store(path) as store:
-        assert store.xlen("s") >= 2 if refused else store.xlen("s") == 5
+        assert store.xlen("s") >= 2 if refused else store.xlen("s") == 6
     assert_sound(path)
 
 
@@ -725,7 +731,7 @@ def test_an_interrupted_look_at_the_disk_is_made_again(path: Path) -> None:
         failpoints.arm("journal:sync", die)
         store.sync()
 
-    def look(folder: Folder, name: str, handle: int, first: int = 0) -> None:
+    def look(folder: Folder, name: str, handle: int, first: int, end: int | None) -> None:
         looked.append(name)
         if len(looked) == 1:
             raise KeyboardInterrupt
@@ -740,6 +746,36 @@ def test_an_interrupted_look_at_the_disk_is_made_again(path: Path) -> None:
             store.sync()
             store.sync()
         assert looked == ["000000000001.skj"] * 2
+
+
+def test_a_record_that_was_begun_before_a_file_was_opened_is_looked_at_when_it_counts(
+    path: Path,
+) -> None:
+    def work() -> None:
+        store = Store(path, sync="none")
+        store.xadd("s", {"n": "first"})
+        failpoints.arm("commit:journaled", stop)
+        store.xadd("s", {"n": "begun"})
+
+    looked: list[tuple[int, int | None]] = []
+
+    def look(folder: Folder, name: str, handle: int, first: int, end: int | None) -> None:
+        looked.append((first, end))
+
+    Store(path).close()
+    child = stopped_child(work)
+    with pytest.MonkeyPatch.context() as patch, Store(path, sync="none") as store:
+        patch.setattr(Folder, "check_on_disk", look)
+        store.sync()
+        go_on(child)
+        store.sync()
+        for _ in range(2):
+            store.xadd("s", {"n": "later"})
+            store.sync()
+    (_, begun), (first, end) = looked
+    assert first == begun
+    assert end is not None
+    assert end > first
 
 
 @pytest.mark.parametrize("alone", [False, True])
