@@ -343,6 +343,7 @@ class Turns:
         self.commands += turn.commands
         if turn.apart or (txn is not None and txn.operations is not None):
             self.changes += len(turn.steps)
+        turn.steps = []  # a transaction refers to its turn: the collector would take 0.1 s
         if turn.durable and (turn.apart or (txn is not None and txn.operations is not None)):
             wrote = [client for client in turn.clients if client.wrote]
             if wrote:
