@@ -226,7 +226,7 @@ def _client_reply(client: Connection, words: list[bytes], turn: Turn) -> object:
         client.mode = client.mode if client.mode == "off" else "next"
     else:
         raise syntax()
-    client.plain = False
+    client.renew_plain()
     return ALREADY
 
 

@@ -19,10 +19,9 @@ from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
 from streamkeep.server.resp import server_commands
 from streamkeep.server.resp.encoder import encode
-from streamkeep.server.resp.requests import WORD_BYTES
 from streamkeep.server.resp.transactions import drop_transaction
 from streamkeep.server.resp.turn import ALREADY, HANDLERS, TABLE, Turn, failure_line
-from streamkeep.server.resp.turns import ClientState
+from streamkeep.server.resp.turns import ClientState, size_of
 
 if TYPE_CHECKING:
     from streamkeep.replication.primary import Replica
@@ -41,7 +40,6 @@ class Connection(ClientState, asyncio.Protocol):
     """A client of the server.
 
     Attributes:
-        queued: the commands of its transaction (MULTI); None outside of one.
         broken: a command was refused while the transaction was being queued.
         watched: keys of WATCH, with what they were.
         watched_changed: a command of this server has changed one of them.
@@ -62,7 +60,6 @@ class Connection(ClientState, asyncio.Protocol):
         self.user: User = server.access.default
         self.authenticated = False
         self.refused = False  # a password was wrong, and its answer has not gone
-        self.queued: list[tuple[Spec, list[bytes]]] | None = None
         self.broken = False
         self.executing = False  # a command of EXEC
         self.watched: dict[bytes, object] = {}
@@ -174,14 +171,15 @@ class Connection(ClientState, asyncio.Protocol):
 
     def renew_plain(self) -> None:
         """Note whether commands run as they come."""
-        self.plain = (
+        plain = (
             self.authenticated
-            and self.queued is None
             and self.mode == "on"
             and self.user.is_unrestricted()
             and not self.server.expiry.watches
             and not self.server.settings.refuses_writes
         )
+        self.plain = plain and self.queued is None
+        self.queues = plain and self.queued is not None
         self.parser.trusted = self.authenticated
 
     def command(self, words: list[bytes], turn: Turn) -> None:
@@ -221,8 +219,8 @@ class Connection(ClientState, asyncio.Protocol):
             if self.queued is not None and spec.name in server_commands.NOT_IN_TRANSACTION:
                 raise CommandError("Command not allowed inside a transaction")
             self.server.settings.check_allowed(spec)
-            if spec.name == "exec" and self.queued is not None:  # it may be a replica by now
-                for queued, _ in self.queued:
+            if spec.name == "exec" and self.server.settings.is_replica:  # since then, perhaps
+                for queued, _ in self.queued or ():
                     self.server.settings.check_allowed(queued)
         except CommandError as error:
             self.broken = self.queued is not None
@@ -236,9 +234,7 @@ class Connection(ClientState, asyncio.Protocol):
                     ) from None
             raise
         if self.queued is not None and spec.name not in server_commands.IN_TRANSACTION:
-            self.queued.append((spec, words))
-            self.kept += _size(words)
-            self.reply(b"+QUEUED\r\n")
+            self.queue(spec, words)
             return
         turn.called = self.turns.calls_of(spec.name)
         expiry = self.server.expiry
@@ -273,12 +269,7 @@ class Connection(ClientState, asyncio.Protocol):
             return
         self.stopped = True
         self.blocked = self.server.blocked.add(self, waiting)
-        self.blocked.size = _size(words)
+        self.blocked.size = int(size_of(words))
         self.kept += self.blocked.size
         turn.watcher = self.server.blocked
         self.turns.ends = True
-
-
-def _size(words: list[bytes]) -> int:
-    """Return about how much memory a command needs."""
-    return sum(map(len, words)) + int(WORD_BYTES) * len(words)

@@ -149,13 +149,16 @@ class Expiry:
 
     def check(self, txn: Any, spec: Spec, words: list[bytes]) -> None:
         """Raise if a command of streams names a string."""
-        if spec.name.startswith("x"):
-            self.check_keys(txn, spec.keys(words))
+        if self._may_be_strings() and spec.name.startswith("x"):
+            check_streams(txn, spec.keys(words))
 
     def check_keys(self, txn: Any, keys: list[bytes]) -> None:
         """Raise if one of these keys is a string."""
-        if self._has_strings or self.changed:
+        if self._may_be_strings():
             check_streams(txn, keys)
+
+    def _may_be_strings(self) -> bool:
+        return self._has_strings or self.changed
 
     def _expire(self, turn: Turn, names: list[bytes], gone: list[int]) -> None:
         self.changed = self._server.turns.ends = True

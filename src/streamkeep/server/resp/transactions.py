@@ -7,7 +7,6 @@ compares the key with what it was at WATCH.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.commands.command_table import READS, Spec
@@ -17,16 +16,8 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.ranges import MOST_SENT
-from streamkeep.server.resp.encoder import Sent, encode, error_line
-from streamkeep.server.resp.turn import (
-    ALREADY,
-    HANDLERS,
-    Handler,
-    Step,
-    Turn,
-    failure_line,
-    run_one,
-)
+from streamkeep.server.resp.encoder import Sent, encode
+from streamkeep.server.resp.turn import ALREADY, Handler, Step, Turn, failure_line, run_queued
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,31 +112,12 @@ class Exec(Step):
                 raise CommandError(
                     f"the transaction would have more than {MOST_SENT >> 20} MB of replies"
                 )
-            reply = self._reply(txn, spec, words)
+            reply = run_queued(client, txn, spec, words, self.turn)
             size += len(reply)
             replies.append(Sent(reply))
             if watcher is not None and spec.kind != READS:
                 watcher.note(txn)
         return encode(replies, client.resp3)
-
-    def _reply(self, txn: Any, spec: Spec, words: list[bytes]) -> bytes:
-        """Run one of them; return its reply, in the protocol that the client speaks then."""
-        client = self.connection
-        handler = HANDLERS.get(spec.name)
-        began = time.perf_counter_ns()
-        try:
-            client.server.expiry.check(txn, spec, words)
-            if handler is None:
-                reply = run_one(txn, spec, words, client.resp3)
-            else:
-                client.executing = True  # nothing waits in a transaction
-                reply = encode(handler(client, words, self.turn), client.resp3)
-        except CommandError as error:
-            reply = error_line(error.redis_line)
-        finally:
-            client.executing = False
-        client.turns.calls_of(spec.name).note(reply, time.perf_counter_ns() - began)
-        return reply
 
 
 _WATCHED: Final = 500  # bytes of memory for a watched key, beside its name
@@ -171,7 +143,7 @@ def _multi(client: Connection, words: list[bytes], turn: Turn) -> object:
         raise CommandError("MULTI calls can not be nested")
     client.queued = []
     client.broken = False
-    client.plain = False
+    client.renew_plain()
     return OK
 
 
@@ -207,8 +179,10 @@ def _exec(client: Connection, words: list[bytes], turn: Turn) -> object:
     if client.broken:
         drop_transaction(client)
         raise CodedError("EXECABORT Transaction discarded because of previous errors.")
-    for spec, queued in client.queued:
-        client.server.expiry.before(spec, queued, turn)
+    expiry = client.server.expiry
+    if expiry.watches:
+        for spec, queued in client.queued:
+            expiry.before(spec, queued, turn)
     step = Exec(client, client.queued, turn)
     drop_transaction(client)
     if any(spec.kind != READS for spec, _ in step.commands):

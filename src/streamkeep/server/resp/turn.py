@@ -113,6 +113,26 @@ def run_one(txn: Any, spec: Spec, words: list[bytes], resp3: bool) -> bytes:
         return error_line(error.redis_line)
 
 
+def run_queued(client: Any, txn: Any, spec: Spec, words: list[bytes], turn: Turn) -> bytes:
+    """Run a command of EXEC; return its reply, in the protocol that the client speaks then."""
+    handler = HANDLERS.get(spec.name)
+    began = i64(_clock_ns())
+    try:
+        client.server.expiry.check(txn, spec, words)
+        if handler is None:
+            reply = run_one(txn, spec, words, client.resp3)
+        else:
+            client.executing = True  # nothing waits in a transaction
+            try:
+                reply = encode(handler(client, words, turn), client.resp3)
+            finally:
+                client.executing = False
+    except errors.CommandError as error:
+        reply = error_line(error.redis_line)
+    turn.turns.calls_of(spec.name).note(reply, i64(_clock_ns()) - began)
+    return reply
+
+
 class Turn:
     """One turn; `finish` commits it.
 
@@ -351,9 +371,12 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
         turn.repeatable = False
         try:
             # RESTORE may bring a deadline, of which `Expiry.note` must hear.
-            spec = known if client.plain and known is not _RESTORE else None
+            spec = known if (client.plain or client.queues) and known is not _RESTORE else None
             if spec is not None and not spec.container and spec.takes(len(words)):
                 client.last_command = spec.name
+                if client.queues:
+                    client.queue(spec, words)
+                    continue
                 turn.called = calls
                 if spec.parse is not None and b"BLOCK" in [word.upper() for word in words]:
                     client.read(spec, words, turn)

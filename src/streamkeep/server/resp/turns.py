@@ -14,7 +14,7 @@ from mypy_extensions import i64, mypyc_attr
 from streamkeep.commands.command_table import Spec
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.server.resp.requests import ProtocolError, RequestParser
+from streamkeep.server.resp.requests import WORD_BYTES, ProtocolError, RequestParser
 from streamkeep.server.resp.turn import Turn, Watcher, is_error, run_commands
 
 _COMMANDS: Final[i64] = 1024  # of one client in one turn
@@ -37,10 +37,18 @@ class Calls:
         self.rejected: i64 = 0  # refused before they ran
         self.failed: i64 = 0
 
-    def note(self, reply: bytes, nanos: int) -> None:
+    def note(self, reply: bytes, nanos: i64) -> None:
         self.count += 1
         self.nanos += nanos
         self.failed += is_error(reply)
+
+
+def size_of(words: list[bytes]) -> i64:
+    """Return about how much memory a command needs."""
+    size: i64 = WORD_BYTES * len(words)
+    for word in words:
+        size += len(word)
+    return size
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -51,6 +59,8 @@ class ClientState:
         transport: where its replies go; None before it is connected.
         out: replies that were not sent.
         plain: no transaction, no password or rights to check: commands run as they come.
+        queued: the commands of its transaction (MULTI); None outside of one.
+        queues: as `plain`, but these come into its transaction.
         stopped: it is blocked, closed, or waits for the disk; its next command must wait.
         closing: its connection ends after what was replied.
         ended: it has sent all; its connection ends when that has run.
@@ -73,6 +83,8 @@ class ClientState:
         self.out_size: i64 = 0
         self.resp3 = False
         self.plain = False
+        self.queued: list[tuple[Spec, list[bytes]]] | None = None
+        self.queues = False
         self.stopped = False
         self.waits_for_room = False  # for its next reply
         self.closing = False
@@ -120,6 +132,13 @@ class ClientState:
     def reply(self, data: bytes) -> None:
         self.out.append(data)
         self.out_size += len(data)
+
+    def queue(self, spec: Spec, words: list[bytes]) -> None:
+        """Keep a command of a transaction until EXEC."""
+        assert self.queued is not None
+        self.queued.append((spec, words))
+        self.kept += size_of(words)
+        self.reply(b"+QUEUED\r\n")
 
     def flush(self) -> None:
         out = self.out
