@@ -112,7 +112,7 @@ def test_workers_do_not_collect_what_they_imported_and_others_are_left_alone() -
     program = """if True:
         import gc, sys
         from streamkeep.pipeline.source import executor as batches
-        assert gc.get_freeze_count() == 0
+        assert gc.get_freeze_count() < 1_000  # Python 3.12 itself freezes some
         batches.freeze_imports()
         frozen = gc.get_freeze_count()
         assert frozen > 10_000
