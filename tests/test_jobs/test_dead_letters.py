@@ -132,9 +132,19 @@ def test_an_entry_with_options_that_mean_nothing_holds_up_no_other(
     job.done()
     [letter] = queue.dead_letters()
     assert letter.reason.startswith("its options cannot be read: ")
-    assert queue.requeue(letter.id) == 1
+    queue.store.xadd("mails:dead", {"job": "1-1", **fields})
+    assert queue.requeue() == 2
     stats = queue.stats()
-    assert (stats.waiting, stats.running, stats.failed) == (1, 0, 0)
+    assert (stats.waiting, stats.running, stats.failed) == (2, 0, 0)
+
+
+def test_a_letter_without_a_job_gets_the_id_of_its_new_entry(queue: Queue) -> None:
+    """That of the letter may be the ID of another job, since both are IDs of entries."""
+    job = queue.put("a")
+    assert queue.store.xadd("mails:dead", {"payload": '"b"'}).decode() == job.id
+    assert queue.requeue() == 1
+    assert job.cancel()
+    assert [one.payload for one in queue.get_many(9)] == ["b"]
 
 
 # --- what a queue says of its jobs, its workers, and the last minutes -----------------------------

@@ -10,7 +10,7 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
 from streamkeep.jobs import ending, enqueue, finding, layout, state
-from streamkeep.jobs.admission import NORMAL_NUMBER, cancel_held
+from streamkeep.jobs.admission import NORMAL_NUMBER, cancel_held, gates_of
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Step, rows_below
@@ -171,12 +171,18 @@ def requeue(step: Step, letter: Letter) -> bool:
     if not step.txn.xrange(step.names.dead, letter.id, letter.id, 1):
         return False  # another call has removed it
     fields = {name: value for name, value in letter.fields.items() if name not in _OF_RUN}
-    fields[layout.ID] = (letter.job or letter.id).encode()
+    fields.pop(layout.ID, None)
+    if letter.job:  # otherwise another program has written it, and the job gets the ID of its entry
+        fields[layout.ID] = letter.job.encode()
+    try:
+        gates_of(fields)
+    except ValueError:  # of another program, too; the job can be run without
+        del fields[layout.CONCURRENCY]
     numbers = {one.encode(): number for number, one in enumerate(layout.PRIORITIES)}
     priority = numbers.get(letter.fields.get(b"from", b""), NORMAL_NUMBER)
     if not enqueue.put(step, fields, priority, 0, always=True).is_new:
         return False
-    step.delete_row(layout.RESULT + layout.short(fields[layout.ID]))  # it has not failed any more
+    step.delete_row(layout.RESULT + layout.short(letter.job.encode()))  # it has not failed any more
     return drop(step, letter)
 
 
