@@ -86,6 +86,9 @@ def test_only_a_user_with_the_permission_requeues(backend: Any, clients: Any) ->
     assert bob.get(PAGE + "requeue/").status_code == 405
     assert ann.post(PAGE + "requeue/", form).status_code == 403
     assert Client(enforce_csrf_checks=True).post(PAGE + "requeue/", form).status_code in (302, 403)
+    queue.drain(0)
+    assert "is draining" in bob.post(PAGE + "requeue/", form, follow=True).content.decode()
+    queue.resume()
     assert queue.dead_letters() == [letter]
     assert bob.post(PAGE + "requeue/", form).status_code == 302
     assert queue.dead_letters() == []

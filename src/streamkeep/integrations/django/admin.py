@@ -21,6 +21,7 @@ from streamkeep.integrations.django.backend import StreamkeepBackend
 from streamkeep.integrations.django.interface import task_backends
 from streamkeep.integrations.django.models import QueuedTask
 from streamkeep.integrations.django.results import resolve, time_of
+from streamkeep.jobs import QueueDrainingError
 
 _PAGE: Final = 100
 _LOOKED_AT: Final = 5000  # records of one page, if a filter leaves most of them out
@@ -135,11 +136,14 @@ class QueuedTaskAdmin(admin.ModelAdmin):
             raise Http404("there is no such queue")
         queue = backend.queue(name)
         chosen = [one for one in queue.dead_letters() if one.id == letter_id]
-        if chosen and queue.requeue(chosen[0]):
-            self.message_user(request, f"The task {chosen[0].task} is in the queue again.")
-        else:
-            text = "That dead letter is gone: another user has requeued or removed it."
-            self.message_user(request, text, messages.WARNING)
+        try:
+            if chosen and queue.requeue(chosen[0]):
+                self.message_user(request, f"The task {chosen[0].task} is in the queue again.")
+            else:
+                text = "That dead letter is gone: another user has requeued or removed it."
+                self.message_user(request, text, messages.WARNING)
+        except QueueDrainingError as error:
+            self.message_user(request, str(error), messages.ERROR)
         return HttpResponseRedirect(reverse(f"admin:{_NAME}_letters") + f"?backend={alias}")
 
     # --- parts ----------------------------------------------------------------------------------
