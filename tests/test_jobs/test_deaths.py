@@ -124,6 +124,19 @@ def test_a_death_counts_for_the_jobs_that_were_begun(queue: Queue, lives: Lives)
     assert job.payload == "a"
 
 
+def test_a_job_that_expired_and_was_only_taken_has_its_unique_name_no_more(
+    queue: Queue, clock: ManualClock, lives: Lives
+) -> None:
+    queue.put("old", unique="u", expires="1m")
+    queue.put("begun")
+    queue.get_many(2)[1].begin()
+    lives.die()
+    queue.get(0).park()
+    clock.ms += 60_001
+    assert queue.put("new", unique="u").is_new
+    assert [job.payload for job in queue.get_many(9)] == ["begun", "new"]
+
+
 def test_consumers_of_dead_workers_do_not_pile_up(queue: Queue, lives: Lives) -> None:
     """Each call that takes a job asks all consumers of the group for their leases."""
     queue.put_many("ab")

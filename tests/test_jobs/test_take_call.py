@@ -290,6 +290,9 @@ def test_parked_jobs_without_an_attempt_are_purged_and_cancelled(
     stats = queue.stats()
     assert (stats.parked, stats.waiting, stats.cancelled) == (1, 1, 3)
     assert jobs[0].state() == "waiting"
+    queue.set_limits(max_length=1)
+    with pytest.raises(QueueFullError, match="1 job waits"):
+        queue.put("more")
 
 
 @pytest.mark.parametrize("ending", [":high", ":low", ":dead"])

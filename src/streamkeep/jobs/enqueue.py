@@ -10,7 +10,7 @@ from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, delay
 from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
 from streamkeep.jobs.finding import find
-from streamkeep.jobs.layout import Fields, Place, number_of, place_of, short
+from streamkeep.jobs.layout import Fields, Past, Place, number_of, place_of, short
 from streamkeep.jobs.state import Step, delivered_up_to, find_group_of
 
 
@@ -53,7 +53,10 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
 def _has_expired(step: Step, job_id: str) -> bool:
     """Return whether a job is a dead letter as soon as a worker takes it: it never runs."""
     found = find(step.txn, step.names, job_id)
-    return not found.deliveries and 0 < number_of(found.fields, layout.EXPIRES) < step.now_ms
+    past = Past() if found.place is None else step.past(found.place)
+    if past.deaths or found.deliveries > past.lost:
+        return False  # it has begun
+    return 0 < number_of(found.fields, layout.EXPIRES) < step.now_ms
 
 
 # --- limits -------------------------------------------------------------------------------------
@@ -73,7 +76,7 @@ def check_room(step: Step) -> None:
     most = step.settings.max_length
     if not most:
         return
-    waiting = step.count_waiting() + step.counters.held
+    waiting = step.count_waiting()
     if waiting >= most:
         wait = "1 job waits" if waiting == 1 else f"{waiting:,} jobs wait"
         raise QueueFullError(

@@ -364,7 +364,7 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
     settings, counters = step.settings, step.counters
     oldest = oldest_waiting(step)
     return QueueStats(
-        waiting=step.count_waiting() + counters.held + counters.parked,
+        waiting=step.count_waiting(),
         running=step.count_running(),
         delayed=counters.delayed + counters.retrying,
         failed=snapshot.xlen(names.dead),

@@ -214,7 +214,8 @@ class Step:
             self.txn.row_put(layout.QUEUES_SPACE, self.names.name, b'{"version":1}')
 
     def count_waiting(self) -> int:
-        waiting = 0
+        """Return how many jobs could start, as `QueueStats.waiting` says it."""
+        waiting = self.counters.held + self.counters.parked
         for stream, group in self._groups():
             unread = lag(stream.record, group.record)
             if unread is None:  # entries were deleted that the group had not read
