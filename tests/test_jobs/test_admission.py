@@ -90,20 +90,38 @@ def test_a_sleeping_worker_wakes_for_what_is_due(tmp_path: Any) -> None:
         assert found == ["soon"]
 
 
-@pytest.mark.parametrize("kind", ["delayed", "held", "waiting", "running", "postponed"])
-def test_a_job_is_cancelled_unless_it_has_started(queue: Queue, kind: str) -> None:
+KINDS = ["delayed", "held", "waiting", "running", "retrying", "postponed", "late"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_is_cancelled_unless_it_has_started(
+    queue: Queue, clock: ManualClock, kind: str
+) -> None:
+    """One that was postponed only waits, also after an attempt that failed."""
     options: dict[str, dict[str, Any]] = {"delayed": {"delay": 5}, "held": {"key": "k"}}
     if kind == "held":
         queue.put("first", key="k")
     job = queue.put("x", unique="u", **options.get(kind, {}))
-    if kind in ("running", "postponed"):
+    if kind in KINDS[3:]:
         taken = queue.get(0)
-        if kind == "postponed":
-            taken.postpone(5)
-    assert job.state() == {"held": "waiting", "postponed": "delayed"}.get(kind, kind)
-    assert (job.cancel(), job.cancel()) == (kind != "running", False)
-    if kind == "running":
+        if kind != "running":
+            taken.retry(after=0)
+        if kind in ("postponed", "late"):
+            queue.get(0).postpone(5)
+    if kind == "late":  # due, and without room
+        queue.set_limits(concurrency=1)
+        queue.put("runs", priority="high")
+        queue.get(0)
+        clock.ms += 5000
+        assert queue.get_many(1) == []
+    states = dict(held="waiting", retrying="delayed", postponed="delayed", late="delayed")
+    assert job.state() == states.get(kind, kind)
+    if kind == "postponed":
+        assert queue.run_now(job.id)
+    assert (job.cancel(), job.cancel()) == (kind not in ("running", "retrying"), False)
+    if kind in ("running", "retrying"):
         return
+    queue.set_limits(concurrency=0)
     with pytest.raises(JobCancelledError):
         job.result(0)
     assert queue.put("again", unique="u").is_new

@@ -248,15 +248,19 @@ def cancel(step: Step, job_id: str, key: bytes | None = None) -> bool | None:
         ending.forget(step, found.place, found.fields, 1)
         job_id = state.job_id_of(found.place, found.fields)  # what was given may be the entry's
     elif found.state in ("parked", "retrying") and found.place is not None:
-        if found.deliveries > step.past(found.place).lost:
+        begun = found.deliveries > step.past(found.place).lost
+        if found.state == "retrying":
+            if key is None or (value := step.row(key)) is None:
+                return None  # it has run again since
+            if begun and value != layout.POSTPONED:
+                return False
+            step.delete_row(key)
+            step.counters.retrying -= 1
+        elif begun:
             return False
-        if found.state == "parked":
+        else:
             step.delete_row(layout.parked_key(found.fields, found.place))
             step.counters.parked -= 1
-        elif key is None or not step.delete_row(key):
-            return None  # it has run again since
-        else:
-            step.counters.retrying -= 1
         _remove(step, found.place, found.fields)
         return True
     else:
@@ -293,11 +297,11 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
         return True
     if found.state != "retrying" or found.place is None:
         return False
-    if key is None or step.row(key) is None:
+    if key is None or (value := step.row(key)) is None:
         return None  # it has run again since
     if key.startswith(layout.SCHEDULE):
         step.delete_row(key)
-        step.schedule(step.now_ms, layout.RETRY, found.place.pack())
+        step.schedule(step.now_ms, layout.RETRY, found.place.pack(), value)
     return True
 
 

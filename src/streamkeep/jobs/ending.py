@@ -169,14 +169,16 @@ def retry(step: Step, job: Taken, due_ms: int, *, counts: bool, delivered: bool 
         delivered: whether the delivery counts although it was no attempt.
     """
     name = step.stream(job.place.priority)
-    mode: Literal["FAIL", "SILENT"] = "FAIL" if counts or delivered else "SILENT"
+    started = counts or delivered
+    mode: Literal["FAIL", "SILENT"] = "FAIL" if started else "SILENT"
     step.txn.xnack(name, layout.GROUP, mode, job.place.entry_id)
     if job.runtime_key:
         step.delete_row(job.runtime_key)
     step.counters.retrying += 1
     if counts:
         step.counters.count_failed(step.now_ms)
-    step.schedule(due_ms, layout.RETRY, job.place.pack())
+    value = b"" if started else layout.POSTPONED
+    step.schedule(due_ms, layout.RETRY, job.place.pack(), value)
     if step.settings.concurrency:
         step.wake_workers()
 

@@ -55,6 +55,7 @@ DELAYED: Final = b"j"  # number of a job
 RETRY: Final = b"r"  # place of an entry
 RUNTIME: Final = b"m"  # place of an entry, its delivery count
 FIRING: Final = b"p"  # name of a periodic task
+POSTPONED: Final = b"p"  # the value of a RETRY that follows no failed attempt
 
 # Fields of an entry.
 PAYLOAD: Final = b"payload"

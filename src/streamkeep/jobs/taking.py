@@ -124,7 +124,7 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
             if len(taken) < room:
                 _take_again(step, wanted, taken, place)
             else:
-                step.put_row(layout.LATE + row.key[1:], b"")
+                step.put_row(layout.LATE + row.key[1:], value)
         elif row.kind == layout.RUNTIME:
             _end_run(step, row, value)
             ended = True
