@@ -18,7 +18,7 @@ class QueueError(StreamkeepError):
 
 
 class QueueFullError(QueueError):
-    """The queue has reached its limit of length or age; nothing was put."""
+    """The queue has reached its limit of length; nothing was put."""
 
 
 class QueueDrainingError(QueueError):
