@@ -29,7 +29,7 @@ from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreError, StreamkeepError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
-from streamkeep.jobs.dead_letters import has_strays, schedule_strays
+from streamkeep.jobs.dead_letters import schedule_strays
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.ending import remove_expired
 from streamkeep.jobs.errors import QueueError
@@ -373,7 +373,7 @@ class Core(LazyStore):
         self.ended_entries.note((place, {}) for place in find_ended_entries(step))
         self.ended_entries.delete(step, idle=True)
         remove_expired(step)
-        count = schedule_strays(step) if has_strays(step) else 0
+        count = schedule_strays(step)
         step.save()
         return count
 

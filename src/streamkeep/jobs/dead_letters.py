@@ -26,17 +26,14 @@ from streamkeep.jobs.state import Step, rows_below
 _AT_ONCE: Final = 1000
 
 
-def has_strays(step: Step) -> bool:
-    """Return whether more entries have no consumer than the rows of the queue explain."""
+def schedule_strays(step: Step) -> int:
+    """Make strays due now; return how many there were."""
     unowned = 0
     for priority in step.settings.streams:
         found = step.txn.xpending(step.stream(priority), layout.GROUP)
         unowned += found["pending"] - sum(int(one["pending"]) for one in found["consumers"])
-    return unowned > step.counters.retrying + step.counters.parked
-
-
-def schedule_strays(step: Step) -> int:
-    """Make strays due now; return how many there were."""
+    if unowned <= step.counters.retrying + step.counters.parked:  # the rows explain all of them
+        return 0
     known = {place for _, place in retries(step.txn, step.space)}
     known |= {
         layout.unpack_place(key[-layout.PLACE_SIZE :])

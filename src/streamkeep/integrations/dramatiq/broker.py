@@ -127,7 +127,7 @@ class StreamkeepBroker(Broker):
         queue = self.queue(queue_name)
         while True:
             stats = queue.stats()
-            if not (stats.waiting or stats.running or stats.delayed or stats.held):
+            if not (stats.waiting or stats.running or stats.delayed):
                 return
             if deadline is not None and time.monotonic() >= deadline:
                 raise QueueJoinTimeout(queue_name)
