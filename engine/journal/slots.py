@@ -156,11 +156,13 @@ def hold_slot(folder: Folder, target: str) -> SlotLock | None:
 
 def is_held(folder: Folder, target: str) -> bool:
     """Return whether a process has what `hold_slot` locks."""
-    with folder.opened(LOCK_FILE) as handle:
-        lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _place(target), 1, 0)
-        return bool(
-            files.FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, lock))[0] != fcntl.F_UNLCK
-        )
+    lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _place(target), 1, 0)
+    try:
+        with folder.opened(LOCK_FILE) as handle:
+            found = files.FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, lock))
+    except FileNotFoundError:  # no process has had the store open for writing
+        return False
+    return bool(found[0] != fcntl.F_UNLCK)
 
 
 def _place(target: str) -> int:

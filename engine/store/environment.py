@@ -333,6 +333,12 @@ class Environment(Ending):
     def slots(self) -> Iterator[Slot]:
         return read_slots(self.folder.folder(JOURNAL_FOLDER))
 
+    def following(self) -> list[Slot]:
+        """Return the slots of copies that follow this store, and not one that was in its place."""
+        slots = [one for one in self.slots() if not one.taken_over and (one.shipped or one.begun)]
+        newest = self.newest_commit()  # afterwards: commits are made and shipped meanwhile
+        return [one for one in slots if one.shipped <= newest]
+
     def newest_commit(self) -> int:
         """Return the number of the newest commit, of any process."""
         with self.begin_read() as txn:
@@ -340,7 +346,7 @@ class Environment(Ending):
 
     def shipped(self) -> int:
         """Return up to which commit a copy elsewhere has everything; StoreError without one."""
-        found = max((slot.shipped for slot in self.slots()), default=-1)
+        found = max((slot.shipped for slot in self.following()), default=-1)
         if found < 0:
             raise StoreError(f"{self.path}: nothing ships the store; next: `streamkeep ship`")
         return found

@@ -35,6 +35,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.erase import archived_under
 from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.journal.reader import journal_names
+from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.remote.object_store import FolderObjects, put_bytes
 from streamkeep.engine.system.clock import Clock, ManualClock
 from streamkeep.engine.whole_store.compact import compact
@@ -515,6 +516,37 @@ def test_waiting_for_the_copy(store: Store, tmp_path: Path) -> None:
         assert shipper.report().commit_number == newest(store)
 
 
+@pytest.mark.parametrize("by", ["backup", "copy", "another store"])
+def test_no_caller_waits_for_the_copy_of_a_store_that_was_replaced(
+    store: Store, tmp_path: Path, by: str
+) -> None:
+    """What was shipped before says nothing of the store that is there now."""
+    target = tmp_path / "target"
+    store.xadd("s", {"n": "0"})
+    backup(store, tmp_path / "backup")
+    add(store, 5, target)
+    place = Path(store.path)
+    if by == "another store":
+        restore_copy(target, tmp_path / "new")
+        ship(tmp_path / "new", target)
+        with pytest.raises(Refused):
+            ship(store, target)
+    else:
+        store.close()
+        if by == "copy":
+            place = restore_copy(target, tmp_path / "new").path
+        else:  # over what is there, whose journal still has the slot
+            shutil.copytree(tmp_path / "backup", place, dirs_exist_ok=True)
+        store = streamkeep.open(place)
+    with store:
+        with pytest.raises(StoreError, match="nothing ships"):
+            store.using("shipped").xadd("s", {"n": "1"})
+        with pytest.raises(StoreError, match="nothing ships"):
+            store.wait_shipped(60)
+        ship(store, target, take_over=True)
+        assert store.wait_shipped(0)
+
+
 @pytest.mark.parametrize("step", slow_but(steps("ship:"), "ship:head", "ship:segment"))
 def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
     """The next shipper goes on, and the copy is what the store is."""
@@ -799,6 +831,8 @@ def test_status_says_what_is_to_be_done_before_and_after_a_take_over(
     ship(store, "copy", take_over=True)
     run("status", str(store.path))
     note_copy(store._environment.folder, "s3://bucket/my orders", "")
+    assert f"next: streamkeep ship {store.path} 's3://bucket/my orders' if" in problem(store.path)
+    Path(store.path, "journal", LOCK_FILE).unlink()  # it may not have been copied along
     assert f"next: streamkeep ship {store.path} 's3://bucket/my orders' if" in problem(store.path)
 
 

@@ -357,7 +357,7 @@ class Server:
         Args:
             on_disk: count only replicas that have it on disk.
         """
-        shipped = sum(slot.shipped >= commit_number for slot in self.environment.slots())
+        shipped = sum(slot.shipped >= commit_number for slot in self.environment.following())
         return shipped + self.primary.acknowledged(commit_number, on_disk=on_disk)
 
     def offset_of_commits(self) -> int:

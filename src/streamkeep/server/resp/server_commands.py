@@ -64,7 +64,7 @@ def _wait(client: Connection, words: list[bytes], turn: Turn) -> object:
     if timeout_ms < 0:
         raise CommandError("timeout is negative")
     server = client.server
-    copied = bool(server.primary.replicas) or any(True for _ in server.environment.slots())
+    copied = bool(server.primary.replicas) or bool(server.environment.following())
     if wanted > 0 and copied and not client.executing:
         server.answer_later(client, server.wait_for_copies(client, wanted, timeout_ms))
         return 0  # which is replaced
