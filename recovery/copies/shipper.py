@@ -276,7 +276,8 @@ class Shipper:
         is_there = self.generations.read()
         if not is_there and not self.take_over:
             self.target.check_there()
-            if was_there:
+            # One that was begun: a kill may have come before the slot said that it is whole.
+            if was_there or (slot is not None and not self.target.has_probe()):
                 raise self.target.gone()
         self.target.check_writes()
         if not is_there:

@@ -87,6 +87,10 @@ class Target:
             )
         self._sign = head_format.PROBE
 
+    def has_probe(self) -> bool:
+        """Return whether a shipper has been here: it begins with `check_writes`."""
+        return self.objects.size(head_format.PROBE) is not None
+
     # --- the head ---------------------------------------------------------------------------
 
     def head(self) -> tuple[Head, str] | None:

@@ -239,6 +239,23 @@ def test_a_disk_that_is_unmounted_before_or_after_any_write(
     assert wanted > 8
 
 
+def test_a_disk_that_is_unmounted_after_a_kill_at_the_first_head(
+    store: Store, tmp_path: Path
+) -> None:
+    """A new copy began at the mount point: the store did not know yet that there is one."""
+    target = tmp_path / "target"
+    killed_at("ship:head", lambda: ship(store.path, target))
+    target.rename(tmp_path / "unmounted")
+    target.mkdir()
+    with pytest.raises(UnreachableError, match="is gone"):
+        ship(store, target)
+    assert not list(target.iterdir())
+    target.rmdir()
+    (tmp_path / "unmounted").rename(target)
+    ship(store, target)
+    assert not verify_copy(target).problems
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
 def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
