@@ -22,7 +22,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -312,29 +312,38 @@ class Folder:
         """Return a new descriptor of this folder, which the caller can lock."""
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.handle)
 
-    def files_below(self, name: str) -> list[str]:
+    def files_below(
+        self, name: str, unlisted: Callable[[OSError], object] | None = None
+    ) -> list[str]:
         """Return the paths of all files below a folder in this one, sorted.
 
         The paths are relative to that folder, which may be missing. No link is followed.
+
+        Args:
+            unlisted: called if a folder cannot be listed, to go on with the others.
 
         Raises:
             OSError: a folder cannot be listed.
         """
 
         def stop(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):  # it has just gone
+            if isinstance(error, FileNotFoundError):  # it has just gone
+                return
+            if unlisted is None:
                 raise error
+            unlisted(error)
 
         found: list[str] = []
-        top = self.folder(name, missing_ok=True)
-        if top.handle >= 0:
-            for root, _, names, _ in os.fwalk(".", onerror=stop, dir_fd=top.handle):
-                found += (os.path.normpath(os.path.join(root, one)) for one in names)
+        try:
+            top = self.folder(name, missing_ok=True)
+            if top.handle >= 0:
+                for root, _, names, _ in os.fwalk(".", onerror=stop, dir_fd=top.handle):
+                    found += (os.path.normpath(os.path.join(root, one)) for one in names)
+        except OSError as error:
+            stop(error)
         return sorted(found)
 
-    def check_on_disk(
-        self, name: str, handle: int, first: int = 0, end: int | None = None
-    ) -> None:
+    def check_on_disk(self, name: str, handle: int, first: int = 0, end: int | None = None) -> None:
         """Raise OSError if the disk has other bytes of a file than the system keeps in memory.
 
         After an error the system counts a page as written, and keeps it in memory. This reads the

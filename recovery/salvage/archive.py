@@ -29,7 +29,12 @@ from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.tables.node_walk import NodeWalk, put_retired
 from streamkeep.format.core import keys
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import CorruptionError, StoreError, UntrustedFileError
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    MissingSegmentError,
+    StoreError,
+    UntrustedFileError,
+)
 from streamkeep.format.core.id_codec import Id, unpack_id
 from streamkeep.format.humanize import count_text
 from streamkeep.format.node.builder import encode_nodes
@@ -167,16 +172,18 @@ class ArchiveWriter:
     def _segment(self, record: manifest.SegmentRecord) -> None:
         """Copy the file of a row, or everything readable in it."""
         name = segment_files.stored_name(record.path)
-        if not self.store.exists(name) and self._remote is not None:
-            self._put_segment(record)  # in the object store of the archive, where fsck checks it
-            return
         try:
             segment = segment_files.open_stored(self.store, record.path, record.where)
             check_means(record, segment)
         except UntrustedFileError:
             raise  # not damage: the user must decide whether to trust the owner
         except (CorruptionError, StoreError) as error:
-            self._unpack(record, None, str(error))
+            if isinstance(error.__cause__, PermissionError):  # another user can read it
+                raise error.__cause__ from None
+            if self._remote is not None and isinstance(error, MissingSegmentError):
+                self._put_segment(record)  # in the object store, where fsck checks it
+            else:
+                self._unpack(record, None, str(error))
             return
         record = manifest.as_in_file(record, segment)  # the file is right, not the row
         first, last = record.first_id, record.last_id
@@ -408,7 +415,14 @@ class ArchiveWriter:
     def _adopt(self) -> None:
         """Adopt sound files of this store that no row names."""
         named = {one.path for records in self._records.values() for one in records}
-        for path in self.store.files_below(segment_files.ARCHIVE_FOLDER):
+
+        def unlisted(error: OSError) -> None:
+            if isinstance(error, PermissionError):
+                raise error
+            what = f"segments in {error.filename} that no row names"
+            self.report.other.append(f"{what}: it cannot be listed: {error.strerror}")
+
+        for path in self.store.files_below(segment_files.ARCHIVE_FOLDER, unlisted):
             if not path.endswith(SUFFIX) or path in named:
                 continue
             try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import threading
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -130,6 +133,35 @@ def test_repair_needs_a_new_folder(store: Path) -> None:
     told = run("repair", store, status=2).stderr
     assert f"`streamkeep repair {store} --output {store}.repaired`" in told
     assert "exists and is not empty" in run("repair", store, "--output", store, status=3).stderr
+
+
+def test_a_folder_of_the_archive_that_the_disk_does_not_read_stops_no_repair(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with streamkeep.open(store) as opened:
+        for key in ("s", "t"):
+            opened.set_retention(key, archive=True)
+            opened.xadd_many(key, [{"n": "1"}] * 400)
+            opened.xtrim(key, maxlen=1, approximate=False)
+        opened.archive()
+    CASES["SK110-two-places"](store)
+    [folder] = (one.name for one in (store / "archive").glob("*-s"))
+    original = os.open
+
+    def failing(name: str, *args: Any, **options: Any) -> int:
+        if name == folder:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+        return original(name, *args, **options)
+
+    monkeypatch.setattr(os, "open", failing)
+    told = run("repair", store, "--output", store.with_name("new"), status=5).stdout
+    assert re.search(
+        "lost: stream 's': [0-9]+ archived entries, .*: it cannot be read: Input", told
+    )
+    assert f"lost: segments in {folder} that no row names: it cannot be listed: Input" in told
+    monkeypatch.undo()
+    with streamkeep.open(store.with_name("new")) as opened:
+        assert opened.archived_segments("t")
 
 
 def test_a_store_in_use_is_checked_while_others_write(tmp_path: Path) -> None:
