@@ -23,6 +23,7 @@ from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.json_form import of_types
 from streamkeep.format.journal.position import LogPosition
 
 FEED: Final = "changes:"  # and a random number
@@ -88,6 +89,9 @@ class Slot(NamedTuple):
                 folder.sync()
         except OSError as error:
             raise translate_os(error) from error
+
+
+_LIKE: Final = Slot("", "", "", 0, LogPosition(0, 0, 0, 0), 0, 0, 0)
 
 
 def slot_name(target: str) -> str:
@@ -188,8 +192,8 @@ def read_slot(folder: Folder, name: str) -> Slot | None:
     try:
         slot = Slot(**json.loads(data))
         slot = slot._replace(position=LogPosition(*slot.position))
-        numbers = (slot.epoch, *slot.position, slot.shipped, slot.shipped_ms, slot.hold_bytes)
-        if not all(type(one) is int for one in numbers) or slot.name != name:
+        of_types(slot.position, _LIKE.position)
+        if of_types(slot, _LIKE).name != name:
             raise ValueError("not a slot")
     except (AttributeError, ValueError, TypeError, RecursionError) as error:
         raise CorruptionError(f"{folder.path / name}", f"{error}") from None

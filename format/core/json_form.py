@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 JsonBytes = str | dict[str, str]
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
 _MEMBER: Final = "base64"
 
@@ -92,3 +94,15 @@ def consumer_json(row: dict[str, Any]) -> dict[str, Any]:
         "idle_ms": row["idle"],
         "inactive_ms": inactive if inactive >= 0 else None,
     }
+
+
+def of_types(row: Row, like: Row) -> Row:
+    """Return a named tuple that was read if its members are of the types of another one.
+
+    Raises:
+        ValueError: one is not, or is a number that no counter reaches.
+    """
+    for value, expected in zip(row, like, strict=True):
+        if type(value) is not type(expected) or (type(value) is int and abs(value) >> 64):
+            raise ValueError(f"{str(value)[:100]!r} in the place of {expected!r}")
+    return row

@@ -20,6 +20,7 @@ from typing import Annotated, Final, NamedTuple
 
 from streamkeep.format.core.checksum import with_checksum
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.json_form import of_types
 from streamkeep.format.core.keys import META, name_key
 from streamkeep.format.core.layout import Field, Layout
 
@@ -70,7 +71,7 @@ class StandbyRow(NamedTuple):
 
 def decode_standby(body: bytes, where: str) -> StandbyRow:
     try:
-        return StandbyRow(**json.loads(body))
+        return of_types(StandbyRow(**json.loads(body)), StandbyRow("", "", 0, 0))
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptionError(where, f"the row of the standby: {error}") from None
 
@@ -119,8 +120,13 @@ class FollowingRow(NamedTuple):
 
 def decode_following(body: bytes, where: str) -> FollowingRow:
     try:
-        row = FollowingRow(**json.loads(body))
-        return row._replace(match=tuple(row.match))
+        members = json.loads(body)
+        row = of_types(FollowingRow(**{**members, "match": ()}), FollowingRow(""))
+        match = members.get("match", [])
+        texts, numbers = {*map(type, match)}, {*map(type, row.skipped.values())}
+        if type(match) is not list or not (texts <= {str} and numbers <= {int}):
+            raise ValueError(f"match is {match!r:.100}, skipped is {row.skipped!r:.100}")
+        return row._replace(match=tuple(match))
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptionError(where, f"the row of what the store follows: {error}") from None
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +26,12 @@ from streamkeep.format.rows.extension import (
     split_sections,
     with_section,
     without_section,
+)
+from streamkeep.format.rows.meta_rows import (
+    FollowingRow,
+    StandbyRow,
+    decode_following,
+    decode_standby,
 )
 from streamkeep.format.rows.nacks import ORDERS, OWNED
 from streamkeep.format.rows.producers import Message, Producer
@@ -396,3 +404,23 @@ def test_layouts_print_as_tables() -> None:
     assert isinstance(envelope.ENVELOPE, Layout)
     with pytest.raises(KeyError):
         envelope.ENVELOPE.offset("nothing")
+
+
+@pytest.mark.parametrize(
+    ("row", "decode"),
+    [
+        (StandbyRow("file:///c", "1", 2, 3), decode_standby),
+        (FollowingRow("redis://h", match=("*",), skipped={"SET": 1}), decode_following),
+    ],
+)
+def test_a_row_of_json_has_the_types_that_are_written(
+    row: StandbyRow | FollowingRow, decode: Callable[[bytes, str], object]
+) -> None:
+    members = row._asdict()
+    assert decode(json.dumps(members).encode(), "row") == row
+    for name, value in members.items():
+        others: list[Any] = [None, [5], {"a": []}, 5, "x", 1.5, True, 1 << 64]
+        for other in others:
+            if type(other) is not type(value) or other == 1 << 64:
+                with pytest.raises(CorruptionError):
+                    decode(json.dumps({**members, name: other}).encode(), "row")

@@ -183,8 +183,9 @@ def test_a_row_that_once_stopped_a_repair(path: Path, tmp_path: Path, name: str)
     assert (again.findings, again.report.lines()) == ([], [])
 
 
-def test_a_slot_that_no_shipper_writes_stops_no_checkpoint(path: Path) -> None:
-    members = Slot("x", "", "", 1, NOWHERE, 0, 0, 1)._asdict() | {"target": 5}
+@pytest.mark.parametrize("name", ["target", "begun", "position", "proved_ms", "missing"])
+def test_a_slot_that_no_shipper_writes_stops_no_checkpoint(path: Path, name: str) -> None:
+    members = Slot("x", "", "", 1, NOWHERE, 0, 0, 1)._asdict() | {name: [5]}
     (path / JOURNAL_FOLDER / slot_name("x")).write_text(json.dumps(members))
     with Store(path) as store:
         store.xadd("orders", {"x": "y"})
