@@ -1,4 +1,4 @@
-"""The JSON form of bytes, of lines of JSON, and of rows about groups, defined only here.
+"""The JSON form of bytes, of lines of JSON, and of rows about groups; types of what was read.
 
 Keys, fields, values and names are arbitrary bytes. UTF-8 becomes a JSON string; other bytes become
 the object `{"base64": "..."}`, so nothing is lost. A line is one object in ASCII without control
