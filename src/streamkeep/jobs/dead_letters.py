@@ -303,10 +303,16 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
 
 
 def parked(reader: Snapshot[Any] | Transaction[Any], names: layout.Names) -> list[str]:
-    """Return the parked jobs."""
-    rows = rows_below(reader, names.space, layout.PARKED)
-    places = [layout.unpack_place(key[-layout.PLACE_SIZE :]) for key, _ in rows]
-    return [state.job_id_of(one, state.fields_at(reader, names, one) or {}) for one in places]
+    """Return the parked jobs that had no attempt."""
+    found: list[str] = []
+    for key, _ in rows_below(reader, names.space, layout.PARKED):
+        place = layout.unpack_place(key[-layout.PLACE_SIZE :])
+        row = state.pending_row(reader, names, place)
+        fields = state.fields_at(reader, names, place)
+        past = layout.parse_past(reader.row_get(names.space, layout.PAST + place.pack()))
+        if row is not None and row["times_delivered"] <= past.lost and fields is not None:
+            found.append(state.job_id_of(place, fields))
+    return found
 
 
 def retry_row(
