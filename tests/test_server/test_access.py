@@ -42,6 +42,12 @@ def test_the_file_of_a_redis_is_read(tmp_path: Path) -> None:
     assert all(access.log_in(name, b"p") for name in (b"ann", b"bob"))
 
 
+def test_acl_list_has_no_rule_that_a_later_one_undoes() -> None:
+    head = f"user a on #{'b' * 64} #{'a' * 64} ~x "
+    access = Access(None, [head + "+xread -@all nocommands +@stream -xadd +xlen +xadd"])
+    assert access.rules()[0].decode() == head + "-@all +@stream +xlen +xadd"
+
+
 @pytest.mark.redis
 @pytest.mark.parametrize("name", RULES)
 def test_keys_are_open_to_what_a_pattern_allows(real: RealRedis, tmp_path: Path, name: str) -> None:

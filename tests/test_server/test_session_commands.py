@@ -22,7 +22,7 @@ from test_server.conftest import Connect
 # Each a session on one connection; the replies are those of Redis, byte for byte.
 SESSIONS = {
     "ping": ["PING", "PING a", "PING a b", "ECHO x", "ECHO", "ping"],
-    "select": ["SELECT 0", "SELECT 99", "SELECT x", "SELECT"],
+    "select": ["SELECT 0", "SELECT 99", "SELECT x", "SELECT", "SELECT 99999999999"],
     "hello": ["HELLO 9", "HELLO x", "HELLO 3 NO", "HELLO 2 SETNAME"],
     "names": ["CLIENT GETNAME", "CLIENT SETNAME a", "CLIENT GETNAME", "CLIENT SETNAME \u00e4",
               "CLIENT", "CLIENT NOSUCH", "CLIENT ID x", "CLIENT SETNAME"],
@@ -49,7 +49,8 @@ SESSIONS = {
              "CLIENT KILL ADDR 1.2.3.4:5 SKIPME yes SKIPME maybe", "CLIENT KILL TYPE x"],
     "config": ["CONFIG GET nosuch", "CONFIG GET appendonly*x", "CONFIG SET nosuch 1",
                "CONFIG SET maxclients abc", "CONFIG SET appendfsync sometimes", "CONFIG",
-               "CONFIG SET a", "CONFIG GET stream-node-max-bytes"],
+               "CONFIG SET a", "CONFIG SET hz\0 10", "CONFIG SET maxclients 9\0",
+               "CONFIG GET stream-node-max-bytes"],
     "auth": ["AUTH x", "AUTH nosuch x", "AUTH a b c"],
     "wait": ["WAIT 0 0", "WAIT 0 x", "WAIT x 0", "WAIT 0 -1"],
     "keys": ["XADD k 1-0 f v", "TYPE k", "TYPE no", "EXISTS k k no", "OBJECT ENCODING k",
@@ -58,7 +59,7 @@ SESSIONS = {
              "COPY no k", "COPY k k", "COPY k k4 DB 0", "COPY k k4 NO", "RANDOMKEY x", "KEYS no*",
              "DBSIZE", "DEL k k3 k4 no", "UNLINK no", "SCAN 0", "SCAN x", "SCAN 0 COUNT 0",
              "SCAN 0 NO", "RESTORE k 0 x", "RESTORE k -1 x", "RANDOMKEY", "MEMORY USAGE no",
-             "DUMP no", "TOUCH no"],
+             "DUMP no", "TOUCH no", "SCAN +1"],
     "strings": """\
 SET a b NX XX|SET a b PX x NX XX|SET a b PX 0|SET a b PX x|SET a b EX 10 PX 10|SET a b|GET a
 SET a b NX|SET a c NX GET|SET a c XX GET|GET a|GET no|TYPE a|EXISTS a no|OBJECT ENCODING a|TTL a
@@ -171,12 +172,13 @@ def test_info_has_what_exporters_read(connect: Connect, peer: Peer) -> None:
     assert facts["db0"] == "keys=1,expires=0,avg_ttl=0,subexpiry=0"
     assert int(facts["total_commands_processed"]) >= 3
     peer.call("XADD", "k")
-    peer.call("PING")
+    for words in ("MULTI", "XADD k 0-0 f v", "EXEC"):
+        peer.call(*words.split())
     counters = peer.ask("INFO", "commandstats").decode() + peer.ask("INFO", "errorstats").decode()
     assert re.search(
-        r"cmdstat_xadd:calls=1,usec=[1-9]\d*,.*,rejected_calls=1,failed_calls=0", counters
+        r"cmdstat_xadd:calls=2,usec=[1-9]\d*,.*,rejected_calls=1,failed_calls=1", counters
     )
-    assert "errorstat_ERR:count=1\r\n" in counters
+    assert "errorstat_ERR:count=2\r\n" in counters
     assert set(peer.ask("INFO", "clients").decode().split("\r\n")[0:1]) == {"# Clients"}
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from streamkeep.commands import strings
 from streamkeep.commands.replies import OK, Status
-from streamkeep.commands.words import integer, option, options, syntax
+from streamkeep.commands.words import check_database, integer, option, options, syntax
 from streamkeep.engine.commands import dump, keys, load
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.commands.reply_budget import NO_LIMIT
@@ -62,8 +62,8 @@ def run_copy(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     for name, value in options(words, 3, (b"DB",), (b"REPLACE",)):
         if name == b"REPLACE":
             replace = True
-        elif integer(value) != 0:
-            raise CommandError("DB index is out of range")
+        else:
+            check_database(value)
     source, target = words[1], words[2]
     if source == target:
         raise CommandError("source and destination objects are the same")
@@ -96,9 +96,10 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
     So a key that exists during the whole iteration is returned exactly once, also after RENAME.
     Strings, which are few, come with the last streams.
     """
-    if not words[1].isdigit() or len(words[1]) > 20 or int(words[1]) >= 1 << 64:
+    digits = option(words[1]).lstrip().removeprefix(b"+")
+    if not digits.isdigit() or len(digits) > 20 or int(digits) > _TOP:
         raise CommandError("invalid cursor")
-    cursor = int(words[1])
+    cursor = int(digits)
     count, matcher, kind = 10, None, b""
     for option_name, value in options(words, 2, (b"COUNT", b"MATCH", b"TYPE")):
         if option_name == b"COUNT":

@@ -15,6 +15,7 @@ from streamkeep.format.core.errors import CommandError
 NOT_AN_INTEGER: Final = "value is not an integer or out of range"
 _MOST_DIGITS: Final = 19
 _LIMIT: Final = 1 << 63
+_INT: Final = 1 << 31
 SHOWN: Final = 128  # bytes of the names of unknown commands in an error line
 
 
@@ -35,6 +36,15 @@ def integer(word: bytes, problem: str = NOT_AN_INTEGER) -> int:
             if -_LIMIT <= number < _LIMIT:
                 return number
     raise CommandError(problem)
+
+
+def check_database(word: bytes) -> None:
+    """Raise unless a word is the number of the one database."""
+    number = integer(word)
+    if not -_INT <= number < _INT:
+        raise CommandError(f"value is out of range, value must between {-_INT} and {_INT - 1}")
+    if number != 0:
+        raise CommandError("DB index is out of range")
 
 
 def options(

@@ -71,9 +71,9 @@ class User:
         self.name = name
         self.enabled = False
         self.needs_no_password = False
-        self._digests: set[str] = set()
+        self._digests: dict[str, None] = {}
         self._rights: dict[str, int] = {}  # of each pattern; the same one twice adds up
-        self._commands: list[tuple[bool, str]] = []
+        self._commands: dict[str, bool] = {}  # in their order; no rule that a later one undoes
         for rule in rules:
             self._take(rule)
         self._keys = [(rights, text) for text, rights in self._rights.items()]
@@ -88,9 +88,9 @@ class User:
             self._digests.clear()
             self.needs_no_password = False
         elif rule[:1] == ">":
-            self._digests.add(hashlib.sha256(rule[1:].encode()).hexdigest())
+            self._digests[hashlib.sha256(rule[1:].encode()).hexdigest()] = None
         elif rule[:1] == "#" and len(rule) == 65:
-            self._digests.add(rule[1:])
+            self._digests[rule[1:]] = None
         elif rule == "allkeys":
             self._add_keys(EVERY_KEY, READ | WRITE)
         elif rule == "resetkeys":
@@ -102,23 +102,29 @@ class User:
         elif rule[:4] == "%RW~":
             self._add_keys(rule[4:], READ | WRITE)
         elif rule in ("allcommands", "nocommands"):
-            self._commands.append((rule == "allcommands", "@all"))
+            self._add_commands("@all", rule == "allcommands")
         elif rule[1:2] == "@" and rule[2:].lower() not in _CATEGORIES:
             known = ", ".join(f"@{one}" for one in _CATEGORIES)
             raise ArgumentError(
                 f"user {self.name.decode()}: {rule!r}, but the categories here are {known}"
             )
         elif rule[:1] in "+-" and len(rule) > 1:
-            self._commands.append((rule[0] == "+", rule[1:].lower()))
+            self._add_commands(rule[1:].lower(), rule[0] == "+")
         elif rule not in _NO_EFFECT and rule[:1] != "&":
             raise ArgumentError(f"user {self.name.decode()}: {rule!r} is not a rule of an ACL")
 
     def _add_keys(self, text: str, rights: int) -> None:
         self._rights[text] = self._rights.get(text, 0) | rights
 
+    def _add_commands(self, what: str, adds: bool) -> None:
+        if what == "@all":
+            self._commands.clear()
+        self._commands.pop(what, None)
+        self._commands[what] = adds
+
     def check_names(self, table: dict[bytes, Spec]) -> None:
         """Raise for a rule about a command that the table of a server does not have."""
-        for _, what in self._commands:
+        for what in self._commands:
             if what[0] != "@" and what.encode() not in table:
                 raise ArgumentError(
                     f"user {self.name.decode()}: there is no command {what!r} here; next: remove "
@@ -135,7 +141,7 @@ class User:
         allowed = False
         names = {spec.name, spec.name.partition("|")[0]}
         categories = categories_of(spec)
-        for adds, what in self._commands:
+        for what, adds in self._commands.items():
             if what in names or (what[:1] == "@" and what[1:] in categories):
                 allowed = adds
         return allowed
@@ -179,18 +185,17 @@ class User:
         return any(self.may_run(spec) for spec in BY_NAME.values() if spec.kind != READS)
 
     def is_unrestricted(self) -> bool:
-        return self._commands == [(True, "@all")] and (READ | WRITE, EVERY_KEY) in self._keys
+        return self._commands == {"@all": True} and (READ | WRITE, EVERY_KEY) in self._keys
 
     def rules(self) -> bytes:
         """Return the user as ACL LIST shows it."""
         parts = ["on" if self.enabled else "off"]
         parts += ["nopass"] if self.needs_no_password else []
-        parts += [f"#{digest}" for digest in sorted(self._digests)]
+        parts += [f"#{digest}" for digest in self._digests]
         marks = {READ: "%R~", WRITE: "%W~", READ | WRITE: "~"}
         parts += [marks[rights] + text for rights, text in self._keys]
-        if self._commands[:1] != [(True, "@all")]:
-            parts.append("-@all")
-        parts += [("+" if adds else "-") + what for adds, what in self._commands]
+        parts += [] if "@all" in self._commands else ["-@all"]
+        parts += [("+" if adds else "-") + what for what, adds in self._commands.items()]
         return b"user " + self.name + b" " + " ".join(parts).encode()
 
 

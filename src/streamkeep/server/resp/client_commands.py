@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from streamkeep.commands.replies import NIL_ARRAY, OK, CodedError, Status
 from streamkeep.commands.words import (
+    check_database,
     integer,
     option,
     syntax,
@@ -54,8 +55,7 @@ def _reset(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 
 def _select(client: Connection, words: list[bytes], turn: Turn) -> object:
-    if integer(words[1]) != 0:
-        raise CommandError("DB index is out of range")
+    check_database(words[1])
     return OK
 
 

@@ -152,14 +152,14 @@ class Settings:
         chosen: dict[str, str] = {}
         known = self.values()
         for word, value in pairs:
-            name = text_of(word).lower()
+            name = _whole(word).lower()
             if name not in known:
                 raise CommandError(
                     f"Unknown option or number of arguments for CONFIG SET - '{text_of(word)}'"
                 )
             if name in chosen:
                 raise _refused(name, "duplicate parameter")
-            chosen[name] = text_of(value)
+            chosen[name] = _whole(value)
             _check(name, chosen[name], known[name])
             if name == "maxclients":
                 most = self.clients_that_fit(int(chosen[name]))
@@ -191,6 +191,10 @@ class Settings:
             if holder == "messages":
                 section = holders["messages"].encode()
                 context.new_extension = extension.with_section(b"", extension.IDEMPOTENCE, section)
+
+
+def _whole(word: bytes) -> str:
+    return word.decode("utf-8", "surrogateescape")
 
 
 def _check(name: str, text: str, present: str) -> None:

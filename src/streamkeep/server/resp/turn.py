@@ -129,6 +129,8 @@ def run_queued(client: Any, txn: Any, spec: Spec, words: list[bytes], turn: Turn
                 client.executing = False
     except errors.CommandError as error:
         reply = error_line(error.redis_line)
+    if is_error(reply):
+        client.server.statistics.note_error(reply)
     turn.turns.calls_of(spec.name).note(reply, i64(_clock_ns()) - began)
     return reply
 
