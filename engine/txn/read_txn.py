@@ -155,6 +155,7 @@ class ReadTxn(Txn):
         self.known: dict[bytes, Stream] | None = None  # of earlier snapshots of its caller
         self.found: dict[bytes, Stream] | None = None  # see `keep_found`
         self.found_groups: dict[tuple[int, bytes], CachedRow] | None = None
+        self.hidden: set[bytes] = set()  # streams that are missing for its caller
 
     def find_stream(self, name: bytes) -> Stream | None:
         """Return the stream `name`; None if it is missing.
@@ -162,6 +163,8 @@ class ReadTxn(Txn):
         A known stream whose rows are the same is not decoded again. Nothing changes a stream that
         was read from a snapshot.
         """
+        if name in self.hidden:
+            return None
         found = self.found
         if found is None:
             return self._load(name)

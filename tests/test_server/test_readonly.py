@@ -118,7 +118,7 @@ def test_a_standby_that_was_killed_is_promoted_after_another_boot(
             promoted.xadd("s", {"n": "2"})
 
 
-def test_what_has_expired_stays_until_its_owner_deletes_it(tmp_path: Path) -> None:
+def test_what_has_expired_is_gone_for_clients_before_its_owner_deletes_it(tmp_path: Path) -> None:
     clock = ManualClock()
     with (
         open_at(tmp_path / "store", clock=clock) as store,
@@ -126,14 +126,21 @@ def test_what_has_expired_stays_until_its_owner_deletes_it(tmp_path: Path) -> No
         Peer(owner.path) as peer,
     ):
         peer.ask("XADD", "s", "1-1", "n", "0")
-        assert peer.ask("PEXPIRE", "s", "60000") == 1
+        peer.ask("XADD", "later", "1-1", "n", "0")
+        assert peer.ask("PEXPIRE", "s", "60000") == peer.ask("PEXPIRE", "later", "120900") == 1
     clock.ms += 120_000
     with (
         open_at(tmp_path / "store", clock=clock, readonly=True) as reader,
         serving(reader, tmp_path / "reader") as running,
         Peer(running.path) as peer,
     ):
-        assert peer.ask("XLEN", "s") == 1
+        assert reader.xlen("s") == 1
+        assert peer.ask("XLEN", "s") == peer.ask("EXISTS", "s") == 0
+        assert peer.ask("XREAD", "STREAMS", "s", "0") is None
+        assert peer.ask("KEYS", "*") == peer.ask("SCAN", "0")[1] == [peer.ask("RANDOMKEY")]
+        clock.ms += 900
+        wait_until(lambda: peer.ask("XLEN", "later") == 0)
+        assert peer.ask("KEYS", "*") == []
         assert peer.call("INFO", "errorstats").count(b"errorstat") == 0
 
 

@@ -3,8 +3,8 @@
 The deadlines are rows of the store (`commands.strings`); a server keeps a copy in memory,
 which it renews once a second, since other servers may change them, and after each command that
 does. A key whose deadline has passed is deleted before the next command that names it, and
-otherwise within about a second. While there are no deadlines and no strings, commands run without
-any of this.
+otherwise within about a second. A server that only reads hides it. While there are
+no deadlines and no strings, commands run without any of this.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Expiry:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._readonly = server.settings.readonly  # then another server deletes them
+        self._readonly = server.settings.readonly
         self._nobody = _Nobody(server.turns)
         self.by_name: dict[bytes, int] = {}
         self._by_number: dict[int, int] = {}  # streams only, which may have other names by now
@@ -89,10 +89,14 @@ class Expiry:
         self._watch(bool(self._by_number) or self._has_strings)
         if self._timer is not None:
             self._timer.cancel()
+        now_ms = server.environment.context.clock.now_ms()
+        ahead = self._deadlines()
+        if self._readonly:
+            server.turns.hidden = {name for name, when in self.by_name.items() if when <= now_ms}
+            ahead = [when for when in ahead if when > now_ms]
         wait_s = _PERIOD_S
-        if self._deadlines() and not self._readonly:
-            left_ms = min(self._deadlines()) - server.environment.context.clock.now_ms()
-            wait_s = max(_LEAST_S, min(wait_s, left_ms / 1000))
+        if ahead:
+            wait_s = max(_LEAST_S, min(wait_s, (min(ahead) - now_ms) / 1000))
         self._timer = server.loop.call_later(wait_s, self._on_timer)
 
     def _watch(self, needed: bool) -> None:

@@ -21,6 +21,8 @@ from streamkeep.server.resp.encoder import Sent, encode
 from streamkeep.server.resp.turn import ALREADY, HANDLERS, TABLE, Handler, Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from streamkeep.server.resp.connection import Connection
 
 WITHOUT_PASSWORD: Final = {"hello", "auth", "quit", "reset"}
@@ -37,18 +39,22 @@ _FLAGS: Final = {"read": "readonly", "write": "write"}  # of COMMAND INFO, by ca
 
 
 def visible(client: Connection, words: list[bytes], turn: Turn) -> object:
-    """KEYS, SCAN and RANDOMKEY: only keys that the user may read."""
+    """KEYS, SCAN and RANDOMKEY: only keys that the user may read, and that are not over."""
     name = option(words[0])
     spec = TABLE[name]
     assert spec.run is not None
-    if name == b"RANDOMKEY" and not client.user.is_unrestricted():
-        names = [one for one, _ in iter_keys(turn.read_txn())]
-        seen = [one for one in names if client.user.sees(one)]
-        return random.choice(seen) if seen else None
+    hidden = client.turns.hidden
+
+    def seen(names: Iterable[bytes]) -> list[bytes]:
+        return [one for one in names if client.user.sees(one) and one not in hidden]
+
+    if name == b"RANDOMKEY" and (hidden or not client.user.is_unrestricted()):
+        names = seen(one for one, _ in iter_keys(turn.read_txn()))
+        return random.choice(names) if names else None
     reply: Any = spec.run(turn.read_txn(), words, 0)
     if name == b"SCAN":
-        return [reply[0], [one for one in reply[1] if client.user.sees(one)]]
-    return reply if name == b"RANDOMKEY" else [one for one in reply if client.user.sees(one)]
+        return [reply[0], seen(reply[1])]
+    return reply if name == b"RANDOMKEY" else seen(reply)
 
 
 # --- the server ---------------------------------------------------------------------------------

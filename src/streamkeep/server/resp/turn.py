@@ -182,6 +182,7 @@ class Turn:
                 reader = self.environment.begin_read()
             reader.known = self.turns.streams_read
             reader.keep_found()
+            reader.hidden = self.turns.hidden
             self.reader = reader
         return self.reader
 

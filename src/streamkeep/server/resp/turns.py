@@ -213,6 +213,7 @@ class Turns:
         self.environment = environment
         self.context = environment.context
         self.streams_read: dict[bytes, Stream] = {}  # for the snapshots of turns that only read
+        self.hidden: set[bytes] = set()  # keys that are over, in a store that is only read
         self.durable = False
         self.watcher: Watcher | None = None
         self.due = False
