@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -73,6 +73,26 @@ def test_clients_that_do_not_read_take_a_bounded_memory(bounded: Running, connec
     assert other.call("PING") == b"+PONG\r\n"
     assert other.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
     assert bounded.ask(lambda server: server.memory.evicted) == 0
+
+
+def test_room_is_found_for_thousands_of_clients_in_linear_time() -> None:
+    compared = 0
+
+    class Size(int):
+        def __lt__(self, other: int) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) < int(other)
+
+    given: list[int] = []
+    room = memory.Memory(Mock(turns=Mock(has_room=lambda client, size: True)))
+    for number in range(1000):
+        client = Mock(id=number, blocked=None)
+        client.resume = partial(given.append, number * 7 % 1000)
+        room.wait(client, Size(number * 7 % 1000))
+    room.give()
+    assert given == list(range(1000))
+    assert compared < 30_000
 
 
 def waiting(server: Server) -> int:

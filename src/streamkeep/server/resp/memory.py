@@ -11,6 +11,7 @@ them only with long replies, and not for long.
 from __future__ import annotations
 
 import time
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -29,12 +30,15 @@ class Memory:
         self._server = server
         self._turns = server.turns
         self._waiting: dict[Connection, tuple[float, int]] = {}  # since when, for how much
+        self._by_size: list[tuple[int, float, int, Connection]] = []  # a heap; some have gone
         self._marked = False  # clients that need much have a mark: how much had passed
         self.evicted = 0  # clients that have lost their connections
 
     def wait(self, client: Connection, size: int) -> None:
         client.waits_for_room = client.stopped = True
-        self._waiting[client] = (time.monotonic(), size)
+        since = time.monotonic()
+        self._waiting[client] = (since, size)
+        heappush(self._by_size, (size, since, client.id, client))
 
     def forget(self, client: Connection) -> None:
         """Let a client wait no longer, whether there is room or not."""
@@ -54,6 +58,7 @@ class Memory:
             client.resume()
             if client.blocked is not None:
                 self._server.blocked.wake(client.blocked)
+        self._by_size.clear()
 
     def look(self) -> None:
         """Look after the clients; once in a second."""
@@ -87,8 +92,14 @@ class Memory:
 
     def _following(self) -> tuple[Connection, int]:
         """Return what gets room next: what has waited too long, else the shortest reply."""
-        sizes = [(client, size) for client, (_, size) in self._waiting.items()]
-        return sizes[0] if self._is_late() else min(sizes, key=lambda one: one[1])
+        if self._is_late():
+            client, (_, size) = next(iter(self._waiting.items()))
+            return client, size
+        while True:
+            size, since, _, client = self._by_size[0]
+            if self._waiting.get(client) == (since, size):
+                return client, size
+            heappop(self._by_size)
 
     def relieve(self) -> None:
         """Close connections until the others need no more than they may."""
