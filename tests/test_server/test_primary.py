@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import logging
+import weakref
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -109,6 +111,21 @@ def test_file_then_commands(connect: Connect, peer: Peer, marks: bool) -> None:
     peer.call("XADD", "a", "1-2", "f", "w")
     add = [b"XADD", b"a", b"1-2", b"f", b"w"]
     assert replica.commands("EXEC") == [[b"SELECT", b"0"], [b"MULTI"], add, [b"EXEC"]]
+
+
+def test_a_replica_that_has_gone_is_freed_without_the_collector(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    replica = connect()
+    number = replica.ask("CLIENT", "ID")
+    replica.call("REPLCONF", "LISTENING-PORT", 1)
+    gc.disable()
+    try:
+        client = running.ask(lambda server: weakref.ref(server.clients[number]))
+        replica.close()
+        wait_until(lambda: peer.call("PING") and client() is None)
+    finally:
+        gc.enable()
 
 
 def test_transaction_stays_one(connect: Connect, peer: Peer) -> None:

@@ -122,6 +122,7 @@ class Server:
         self.clients.pop(client.id, None)
         if client.replica is not None:
             self.primary.detach(client.replica)
+            client.replica = None  # which refers to it: the collector would look for both
         self.blocked.watches.remove(client)
         self.blocked.recount()
         self._forget(client)
