@@ -241,7 +241,8 @@ class Connection(ClientState, asyncio.Protocol):
         if expiry.watches:
             expiry.before(spec, words, turn)
             expiry.check(turn.read_txn(), spec, words)
-        expiry.note(spec.name)
+        for noted, _ in [(spec, words)] if spec.name != "exec" else self.queued or []:
+            expiry.note(noted.name)
         handler = HANDLERS.get(spec.name)
         if handler is not None:
             reply = handler(self, words, turn)

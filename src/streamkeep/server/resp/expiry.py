@@ -38,7 +38,7 @@ _LEAST_S: Final = 0.005
 
 CHANGES: Final = frozenset(
     ("set", "eval", "evalsha", "expire", "pexpire", "expireat", "pexpireat", "persist", "restore",
-     "copy", "rename", "renamenx", "exec", "del", "unlink", "flushdb", "flushall")
+     "copy", "rename", "renamenx", "del", "unlink", "flushdb", "flushall")
 )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ class Expiry:
         """Note that a command may have changed deadlines or strings."""
         if name in CHANGES:
             self.changed = self._server.turns.ends = True
-            if name in ("set", "expire", "pexpire", "expireat", "pexpireat", "restore", "exec"):
+            if name in ("set", "expire", "pexpire", "expireat", "pexpireat", "restore"):
                 self._watch(True)
 
     def renew(self) -> None:
