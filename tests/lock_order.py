@@ -135,7 +135,6 @@ ORDER: Final = (
         "engine/txn/context.py: EngineContext.exit_gate",
         "EngineContext.left; a read transaction may end at any moment, so this lock is the last",
     ),
-    Lock("control file", "journal/head", "setting it up, and its number of openings", file=True),
     Lock(
         "store",
         "steady",

@@ -132,7 +132,7 @@ class Checkpoints:
     def release_room(self) -> None:
         """Give back what was reserved for flushes, unless another process may flush as well."""
         control = self.journal.control
-        control.forget_killed()
+        control.look_for_others()
         if not control.is_shared():
             release_room(self.context)
 

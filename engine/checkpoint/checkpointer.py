@@ -149,7 +149,7 @@ class Checkpointer:
             self._synced = now
             sync = journal.syncs.wait_for
             failed = attempt("the sync of the journal", sync, context.last_commit)
-        journal.control.forget_killed()
+        journal.control.look_for_others()
         context.wait.report()
         if now >= self._chores_at:
             self._chores_at = now + CHORES_EVERY_S

@@ -8,7 +8,7 @@
     48    number of erasures; a process that sees a new number clears its memory (`scrub`)
     56    number of journal files that were begun: a name may belong to another file since
     64    a caller wants that copies of the store elsewhere get everything up to this commit now
-    72    number of times the file is open; after a process was killed it may be too high
+    72    a random number of the newest opening: by it, others see that they are not alone
     80    the mount on which the file was set up, 0 if the system has no such number
     88    changes before a process that waits for the write lock is woken (`futex`)
     96    the inode of the file when it was set up; another one shows a copy
@@ -25,7 +25,9 @@ number afterwards knows every file that it must sync. The durable commit and its
 ones, and never earlier ones. The other numbers are hints.
 
 Each process that has the file open also has a shared lock of its first byte, which ends with the
-process. So one that is alone finds that out although the number of openings is too high.
+process. It has the lock before it writes its number. So a process that first reads the number, and
+then finds no other lock, is alone for as long as the number stays: to see that takes no system
+call, and no lock for which others would wait if its holder were stopped.
 
 The file is never synced and need not survive a power loss: a process that opens the store alone
 after a boot sets it up again and ignores the old contents. So a file that is missing, empty, or of
@@ -68,7 +70,7 @@ _POISON: Final = 5
 _ERASURES: Final = 6
 _BEGUN: Final = 7
 _WANTED: Final = 8
-_OPENINGS: Final = 9
+_OPENED: Final = 9
 _MOUNT: Final = 10
 _PASSED_ON: Final = 11
 _INODE: Final = 12
@@ -100,8 +102,8 @@ class ControlFile:
         self._path = str(folder.path / name)
         self._poisoned = False  # by this process
         self.moved = False  # the store was found to be deleted or moved
+        self._alone = 0  # the number of the opening with which this process was alone; 0: never
         self.handle = folder.open(name, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(self.handle, fcntl.LOCK_EX)
         try:
             status = os.fstat(self.handle)
             self._identity = status.st_ino, status.st_dev
@@ -113,13 +115,14 @@ class ControlFile:
             here = boot_id.boot_id()
             there = self._map[_BOOT:_BOOT_END]
             if there != here:
-                if not only and there != NO_BOOT:
-                    raise StoreLockedError(
-                        f"{self._path}: a process on another machine, or in a sandbox with a "
-                        "kernel of its own, has the store open, and shares no locks with this "
-                        "one; next: close the store there"
-                    )
-                self._file.write(0, bytes(_SIZE))
+                if there != NO_BOOT:
+                    if not only:
+                        raise StoreLockedError(
+                            f"{self._path}: a process on another machine, or in a sandbox with a "
+                            "kernel of its own, has the store open, and shares no locks with this "
+                            "one; next: close the store there"
+                        )
+                    self._file.write(0, bytes(_SIZE))
                 self._file.write(_BOOT, here)
                 self._file.set_word(_MOUNT, boot_id.mount_id(folder.path))
                 self._file.set_word(_INODE, status.st_ino & _MOST_INODE)
@@ -129,28 +132,16 @@ class ControlFile:
                 mount = boot_id.mount_id(folder.path)
                 if self._words[_MOUNT] != mount:
                     self._file.set_word(_MOUNT, mount)
-            with suppress(OSError):  # without such locks, the number may stay too high
+            with suppress(OSError):  # without such locks, no process ever counts as alone
                 fcntl.fcntl(self.handle, fcntl.F_OFD_SETLK, _OPENING)
-            self._file.set_word(_OPENINGS, self._words[_OPENINGS] + 1)
+            self._file.set_word(_OPENED, int.from_bytes(os.urandom(8)) >> 1 | 1)
+            self.look_for_others()
         except BaseException:
             os.close(self.handle)
             raise
-        fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Unmap and close the file; does nothing the second time."""
-        if self.handle < 0:
-            return
-        fcntl.flock(self.handle, fcntl.LOCK_EX)
-        try:
-            with suppress(OSError):  # too high a number is harmless
-                self._file.set_word(_OPENINGS, self._words[_OPENINGS] - 1)
-            fcntl.flock(self.handle, fcntl.LOCK_UN)
-        finally:  # not again after an interrupt: too low a number is harmful
-            self.abandon()
-
-    def abandon(self) -> None:
-        """Close the file in a forked child, without a change: it is the parent's.
+        """Unmap and close the file; does nothing the second time. A forked child closes it as well.
 
         The numbers stay readable: a thread may ask whether its commit was on disk at the end.
         """
@@ -319,24 +310,11 @@ class ControlFile:
         """Return whether a process is syncing, or was stopped or ended before it was done."""
         return self._words[kind] != self._words[kind + 1]
 
-    def openings(self) -> int:
-        """Return how often the file is open; it may be too high after a process was killed."""
-        return self._words[_OPENINGS]
-
-    def forget_killed(self) -> None:
-        """Correct the number of openings if only this process is left, and others were killed."""
-        if not self.is_shared():
-            return
-        try:  # a process that opens or closes the file has the lock
-            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        try:
-            if not self._is_open_elsewhere():
-                with suppress(OSError):
-                    self._file.set_word(_OPENINGS, 1)
-        finally:
-            fcntl.flock(self.handle, fcntl.LOCK_UN)
+    def look_for_others(self) -> None:
+        """Find out whether this process is alone, after others have closed the file or died."""
+        opened = self._words[_OPENED]
+        if opened != self._alone and not self._is_open_elsewhere():
+            self._alone = opened
 
     def _is_open_elsewhere(self) -> bool:
         """Return whether another process has the file open; also True where no lock tells."""
@@ -348,7 +326,7 @@ class ControlFile:
 
     def is_shared(self) -> bool:
         """Return whether another process may have the file open."""
-        return self._words[_OPENINGS] != 1
+        return self._words[_OPENED] != self._alone
 
     def check_not_moved(self) -> None:
         """Raise if the store was deleted or moved; its path may hold another store by now.

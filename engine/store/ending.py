@@ -171,7 +171,7 @@ class Ending:
         control = checkpoints.journal.control
         if self.context.pin is not None or control.poisoned():
             return True
-        control.forget_killed()
+        control.look_for_others()
         if control.is_shared():
             return False
         slot = checkpoints.file.newest()

@@ -219,7 +219,7 @@ class Registry:
             if context.write_lock is not None:
                 context.write_lock.close()
             if context.control is not None:
-                context.control.abandon()
+                context.control.close()
         if self.environments or self.openings:
             _let_child_open()
         self.environments.clear()

@@ -15,12 +15,13 @@ from crash.losses import in_child
 from crash.power import another_boot, another_mount
 from inside import journal_of
 from patience import wait_until
-from stopped import child_of, die_at, status_of
+from stopped import child_of, die_at, ended, status_of
 from streamkeep.engine.journal.control_file import ControlFile, ControlState, read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreLockedError
 from streamkeep.format.journal.position import LogPosition
+from tiers import daily_or_all
 
 
 @pytest.fixture
@@ -58,6 +59,65 @@ def test_a_process_that_was_killed_does_not_slow_the_others_down_for_ever(tmp_pa
         assert control.is_shared()
         store.xadd("s", {"n": 1})  # wakes the checkpointer
         wait_until(lambda: not control.is_shared())
+
+
+@pytest.mark.parametrize("step", ["look", "open"])
+def test_a_process_that_is_stopped_at_any_moment_keeps_no_other_from_opening(
+    path: Path, step: str
+) -> None:
+    """Neither while it looks for others, as each does once in a second, nor while it opens."""
+
+    def work() -> None:
+        with streamkeep.open(path) as own:
+            control = journal_of(own).control
+            while True:
+                if step == "look":
+                    control.look_for_others()
+                else:
+                    ControlFile(Folder(path / JOURNAL_FOLDER)).close()
+
+    streamkeep.open(path).close()
+    for _ in range(daily_or_all(10, 200)):
+        child = child_of(work)
+        with ended(child):
+            with streamkeep.open(path) as store:
+                wait_until(journal_of(store).control.is_shared)
+            os.kill(child, signal.SIGSTOP)
+            assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+            with streamkeep.open(path) as store:
+                assert journal_of(store).control.is_shared()
+                store.xadd("s", {"n": 1})
+
+
+def test_two_processes_that_open_at_once_both_see_each_other(path: Path) -> None:
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"n": 1})
+        control = journal_of(store).control
+        for _ in range(daily_or_all(20, 500)):
+            assert _opened_twice(path) == b"11"
+            control.look_for_others()
+            assert not control.is_shared()
+
+
+def _opened_twice(path: Path) -> bytes:
+    """Return what two processes that open a store say: 1 if they see that it is shared."""
+    reader, writer = os.pipe()
+    opened, opens = os.pipe()
+
+    def work() -> None:
+        os.close(writer)
+        with streamkeep.open(path) as own:
+            control = journal_of(own).control
+            control.look_for_others()
+            os.write(opens, b"1" if control.is_shared() else b"0")
+            os.read(reader, 1)  # until the parent closes its end
+
+    children = [child_of(work) for _ in range(2)]
+    seen = os.read(opened, 1) + os.read(opened, 1)
+    for handle in (reader, writer, opened, opens):
+        os.close(handle)
+    assert [status_of(child) for child in children] == [0, 0]
+    return seen
 
 
 def test_a_store_that_a_reader_opens_first_notes_the_mount(path: Path) -> None:
