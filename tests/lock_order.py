@@ -136,6 +136,12 @@ ORDER: Final = (
         "EngineContext.left; a read transaction may end at any moment, so this lock is the last",
     ),
     Lock(
+        "LMDB",
+        "journal/head",
+        "LMDB's write transactions: flushes, and for a moment each opening",
+        file=True,
+    ),
+    Lock(
         "store",
         "steady",
         "shared by all processes that have the store open; recovery and repair hold it alone",

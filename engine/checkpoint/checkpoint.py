@@ -20,10 +20,9 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Final, NamedTuple, cast
+from contextlib import contextmanager
+from typing import NamedTuple, cast
 
 import lmdb
 
@@ -34,7 +33,7 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.lmdb_errors import FULL, translate_os
 from streamkeep.engine.system.locks import make_reentrant_lock
-from streamkeep.engine.system.long_wait import LongWait, holders_of
+from streamkeep.engine.system.long_wait import LongWait, holders_of, lock_file
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import CheckpointNeeded, release_room, run_locked
 from streamkeep.engine.txn.context import EngineContext, position_in
@@ -46,7 +45,6 @@ from streamkeep.format.journal.position import LogPosition
 from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
 
 DATA_FILE = "data.mdb"
-_POLL_S: Final = 0.005
 
 log = logging.getLogger("streamkeep")
 
@@ -208,7 +206,7 @@ class Checkpoints:
             self._depth += 1
             try:  # an interrupt may arrive as soon as the lock is held
                 if self._depth == 1:
-                    self._lock_file()
+                    lock_file(self._folder, self.wait)
                 yield
             finally:
                 self._depth -= 1
@@ -217,16 +215,6 @@ class Checkpoints:
 
     def _holders(self) -> list[int]:
         return holders_of([self._folder])
-
-    def _lock_file(self) -> None:
-        """Lock the file; a process that is stopped may have it, or one with a slow disk."""
-        with self.wait:
-            while True:
-                with suppress(BlockingIOError):
-                    fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return
-                self.wait.check()
-                time.sleep(_POLL_S)
 
     def _make(self, held: list[Hold] | None = None, *, strict: bool = False) -> None:
         context, journal = self.context, self.journal

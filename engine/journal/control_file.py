@@ -29,6 +29,8 @@ process. It has the lock before it writes its number. So a process that first re
 then finds no other lock, is alone for as long as the number stays: to see that takes no system
 call, and no lock for which others would wait if its holder were stopped.
 
+A process holds the exclusive lock of the file (flock) around each write transaction of LMDB.
+
 The file is never synced and need not survive a power loss: a process that opens the store alone
 after a boot sets it up again and ignores the old contents. So a file that is missing, empty, or of
 another boot or mount shows that the system may have lost pages that were not on disk. Processes of
@@ -40,12 +42,14 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from streamkeep.engine.system import boot_id, files
 from streamkeep.engine.system.futex import Futex
 from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, holders_of, lock_file
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
 from streamkeep.format.core.errors import NotAStoreError, StoreLockedError
@@ -102,6 +106,7 @@ class ControlFile:
         self._path = str(folder.path / name)
         self._poisoned = False  # by this process
         self.moved = False  # the store was found to be deleted or moved
+        self.wait = LongWait(WRITE_LOCK, lambda: holders_of([self.handle]))
         self._alone = 0  # the number of the opening with which this process was alone; 0: never
         self.handle = folder.open(name, os.O_RDWR | os.O_CREAT)
         try:
@@ -151,6 +156,22 @@ class ControlFile:
             mapped.release()
             self._file.close()
             os.close(handle)
+
+    @contextmanager
+    def lmdb_lock(self) -> Iterator[None]:
+        """Keep other processes from LMDB's own write lock in a `with` block.
+
+        An opening needs that for a moment, and each flush. Whoever waits for it inside of LMDB does
+        so without an end if its holder is stopped, and nobody finds out which process that is.
+
+        Raises:
+            StoreLockedError: the process that has the lock is stopped.
+        """
+        lock_file(self.handle, self.wait)
+        try:
+            yield
+        finally:
+            fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def reset(self, position: LogPosition, durable: int) -> None:
         """Set up a new file; no other process has the store open.

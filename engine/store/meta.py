@@ -23,7 +23,6 @@ from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
-from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, users_of
 from streamkeep.engine.system.pages import check_page_size
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
@@ -165,7 +164,8 @@ def read_or_create(
     def tables_of(raw: lmdb.Environment) -> dict[int, lmdb._Database]:
         if options.readonly:
             return open_tables(raw, None, path)
-        with _begin(raw, control) as writer:
+        assert control is not None
+        with control.lmdb_lock(), raw.begin(write=True) as writer:
             new = writer.stat()["entries"] == 0
             if new:
                 _create(raw, writer, options.clock)
@@ -208,14 +208,6 @@ def read_or_create(
         control=control,
         open_lmdb=open_lmdb,
     )
-
-
-def _begin(raw: lmdb.Environment, control: ControlFile | None) -> lmdb.Transaction[bytes]:
-    """Begin a write transaction; log which process is stopped if that takes long."""
-    if control is None or not control.is_shared():
-        return raw.begin(write=True)
-    with LongWait(WRITE_LOCK, lambda: users_of(raw)).reporting():
-        return raw.begin(write=True)
 
 
 def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -> None:

@@ -7,6 +7,7 @@ it. Compiled by mypyc.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import signal
@@ -15,8 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
-
-import lmdb
 
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.format.core.errors import StoreLockedError
@@ -28,6 +27,7 @@ IN_HANDLER: Final = (
 _LIMIT_S: Final = 10.0
 LOOK_S: Final = 1.0
 _MARGIN_S: Final = 0.1
+_POLL_S: Final = 0.005
 
 log = logging.getLogger("streamkeep")
 
@@ -201,9 +201,19 @@ class OwnedLock:
         self.release()
 
 
-def users_of(raw: lmdb.Environment) -> list[int]:
-    """Return the processes in LMDB's table of readers: each that commits has a pin there."""
-    return sorted({int(line.split()[0]) for line in raw.readers().splitlines()[1:]})
+def lock_file(handle: int, wait: LongWait) -> None:
+    """Take the lock of a file, as flock(2), which would wait without a limit.
+
+    Raises:
+        StoreLockedError: the process that has it is stopped.
+    """
+    with wait:
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            wait.check()
+            time.sleep(_POLL_S)
 
 
 def holders_of(handles: list[int]) -> list[int]:

@@ -21,7 +21,7 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
 from streamkeep.engine.txn.page_memory import note_commit
-from streamkeep.format.core.errors import StoreFullError
+from streamkeep.format.core.errors import StoreFullError, StoreLockedError
 from streamkeep.format.journal.position import POSITION_KEY
 
 _PAGES_BYTES: Final = 65_536  # of the pages that a flush writes, estimated, beside those of rows
@@ -38,22 +38,25 @@ def flush(context: EngineContext) -> None:
 
     Raises:
         lmdb.Error: LMDB cannot take it. Nothing has changed.
+        StoreLockedError: a process that opens the store is stopped. Nothing has changed.
     """
     memtable = context.memtable
     if memtable.commits:  # another process may have put all of it into LMDB: see `begin_view`
         context.catch_up()
     if not memtable.commits:
         return
-    raw = context.raw.begin(None, None, True, False)
-    try:
-        note_commit(context, raw, memtable.write(raw, context.tables))
-        raw.put(POSITION_KEY, context.journal_or_raise().row())
-        image = int(raw.id())
-        failpoints.hit("flush:ending")
-        raw.commit()
-    except BaseException:
-        raw.abort()
-        raise
+    journal = context.journal_or_raise()
+    with journal.control.lmdb_lock():
+        raw = context.raw.begin(None, None, True, False)
+        try:
+            note_commit(context, raw, memtable.write(raw, context.tables))
+            raw.put(POSITION_KEY, journal.row())
+            image = int(raw.id())
+            failpoints.hit("flush:ending")
+            raw.commit()
+        except BaseException:
+            raw.abort()
+            raise
     failpoints.hit("flush:ended")
     context.bytes_since_checkpoint += _PAGES_BYTES + memtable.bytes
     if context.size() > context.most_size:
@@ -68,13 +71,14 @@ def flush_before(context: EngineContext) -> None:
 
     Raises:
         lmdb.Error: it can be repaired, or the memtable is too big.
+        StoreLockedError: as in `flush`, and the memtable is too big.
     """
     if context.memtable.is_big():
         try:
             flush(context)
         except (lmdb.MapResizedError, lmdb.PanicError):
             raise
-        except lmdb.Error as error:
+        except (lmdb.Error, StoreLockedError) as error:
             grows = isinstance(error, lmdb.MapFullError) and not context.max_bytes
             if grows or context.memtable.bytes >= _MOST_MEMORY:
                 raise
@@ -84,7 +88,7 @@ def flush_after(context: EngineContext) -> None:
     if context.memtable.is_big():
         try:  # noqa: SIM105  # `suppress` is interpreted
             flush(context)
-        except lmdb.Error:
+        except (lmdb.Error, StoreLockedError):
             pass  # the commit is made; the next command that writes meets the error
 
 

@@ -54,14 +54,15 @@ def clear_memory(context: EngineContext) -> bool:
     journal = context.journal_or_raise()
     erasures = journal.control.erasures()
     table = context.tables[GARBAGE]
-    raw = context.raw.begin(None, None, True, False)
     full = False
-    try:
-        for number in range(kept_pages(context)):
-            raw.put(_CLEARING + pack_number(number), _ZERO_PAGE, True, True, True, table)
-    except lmdb.MapFullError:
-        full = True
-    raw.abort()
+    with journal.control.lmdb_lock():
+        raw = context.raw.begin(None, None, True, False)
+        try:
+            for number in range(kept_pages(context)):
+                raw.put(_CLEARING + pack_number(number), _ZERO_PAGE, True, True, True, table)
+        except lmdb.MapFullError:
+            full = True
+        raw.abort()
     if not full:
         context.erasures = erasures
         journal.reopen()

@@ -62,31 +62,31 @@ def test_a_process_that_was_killed_does_not_slow_the_others_down_for_ever(tmp_pa
 
 
 @pytest.mark.parametrize("step", ["look", "open"])
-def test_a_process_that_is_stopped_at_any_moment_keeps_no_other_from_opening(
+def test_a_process_that_is_stopped_with_the_file_keeps_no_other_from_opening(
     path: Path, step: str
 ) -> None:
-    """Neither while it looks for others, as each does once in a second, nor while it opens."""
+    """Neither while it looks for others, as each does once in a second, nor while it opens it."""
+    reader, writer = os.pipe()
 
     def work() -> None:
         with streamkeep.open(path) as own:
             control = journal_of(own).control
+            os.write(writer, b".")
             while True:
                 if step == "look":
                     control.look_for_others()
                 else:
                     ControlFile(Folder(path / JOURNAL_FOLDER)).close()
 
-    streamkeep.open(path).close()
-    for _ in range(daily_or_all(10, 200)):
-        child = child_of(work)
-        with ended(child):
-            with streamkeep.open(path) as store:
-                wait_until(journal_of(store).control.is_shared)
-            os.kill(child, signal.SIGSTOP)
-            assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
-            with streamkeep.open(path) as store:
-                assert journal_of(store).control.is_shared()
+    with streamkeep.open(path) as store:
+        for _ in range(daily_or_all(10, 200)):
+            child = child_of(work)
+            with ended(child):
+                os.read(reader, 1)
+                os.kill(child, signal.SIGSTOP)
+                assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
                 store.xadd("s", {"n": 1})
+                assert _opened_twice(path) == b"11"
 
 
 def test_two_processes_that_open_at_once_both_see_each_other(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import threading
 import traceback
@@ -15,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 import streamkeep
-from inside import checkpoint_now, context_of, environment_of, group_commit_of
+from inside import checkpoint_now, context_of, environment_of, group_commit_of, journal_of
 from lock_order import ORDER, LockOrderError
 from patience import PATIENCE_S, thread_of, wait_until
 from stopped import ended, go_on, stop, stopped_child
@@ -26,7 +25,7 @@ from streamkeep.engine.system import failpoints, files, locks
 from streamkeep.engine.system.failures import copy_of
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.locks import make_reentrant_lock as make_reentrant
-from streamkeep.engine.system.long_wait import LongWait, PatientLock, users_of
+from streamkeep.engine.system.long_wait import LongWait, PatientLock
 from streamkeep.format.core.errors import (
     ChecksumError,
     CommandError,
@@ -252,15 +251,6 @@ def test_a_store_is_closed_although_a_process_is_stopped(tmp_path: Path) -> None
         assert again.xlen("s") == 2
 
 
-def test_a_process_with_two_pins_is_one_user(tmp_path: Path) -> None:
-    with Store(tmp_path / "store") as store:
-        store.xadd("s", {"of": "this process"})
-        with store.snapshot() as snapshot:
-            assert snapshot.xlen("s") == 1
-            assert context_of(store).raw.readers().count("\n") > 2
-            assert users_of(context_of(store).raw) == [os.getpid()]
-
-
 def in_a_flush(path: Path) -> None:
     with Store(path) as own:
         own.xadd("s", {"of": "the child"})
@@ -275,28 +265,61 @@ def with_the_archive(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("plain_locks")
-@pytest.mark.parametrize(
-    ("hold", "wait"),
-    [
-        (in_a_flush, lambda path: Store(path).close()),
-        (with_the_archive, lambda path: backup(path, path.with_name("backup"))),
-    ],
-)
 def test_a_process_that_is_waited_for_is_named(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    hold: Callable[[Path], None],
-    wait: Callable[[Path], object],
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "store"
     caplog.set_level(logging.WARNING, "streamkeep")
-    child = stopped_child(lambda: hold(path))
-    waiting = thread_of(lambda: wait(path))
+    child = stopped_child(lambda: with_the_archive(path))
+    waiting = thread_of(lambda: backup(path, path.with_name("backup")))
     with ended(child):
         wait_until(lambda: f"process {child}, which is stopped" in caplog.text)
         go_on(child)
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
+
+
+def in_an_opening(path: Path) -> None:
+    failpoints.arm("create:written", stop)
+    Store(path).close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hold", [in_a_flush, in_an_opening])
+def test_an_opening_names_a_process_that_is_stopped_while_it_writes_to_lmdb(
+    tmp_path: Path, hold: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "store"
+    Store(path).close()
+    child = stopped_child(lambda: hold(path))
+    with ended(child):
+        with pytest.raises(StoreLockedError, match=f"process {child}, .*kill -CONT {child}"):
+            Store(path)
+        with Store(path, readonly=True) as reader:
+            assert reader.xlen("s") == (hold is in_a_flush)
+        go_on(child)
+    with Store(path) as store:
+        assert store.xlen("s") == (hold is in_a_flush)
+
+
+@pytest.mark.usefixtures("plain_locks")
+def test_a_process_that_is_stopped_while_it_opens_a_store_keeps_no_other_from_writing(
+    tmp_path: Path,
+) -> None:
+    """What the others write stays in their memory and in the journal."""
+    with Store(tmp_path / "store") as store:
+        child = stopped_child(lambda: in_an_opening(store.path))
+        with ended(child):
+            journal_of(store).control.wait.limit_s = 0.1
+            store.xadd("s", {"of": "this process"})
+            for _ in range(2):
+                with pytest.raises(StoreLockedError, match=f"process {child}, .*-CONT {child}"):
+                    checkpoint_now(store)
+            store.xadd("s", {"of": "this process"})
+            assert store.xlen("s") == 2
+            go_on(child)
+        checkpoint_now(store)
+        assert store.xlen("s") == 2
 
 
 def test_an_opening_waits_for_no_transaction_of_another_process(tmp_path: Path) -> None:
