@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -268,6 +269,26 @@ import streamkeep.format.node.node, streamkeep.arrow.columns, streamkeep.format.
 print("loaded")
 """
     assert run(code) == "loaded\n"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's malloc")
+def test_large_entries_take_memory_that_the_process_has() -> None:
+    """Else each of the copies that an entry takes is of new pages, which the kernel clears."""
+    code = """
+import resource, streamkeep, tempfile
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        store.xadd("s", {"f": b"v" * 1_000_000}, maxlen=5)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+with tempfile.TemporaryDirectory() as folder:
+    with streamkeep.open(folder + "/s", sync="none") as store:
+        faults()
+        print(faults())
+"""
+    assert int(run(code)) < 5_000  # otherwise 38,000
 
 
 def interrupted(step: Callable[[], None], times: int, *, after: bool) -> Callable[[], None]:
