@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+from functools import partial
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system.lmdb_errors import translate_os
-from streamkeep.engine.system.long_wait import LongWait, holders_of
+from streamkeep.engine.system.long_wait import LongWait, holders_of, lock_file
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 from streamkeep.format.core.errors import StoreLockedError
 
@@ -32,7 +33,8 @@ class ArchiveLock:
 
         Raises:
             StoreLockedError: another thread or process holds it, and `wait` is False; or this
-                thread holds it, and was called back by the method that took it.
+                thread holds it, and was called back by the method that took it; or its holder is
+                stopped.
             StoreError: this thread has a transaction open, for which its holder may wait.
             StoreClosedError: the store was closed.
         """
@@ -56,14 +58,14 @@ class ArchiveLock:
             environment.context.check_open()  # again: closing holds the lock while it waits
             folder = environment.folder.make_folder(ARCHIVE_FOLDER)
             self._handle = folder.open(ARCHIVE_LOCK, os.O_RDWR | os.O_CREAT)
-            try:
+            if self._wait:
+                holders = partial(holders_of, [self._handle])
+                lock_file(self._handle, LongWait("the lock of the archive", holders))
+            else:
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not self._wait:
-                    raise _locked(environment) from None
-                name = "the lock of the archive"
-                with LongWait(name, lambda: holders_of([self._handle])).reporting():
-                    fcntl.flock(self._handle, fcntl.LOCK_EX)
+        except BlockingIOError:
+            self._release()
+            raise _locked(environment) from None
         except BaseException as error:
             self._release()
             if isinstance(error, OSError):

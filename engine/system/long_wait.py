@@ -13,8 +13,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from streamkeep.engine.system.locks import make_lock
@@ -26,7 +26,6 @@ IN_HANDLER: Final = (
 )
 _LIMIT_S: Final = 10.0
 LOOK_S: Final = 1.0
-_MARGIN_S: Final = 0.1
 _POLL_S: Final = 0.005
 
 log = logging.getLogger("streamkeep")
@@ -60,18 +59,6 @@ class LongWait:
         self._since = 0.0
         if not any(raised):
             self._given_up = (-1, [])
-
-    @contextmanager
-    def reporting(self) -> Iterator[None]:
-        """Wait in a `with` block, and log that it is long, where no thread of the store does so."""
-        timer = threading.Timer(self.limit_s + _MARGIN_S, self.report)
-        timer.daemon = True
-        timer.start()
-        try:
-            with self:
-                yield
-        finally:
-            timer.cancel()
 
     def stopped(self) -> list[int]:
         """Return the processes that may have the lock and are stopped."""

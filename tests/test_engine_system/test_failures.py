@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import traceback
@@ -263,22 +262,6 @@ def with_the_archive(path: Path) -> None:
         stop()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("plain_locks")
-def test_a_process_that_is_waited_for_is_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "store"
-    caplog.set_level(logging.WARNING, "streamkeep")
-    child = stopped_child(lambda: with_the_archive(path))
-    waiting = thread_of(lambda: backup(path, path.with_name("backup")))
-    with ended(child):
-        wait_until(lambda: f"process {child}, which is stopped" in caplog.text)
-        go_on(child)
-    waiting.join(PATIENCE_S)
-    assert not waiting.is_alive()
-
-
 def in_an_opening(path: Path) -> None:
     failpoints.arm("create:written", stop)
     Store(path).close()
@@ -300,6 +283,18 @@ def test_an_opening_names_a_process_that_is_stopped_while_it_writes_to_lmdb(
         go_on(child)
     with Store(path) as store:
         assert store.xlen("s") == (hold is in_a_flush)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("plain_locks")
+def test_a_process_that_is_stopped_with_the_archive_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    child = stopped_child(lambda: with_the_archive(path))
+    with ended(child):
+        with pytest.raises(StoreLockedError, match=f"archive .* process {child}, .*-CONT {child}"):
+            backup(path, path.with_name("backup"))
+        go_on(child)
+    backup(path, path.with_name("backup"))
 
 
 @pytest.mark.usefixtures("plain_locks")
