@@ -14,6 +14,7 @@ A thread releases what is kept and not used any more. Compiled by mypyc.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import threading
 import time
@@ -23,7 +24,7 @@ from typing import Final
 
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.system.locks import Wakeup
-from streamkeep.engine.system.long_wait import LongWait, holders_of
+from streamkeep.engine.system.long_wait import LongWait, StillTaken, holders_of
 from streamkeep.engine.system.safe_files import Folder
 
 LOCK_FILE: Final = "write"
@@ -96,13 +97,15 @@ class WriteLock:
         if handle >= 0:
             os.close(handle)
 
-    def acquire(self, durable: bool = False) -> None:
+    def acquire(self, durable: bool = False, most_s: float = math.inf) -> None:
         """Take the lock. After any error the caller must `release` it.
 
         Args:
             durable: the caller then waits for the disk, while another process can use the lock.
+            most_s: about how long to wait.
 
         Raises:
+            StillTaken: it was not free within `most_s`.
             StoreLockedError: the process that has it is stopped.
         """
         control = self._control
@@ -124,10 +127,10 @@ class WriteLock:
         in_line = control.is_awaited()
         if in_line or not self._try():
             with self.wait:
-                self._wait(seen, in_line)
+                self._wait(seen, in_line, time.monotonic() + most_s)
             now = time.monotonic_ns()
         if self._following >= _BURST and since < _CLOSE_NS:
-            self._keep(now)
+            self.keep(now)
 
     def release(self) -> None:
         """Release the lock, whether it is taken or not, unless this process keeps it."""
@@ -155,7 +158,7 @@ class WriteLock:
 
     # --- keeping it -------------------------------------------------------------------------
 
-    def _keep(self, now: int) -> None:
+    def keep(self, now: int) -> None:
         """Keep the lock for a slice, or until another process opens the store."""
         if self._releaser is None:
             thread = threading.Thread(target=self._run, name="streamkeep-lock", daemon=True)
@@ -177,7 +180,7 @@ class WriteLock:
             unkept = 0 if self.kept else unkept + 1
             if unkept > _PATIENCE:
                 self._awake = False
-                if not self.kept:  # since then, `_keep` wakes it
+                if not self.kept:  # since then, `keep` wakes it
                     self._wakeup.wait()
                 self._awake = True
                 unkept = 0
@@ -197,7 +200,7 @@ class WriteLock:
     def _holders(self) -> list[int]:
         return holders_of([self._handle])
 
-    def _wait(self, seen: int, in_line: bool) -> None:
+    def _wait(self, seen: int, in_line: bool, until: float) -> None:
         """Wait for the lock, and apply what its holders have committed.
 
         Args:
@@ -214,6 +217,8 @@ class WriteLock:
             self._follow()
             control.futex.wait(seen, most_ns)
             self.wait.check()
+            if time.monotonic() >= until:
+                raise StillTaken
             if control.futex.can_wake():  # who looks gives up its place in the line
                 most_ns = min(2 * most_ns, _LOOK_AGAIN_MOST_NS)
             seen = control.passed_on()

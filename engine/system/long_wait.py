@@ -31,6 +31,13 @@ _POLL_S: Final = 0.005
 log = logging.getLogger("streamkeep")
 
 
+class StillTaken(BaseException):
+    """The write lock was not free soon, and nothing has happened.
+
+    It ends the whole command, which runs again later: no `except Exception` takes it for a failure.
+    """
+
+
 class LongWait:
     """The wait for one lock, in a `with` block; one thread of a process waits for it at a time.
 

@@ -7,11 +7,14 @@ happened. Compiled by mypyc.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
+from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.engine.txn.context import EngineContext, position_in
 from streamkeep.engine.txn.flush import flush_before
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -43,20 +46,23 @@ def begin_read(context: EngineContext) -> ReadTxn:
             return ReadTxn(context, raw, over, commit_number)
 
 
-def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = False) -> WriteTxn:
+def begin_write(
+    context: EngineContext, *, durable: bool = False, frees: bool = False, most_s: float = -1.0
+) -> WriteTxn:
     """Wait for the write lock, of this process and of all others, and begin a transaction.
 
     Args:
         durable: the caller waits until the commit is on disk.
         frees: it makes room, so that it may go past the limit of a full store.
+        most_s: about how long to wait; -1 for no limit.
 
     Raises:
-        CheckpointNeeded: nothing has happened.
+        CheckpointNeeded, StillTaken: nothing has happened.
         StoreLockedError: another process that has the lock is stopped.
         lmdb.Error: LMDB cannot take what the memtable has, and that is too big.
     """
     context.check_not_writing()
-    take_write(context, durable)
+    take_write(context, durable, most_s)
     try:
         journal = context.journal
         if (
@@ -76,17 +82,29 @@ def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = 
         raise
 
 
-def take_write(context: EngineContext, durable: bool = False) -> None:
+def take_write(context: EngineContext, durable: bool = False, most_s: float = -1.0) -> None:
     """Wait for the write lock, of this process and of all others; `release_write` releases it."""
-    context.thread_lock.acquire()
+    if not context.thread_lock.acquire(timeout=most_s):
+        raise StillTaken
     context.writer = _get_ident()
     try:
         context.check_open()
         if context.write_lock is not None:
-            context.write_lock.acquire(durable)
+            context.write_lock.acquire(durable, most_s if most_s >= 0 else math.inf)
     except BaseException:
         context.release_write()
         raise
+
+
+def await_write(context: EngineContext) -> None:
+    """Wait for the write lock, and keep it for a moment, in which another thread can take it.
+
+    Otherwise a process with one long transaction after the other would have it again by then.
+    """
+    take_write(context)
+    if context.write_lock is not None:
+        context.write_lock.keep(time.monotonic_ns())
+    context.release_write()
 
 
 def run_write(

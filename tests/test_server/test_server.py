@@ -125,10 +125,10 @@ def test_commands_run_apart_if_their_transaction_fails(
 
     failed = []
 
-    def begin_once(context: EngineContext, *, durable: bool) -> Any:
+    def begin_once(context: EngineContext, *, durable: bool, most_s: float) -> Any:
         monkeypatch.setattr(turn, "begin_write", begin_write)
         failed.append(True)
-        return Failing(begin_write(context, durable=durable))
+        return Failing(begin_write(context, durable=durable, most_s=most_s))
 
     monkeypatch.setattr(turn, "begin_write", begin_once)
     peer.socket.sendall(

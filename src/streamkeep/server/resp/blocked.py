@@ -27,6 +27,7 @@ from streamkeep.engine.blocking.waiters import NOTE, Steps
 from streamkeep.engine.notify.notifier import ALARM, Bell
 from streamkeep.engine.notify.wait_table import GROUP, READ
 from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.resp.encoder import encode, error_line
@@ -339,13 +340,19 @@ class BlockedClients(Watcher):
                 self._step(blocked, True)
 
     def run_woken(self, turn: Turn) -> None:
-        """Run the commands of the clients that were woken, and write which consumers were seen."""
+        """Run the commands of the clients that were woken, and write which consumers were seen.
+
+        Raises:
+            StillTaken: those that write are left; the others have run.
+        """
+        left: list[tuple[deque[Blocked], Blocked]] = []
         while self._woken or self._to_note:
             if turn.is_long():
                 self._later()
-                return
+                break
             notes = not self._woken
-            blocked = (self._to_note if notes else self._woken).popleft()
+            queue = self._to_note if notes else self._woken
+            blocked = queue.popleft()
             if blocked.over or blocked.client.waits_for_room:
                 continue
             try:
@@ -358,6 +365,8 @@ class BlockedClients(Watcher):
                     blocked.wait.owes = blocked.client.served_here = False
                     if not found:
                         self._fresh.append(blocked)
+            except StillTaken:
+                left.append((queue, blocked))
             except Exception:
                 turn.run_apart()
                 if notes:  # in a transaction of its own, for which the map may grow
@@ -367,7 +376,11 @@ class BlockedClients(Watcher):
                         self.end(blocked, failure_line(error))
                         turn.clients.append(blocked.client)
                 self._later()  # the others share the transaction of another turn
-                return
+                break
+        for queue, blocked in reversed(left):
+            queue.appendleft(blocked)
+        if left:
+            raise StillTaken
 
     def _note(self, txn: WriteTxn, blocked: Blocked) -> None:
         if blocked.waiting.call.unseen:

@@ -89,6 +89,7 @@ class Connection(ClientState, asyncio.Protocol):
             self.blocked is not None
             or self.waits_for_disk > 0
             or self.waits_for_room
+            or self.waits_for_lock
             or self.full
             or self.closing
         )

@@ -22,6 +22,7 @@ from streamkeep.commands.strings import (
 )
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.keys import iter_keys, name_of
+from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.keys import pack_number
 from streamkeep.server.resp.turn import Step, Turn
@@ -95,7 +96,7 @@ class Expiry:
             server.turns.hidden = {name for name, when in self.by_name.items() if when <= now_ms}
             ahead = [when for when in ahead if when > now_ms]
         wait_s = _PERIOD_S
-        if ahead:
+        if ahead and not server.turns.locked_out:
             wait_s = max(_LEAST_S, min(wait_s, (min(ahead) - now_ms) / 1000))
         self._timer = server.loop.call_later(wait_s, self._on_timer)
 
@@ -141,7 +142,10 @@ class Expiry:
                     gone.append(number)
                 else:
                     due.add(name)
-        self._expire(turn, list(due), gone)
+        try:
+            self._expire(turn, list(due), gone)
+        except StillTaken:
+            self._server.put_off()
 
     def before(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
         """Delete the keys of a command whose deadline has passed."""

@@ -21,6 +21,8 @@ from streamkeep.commands.command_table import READS, Spec
 from streamkeep.commands.read import Waiting
 from streamkeep.commands.replies import CodedError, Named
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.system.long_wait import StillTaken
+from streamkeep.engine.txn.begin import await_write
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, StreamkeepError
 from streamkeep.replication.primary import Primary
@@ -82,6 +84,7 @@ class Server:
         self.upstream = Upstream(self)
         self.stopped = stopped
         self._backup = backup
+        self._put_off: list[Connection] = []
         self._next_id = 1
         self._to_sync: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._threads = [
@@ -195,14 +198,37 @@ class Server:
 
     def begin(self, turn: Turn) -> None:
         """Do what is due before the commands of a turn."""
+        self.turns.ends = True
         try:
             self.expiry.run_due(turn)
             self.blocked.run_woken(turn)
-            self.turns.ends = True
+        except StillTaken:
+            self.put_off()
         except Exception:
             log.exception("%s: what was due in a turn failed", self.store.path)
             turn.run_apart()
             self.schedule()  # for what was not reached
+
+    def put_off(self, *clients: Connection) -> None:
+        """Let these clients, and no others, wait for the write lock, which another process has."""
+        self._put_off += clients
+        if not self.turns.locked_out:
+            self.turns.locked_out = True
+            threading.Thread(target=self._await_lock, name="streamkeep turn", daemon=True).start()
+
+    def _await_lock(self) -> None:
+        with suppress(StreamkeepError):  # the commands run into it again
+            self.environment.retrying(await_write, self.environment.context)
+        with suppress(RuntimeError):  # the loop was closed
+            self.loop.call_soon_threadsafe(self._run_put_off)
+
+    def _run_put_off(self) -> None:
+        self.turns.locked_out = False
+        clients, self._put_off = self._put_off, []
+        for client in clients:
+            client.waits_for_lock = False
+            client.resume()
+        self.schedule()
 
     def end(self) -> None:
         """Do what commands of a turn have asked for."""

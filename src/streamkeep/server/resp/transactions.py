@@ -184,10 +184,11 @@ def _exec(client: Connection, words: list[bytes], turn: Turn) -> object:
         for spec, queued in client.queued:
             expiry.before(spec, queued, turn)
     step = Exec(client, client.queued, turn)
-    drop_transaction(client)
     if any(spec.kind != READS for spec, _ in step.commands):
         turn.run_step(step)
+        drop_transaction(client)  # not before: EXEC runs again if the write lock is taken
         return ALREADY
+    drop_transaction(client)
     try:
         return Sent(step.run(turn.read_txn()))
     except Exception as error:

@@ -23,6 +23,7 @@ import lmdb
 from mypy_extensions import i64, mypyc_attr
 
 from streamkeep.commands.command_table import BY_NAME, FREES, READS, Spec
+from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.engine.txn.begin import CheckpointNeeded, begin_read, begin_write
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
@@ -39,6 +40,7 @@ _LONG_BYTES: Final[i64] = 1 << 20  # of replies, after which a turn ends
 _LONG_NS: Final[i64] = 25_000_000
 _SLICE_NS: Final[i64] = 4_000_000  # of one of several clients
 _SLOW_NS: Final[i64] = 5_000_000  # of a command, with which many together would be a long turn
+_LOCK_S: Final = 0.01  # of waiting for the write lock: each of several busy processes has it 2 ms
 _MINUS: Final[i64] = 45
 _RESTORE: Final = BY_NAME[b"RESTORE"]
 _clock_ns: Final = time.perf_counter_ns
@@ -187,12 +189,19 @@ class Turn:
         return self.reader
 
     def write_txn(self) -> WriteTxn:
+        """Return the transaction, which begins with the first command that writes.
+
+        Raises:
+            StillTaken: another process or thread has the write lock.
+        """
         if self.writer is None:
+            if self.turns.locked_out:
+                raise StillTaken
             self.close_reader()
             try:  # what can be repaired is repaired by the environment
-                writer = begin_write(self.context, durable=self.durable)
+                writer = begin_write(self.context, durable=self.durable, most_s=_LOCK_S)
             except (CheckpointNeeded, lmdb.Error):
-                writer = self.environment.begin_write(durable=self.durable)
+                writer = self.environment.begin_write(durable=self.durable, most_s=_LOCK_S)
             self.writer = writer
         return self.writer
 
@@ -231,6 +240,9 @@ class Turn:
             return
         try:
             self._run_together(step)
+        except StillTaken:
+            self.steps.pop()
+            raise
         except Exception:
             self.run_apart()
 
@@ -387,6 +399,13 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
                     turn.run(client, spec, words)
             else:
                 client.command(words, turn)
+        except StillTaken:
+            del client.out[replies:]
+            client.out_size = before
+            client.again = words
+            client.stopped = client.waits_for_lock = True
+            turns.host.put_off(client)
+            return False
         except Exception as error:  # of this command; the others of the turn go on
             del client.out[replies:]
             client.out_size = before

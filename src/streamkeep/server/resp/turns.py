@@ -66,7 +66,8 @@ class ClientState:
         ended: it has sent all; its connection ends when that has run.
         waits_for_disk: commits with replies in `out` that are not on disk.
         active: when it last sent something, in Unix seconds.
-        again: the words of a command that runs again when there is room for its reply.
+        waits_for_lock: its next command, in `again`, waits for the write lock.
+        again: the words of a command that runs again when there is room for its reply, or the lock.
         held: bytes of memory that it needs: what it sent and what it has not read (`recount`).
         unsent: bytes of replies that its transport has, once these are many.
         kept: bytes of commands that it has queued, or waits with.
@@ -87,6 +88,7 @@ class ClientState:
         self.queues = False
         self.stopped = False
         self.waits_for_room = False  # for its next reply
+        self.waits_for_lock = False
         self.closing = False
         self.ended = False
         self.waits_for_disk: i64 = 0
@@ -196,6 +198,7 @@ class Turns:
         due: the host has something to do before the next turn.
         ends: a command has asked the host for something after the turn.
         big_batches: that wait for the disk; the next turn begins after them.
+        locked_out: another process has the write lock, and a thread of the host waits for it.
         calls: what commands were called; the server's own counters.
         held: bytes of memory that clients need.
         most_held: a long reply waits while its bytes would bring `held` above this. At twice as
@@ -219,6 +222,7 @@ class Turns:
         self.due = False
         self.ends = False
         self.big_batches: i64 = 0
+        self.locked_out = False
         self.commands: i64 = 0
         self.changes: i64 = 0  # commands that wrote
         self.bytes_in: i64 = 0

@@ -1,0 +1,96 @@
+"""The write lock, while another process or thread has it: what waits, and what does not."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from patience import wait_until
+from resp_peer import Running
+from stopped import ended, stop, stopped_child
+from streamkeep.engine.journal.write_lock import LOCK_FILE
+from streamkeep.server.resp.server import Server
+from test_server.conftest import Connect
+
+
+def lock_of(server: Server) -> Path:
+    return Path(server.store.path, "journal", LOCK_FILE)
+
+
+@contextmanager
+def taken_by_a_process(server: Server) -> Iterator[None]:
+    with lock_of(server).open() as file:  # a lock of an open file: the server's is another one
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def taken_by_a_thread(server: Server) -> Iterator[None]:
+    with server.environment.context.thread_lock:
+        yield
+
+
+@pytest.mark.parametrize("taken", [taken_by_a_process, taken_by_a_thread])
+def test_only_clients_that_write_wait_for_the_write_lock(
+    running: Running, connect: Connect, taken: Callable[[Server], AbstractContextManager[None]]
+) -> None:
+    one, two, three, reader = connect(), connect(), connect(), connect()
+    one.call("XGROUP", "CREATE", "k", "g", "0", "MKSTREAM")
+    two.call("WATCH", "k")
+    three.call("SET", "short", "v", "PX", "1")
+    with taken(running.server):
+        one.send("PING")
+        one.send("XADD", "k", "1-0", "f", "v")
+        one.send("XLEN", "k")
+        for words in ("MULTI", "XADD k 2-0 f v", "EXEC", "XLEN k"):
+            two.send(*words.split())
+        three.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", 0, "STREAMS", "k", ">")
+        three.send("PING")
+        assert one.read() == b"+PONG\r\n"
+        assert (two.read(), two.read()) == (b"+OK\r\n", b"+QUEUED\r\n")
+        wait_until(lambda: sum(one.waits_for_lock for one in running.server.clients.values()) == 3)
+        assert reader.call("XLEN", "k") == b":0\r\n"
+    assert (one.read(), one.read()) == (b"$3\r\n1-0\r\n", b":1\r\n")
+    assert (two.read(), two.read()) == (b"*-1\r\n", b":1\r\n")  # a client changed what it watched
+    assert b"1-0" in three.read()
+    assert three.read() == b"+PONG\r\n"
+    assert reader.call("EXISTS", "short") == b":0\r\n"
+
+
+def test_a_client_that_was_woken_waits_for_the_write_lock(
+    running: Running, connect: Connect
+) -> None:
+    server, peer, reader = running.server, connect(), connect()
+    peer.call("XGROUP", "CREATE", "k", "g", "0", "MKSTREAM")
+    peer.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", 0, "STREAMS", "k", ">")
+    wait_until(lambda: server.blocked.blocked == 1)
+    with taken_by_a_process(server):
+        running.ask(lambda server: server.blocked.wake(*server.blocked._by_key[b"k"]))
+        wait_until(lambda: server.turns.locked_out)
+        assert reader.call("XLEN", "k") == b":0\r\n"
+    assert reader.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
+    assert b"1-0" in peer.read()
+
+
+def test_a_command_is_refused_when_a_stopped_process_keeps_the_write_lock(
+    running: Running, connect: Connect
+) -> None:
+    writer, reader = connect(), connect()
+    writer.call("XADD", "k", "1-0", "f", "v")
+    running.server.environment.context.wait.limit_s = 0.3
+
+    def take() -> None:
+        with taken_by_a_process(running.server):
+            stop()
+
+    with ended(stopped_child(take)):
+        writer.send("XADD", "k", "2-0", "f", "v")
+        wait_until(lambda: running.server.turns.locked_out)
+        assert reader.call("XLEN", "k") == b":1\r\n"
+        assert b"which is stopped" in writer.read()
+        assert b"which is stopped" in writer.call("XADD", "k", "2-0", "f", "v")
+    assert writer.call("XADD", "k", "2-0", "f", "v") == b"$3\r\n2-0\r\n"
