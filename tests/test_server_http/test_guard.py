@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from http_client import HEADERS, TOKEN, Client
 from streamkeep import Store
 from streamkeep.server.http import guard
 from streamkeep.server.http.app import create_app
+from streamkeep.server.http.wire import Problem
 
 Make = Callable[..., Client]
 
@@ -169,6 +171,16 @@ def test_cors_is_off_unless_an_origin_is_named(client_of: Make) -> None:
     client("POST", "/streams/k", status=201, json={"n": 1}, headers=asks)
     asks["origin"] = "https://other.example"
     client("POST", "/streams/k", status=403, json={"n": 1}, headers=asks)
+
+
+def test_a_refused_request_leaves_nothing_to_the_collector(client: Client) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        client.get("/none", status=404)
+        assert not any(type(one) is Problem for one in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 def test_browsers_are_told_to_trust_nothing(client: Client) -> None:

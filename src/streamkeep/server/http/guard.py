@@ -109,8 +109,9 @@ class Guard:
         except (Problem, StreamkeepError) as error:
             if began:
                 raise
-            problem = error if isinstance(error, Problem) else problem_of(error)
-            await problem_reply(problem)(scope, receive, sender)
+            # No local name keeps it: with its traceback, it would be left to the garbage collector.
+            reply = problem_reply(error if isinstance(error, Problem) else problem_of(error))
+            await reply(scope, receive, sender)
 
     # --- checks ---------------------------------------------------------------------------------
 
