@@ -10,6 +10,7 @@ since clients and exporters ask for them.
 from __future__ import annotations
 
 import resource
+from contextlib import suppress
 from typing import Any, Final
 
 from streamkeep.commands.command_table import READS, Spec
@@ -56,6 +57,10 @@ _NUMBERS: Final[dict[str, tuple[str, str, int, int]]] = {
     "stream-node-max-bytes": ("context", "node_max_bytes", 0, (1 << 32) - 2),
     "stream-node-max-entries": ("context", "node_max_entries", 0, (1 << 32) - 2),
 }
+_SIZES: Final = ("client-query-buffer-limit", "maxmemory-clients", "stream-node-max-bytes")
+_UNITS: Final = {
+    "b": 1, "k": 1000, "kb": 1 << 10, "m": 1000**2, "mb": 1 << 20, "g": 1000**3, "gb": 1 << 30,
+}  # fmt: skip
 _MOST_PATTERNS: Final = 1000  # each is compared with every name
 
 
@@ -187,7 +192,7 @@ class Settings:
                 context.node_max_bytes, context.node_max_entries = NODE_LIMITS
             holders = self._holders()
             holder, attribute, _, _ = _NUMBERS[name]
-            setattr(holders[holder], attribute, int(text))
+            setattr(holders[holder], attribute, _number(name, text))
             if holder == "messages":
                 section = holders["messages"].encode()
                 context.new_extension = extension.with_section(b"", extension.IDEMPOTENCE, section)
@@ -203,10 +208,7 @@ def _check(name: str, text: str, present: str) -> None:
             raise _refused(name, "argument(s) must be one of the following: everysec, always, no")
     elif name in _NUMBERS:
         _, _, least, most = _NUMBERS[name]
-        try:
-            number = integer(text.encode("utf-8", "surrogateescape"))
-        except CommandError:
-            raise _refused(name, "argument couldn't be parsed into an integer") from None
+        number = _number(name, text)
         if not least <= number < most:
             raise _refused(name, f"argument must be between {least} and {most - 1} inclusive")
     elif name in _READ_ONLY:
@@ -214,6 +216,17 @@ def _check(name: str, text: str, present: str) -> None:
             raise _refused(name, "argument must be 'yes' or 'no'")
     elif text != present and name not in ("loglevel", "masterauth", "masteruser"):
         raise _refused(name, "can't set immutable config")
+
+
+def _number(name: str, text: str) -> int:
+    """Return the value of a number, which may have a unit if it is a size."""
+    problem, unit = "couldn't be parsed into an integer", "b"
+    if name in _SIZES:
+        problem, digits = "must be a memory value", text.rstrip("bBgGkKmM")
+        text, unit = digits, text[len(digits) :].lower() or "b"
+    with suppress(CommandError, KeyError):
+        return integer(text.encode("utf-8", "surrogateescape")) * _UNITS[unit]
+    raise _refused(name, f"argument {problem}")
 
 
 def _refused(name: str, why: str) -> CommandError:
