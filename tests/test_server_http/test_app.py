@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import random
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ from cli_runner import run as run_command
 from http_client import HEADERS, Client
 from patience import PATIENCE_S
 from streamkeep import Store
+from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.jobs import Queue
 from streamkeep.server import ui
 from streamkeep.server.access import Access
@@ -132,6 +134,20 @@ def test_what_is_described_exists(store: Store, client: Client, route: Any) -> N
 
 def test_the_document_is_served(client: Client) -> None:
     assert client.get("/openapi.json") == document()
+
+
+async def test_changes_that_wait_for_the_write_lock_delay_no_reads(store: Store, app: App) -> None:
+    Queue(store, "q").put(1)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://localhost", headers=HEADERS
+    ) as client:
+        with Path(store.path, "journal", LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # another open file than that of the store
+            changes = [asyncio.create_task(client.post("/queues/q/pause")) for _ in range(50)]
+            await asyncio.sleep(0.1)
+            assert (await asyncio.wait_for(client.get("/queues"), PATIENCE_S)).status_code == 200
+            assert not any(change.done() for change in changes)
+        assert {change.status_code for change in await asyncio.gather(*changes)} == {200}
 
 
 # --- the page and the server name no command that does not run ------------------------------------

@@ -68,6 +68,7 @@ class State:
         self.write = write
         self.heavy = asyncio.Semaphore(_HEAVY_AT_ONCE)
         self.reading = asyncio.Semaphore(_PAGES_AT_ONCE)
+        self.changing = asyncio.Lock()  # what waits for the write lock leaves threads to reads
         self.checker: Any = None  # a `health.Checker`, from `create_app` on
         self.event_streams = 0
         self.is_replica: Callable[[], bool] = bool
@@ -247,8 +248,8 @@ async def serve(state: State, scope: Scope, receive: Receive, send: Send) -> Non
         call.members = await wire.json_body(request, one.body)
     if inspect.iscoroutinefunction(one.serve):
         found = await one.serve(call)
-    elif one.heavy:
-        async with state.heavy:
+    elif one.heavy or one.method != "GET":
+        async with state.heavy if one.heavy else state.changing:
             found = await asyncio.to_thread(one.serve, call)
     else:
         found = await asyncio.to_thread(one.serve, call)
