@@ -11,6 +11,7 @@ is held by a lock. So that of a process which was killed is found, and removed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -18,6 +19,7 @@ import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from streamkeep.engine.journal.reader import Owner, Reader, journal_names, read_header
 from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate_os
@@ -198,6 +200,38 @@ def read_slot(folder: Folder, name: str) -> Slot | None:
     except (AttributeError, ValueError, TypeError, RecursionError) as error:
         raise CorruptionError(f"{folder.path / name}", f"{error}") from None
     return slot
+
+
+def is_proved(folder: Folder, slot: Slot, owner: Owner, newest: LogPosition) -> bool:
+    """Return whether the journal shows that the store has made the commits that were shipped.
+
+    A store that was put in the place of another one, such as a backup, soon has more commits than
+    were shipped of that one. But the checksum of each record includes that of the one before.
+
+    Args:
+        owner: the store, with its present epoch.
+        newest: the position after its newest commit, which was read after the slot.
+    """
+    made = max(slot.shipped, slot.position.commit_number)
+    if made > newest.commit_number or slot.epoch > owner.epoch:
+        return False
+    if slot.position.commit_number < 0:  # after a compaction or a restore nothing else is known
+        return True
+    reader = Reader(folder, owner._replace(epoch=slot.epoch), slot.position)
+    while reader.commit_number < made:  # what a base needs that is being written
+        if reader.next() is None:
+            return False
+    if made == newest.commit_number:
+        return newest.chain in (0, reader.chain)  # of a backup it is not known
+    began = newest.commit_number  # the next epoch; files before it may have what was not kept
+    for name in journal_names(folder):
+        with contextlib.suppress(FileNotFoundError):  # a checkpoint has just retired it
+            header = read_header(folder, name)
+            if header is None or header.store_uuid != owner.store_uuid:
+                continue
+            if slot.epoch < header.epoch <= owner.epoch:
+                began = min(began, header.first_commit - 1)
+    return began == made or (began > made and reader.next() is not None)
 
 
 def read_slots(folder: Folder, *, feeds: bool = False) -> Iterator[Slot]:

@@ -226,6 +226,16 @@ class EngineContext:
                 raise
             raw.abort()
 
+    def position(self) -> LogPosition:
+        """Return the log position after the newest commit, of any process."""
+        with self.gate:
+            self.check_open()
+            with self.apply_lock:
+                raw = self.begin_view()
+                position = position_in(raw) if self.log is None else self.log.position
+                raw.abort()
+        return position
+
     def catch_up(self) -> None:
         with self.apply_lock:
             raw = self.begin_view()

@@ -328,6 +328,8 @@ class Shipper:
             commit, chain, last_ms = piece.last_commit, piece.chain_after, piece.last_ms
         if slot is not None and commit > self._newest():
             raise Diverged(f"the store has no commit {commit}")
+        if slot is not None and not self.environment.is_followed(slot):
+            slot = None  # of a store that was in this place
         history = find_history(
             self.folder, self.environment.uuid.bytes, self.context.epoch, slot, commit, chain
         )
@@ -400,9 +402,7 @@ class Shipper:
 
     def _start_base(self, now_ms: int) -> None:
         """Begin to write a base, in a thread: meanwhile the present generation goes on."""
-        with self.context.apply_lock:
-            self.context.begin_view().abort()
-            held = self.journal.log.position
+        held = self.context.position()
         epoch, generations = self.context.epoch, self.generations.named
         known = generations[-1].name if generations else ""
         name = self.generations.next_name()

@@ -111,9 +111,7 @@ class Standby(PieceFollower):
                 found = "no standby" if state is None else f"the standby of {state.source}"
                 raise StoreError(f"{place}: {found}; next: name a path where nothing is")
             self.state = state
-            with self.context.apply_lock:
-                self.context.begin_view().abort()
-                position = cast(Journal, self.context.journal).log.position
+            position = self.context.position()
             super().__init__(target, state.generation, (position.commit_number, position.chain))
             _remove_strays(self.environment)
             stack.pop_all()

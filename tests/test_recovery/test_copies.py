@@ -547,6 +547,36 @@ def test_no_caller_waits_for_the_copy_of_a_store_that_was_replaced(
         assert store.wait_shipped(0)
 
 
+@pytest.mark.parametrize("more", [-1, 0, 1])
+@pytest.mark.parametrize("by", ["backup", "files"])
+def test_a_store_that_was_put_back_has_no_copy_however_many_commits_it_makes(
+    tmp_path: Path, by: str, more: int
+) -> None:
+    """With more commits than were shipped of the one before, or as many, it looked copied."""
+    place, before, target = tmp_path / "store", tmp_path / "before", tmp_path / "target"
+    with streamkeep.open(place) as store:
+        store.xadd("s", {"n": "0"})
+        if by == "backup":
+            backup(store, before)
+    if by == "files":
+        shutil.copytree(place, before)
+    with streamkeep.open(place) as store:
+        add(store, 5, target)
+        shipped = newest(store)
+    shutil.copytree(before, place, dirs_exist_ok=True)
+    with streamkeep.open(place) as store:
+        while newest(store) < shipped + more:
+            store.xadd("s", {"n": "1"})
+        with pytest.raises(StoreError, match="nothing ships"):
+            store.wait_shipped(0)
+        [copy] = store.durability().copies
+        assert (copy.behind, copy.shipped_ms) == (newest(store), 0)
+        with pytest.raises(Refused):
+            ship(store, target)
+        ship(store, target, take_over=True)
+        assert store.wait_shipped(0)
+
+
 @pytest.mark.parametrize("step", slow_but(steps("ship:"), "ship:head", "ship:segment"))
 def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
     """The next shipper goes on, and the copy is what the store is."""

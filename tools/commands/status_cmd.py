@@ -141,7 +141,7 @@ def _copies(store: Store[bytes], found: StoreFigures, problems: Problems) -> dic
             text = f"another store has taken over the copy in {one.target}"
             problems.append(("copy", f"{text}; next: use that one, or {ship} --forget"))
         elif not one.shipped_ms:
-            text = f"the copy in {one.target}, of which the store was made, does not follow it"
+            text = f"the copy in {one.target}, of an earlier state of the store, does not follow it"
             following = f"{ship} if it takes the place of the store before, otherwise with --forget"
             problems.append(("copy", f"{text}; next: {following}"))
         elif one.behind and now_ms - one.shipped_ms > LATE_MS:
