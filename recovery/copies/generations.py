@@ -89,8 +89,10 @@ class Generations:
         """Check that a generation still goes on, so that what it was given can be restored.
 
         Raises:
-            Again: another one has begun, or the copy is gone.
+            Again: another one has begun.
+            UnreachableError: the copy is gone.
         """
+        self.target.check_there()
         if time.clock_gettime(time.CLOCK_BOOTTIME) - self._read_s < self.trusted_s:
             return
         if not self.read() or self.named[-1].name != name:

@@ -274,10 +274,10 @@ class Shipper:
         except CorruptionError as error:
             log.warning("%s", error)
         is_there = self.generations.read()
-        if not is_there and not self.take_over:
+        if not self.take_over:
             self.target.check_there()
             # One that was begun: a kill may have come before the slot said that it is whole.
-            if was_there or (slot is not None and not self.target.has_probe()):
+            if not is_there and (was_there or (slot is not None and not self.target.has_probe())):
                 raise self.target.gone()
         self.target.check_writes()
         if not is_there:

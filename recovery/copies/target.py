@@ -99,7 +99,7 @@ class Target:
             data, tag = self.objects.get_tagged(head_format.HEAD)
         except FileNotFoundError:
             return None
-        self._sign = head_format.HEAD
+        self._sign = self._sign or head_format.HEAD  # which a mount point may have got in a race
         return head_format.decode_head(data, self.where(head_format.HEAD)), tag
 
     def known_head(self) -> Head:

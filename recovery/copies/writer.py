@@ -110,8 +110,10 @@ class Writer:
         self._before = before
         self.last_ms = last_ms
         done = generation.base_commit
+        found = self.target.rows(self.name)
+        self.target.base(generation, found)  # without it, nothing that follows can be restored
         # A target that has lost its last pieces may have rows of later commits: those are removed.
-        for rows in chain_of(self.target.rows(self.name), done, self.commit_number):
+        for rows in chain_of(found, done, self.commit_number):
             self._rows.append((rows, self.target.header(rows.parts[-1]).rows))
             self.rows_bytes += sum(self.target.objects.size(str(one)) or 0 for one in rows.parts)
             done = rows.last

@@ -25,6 +25,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import FolderObjects, open_objects, put_bytes
 from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.copies.head import HEAD
 from streamkeep.format.core.errors import (
     ArgumentError,
     ChangesGoneError,
@@ -254,6 +255,29 @@ def test_a_disk_that_is_unmounted_after_a_kill_at_the_first_head(
     (tmp_path / "unmounted").rename(target)
     ship(store, target)
     assert not verify_copy(target).problems
+
+
+def test_a_disk_that_is_unmounted_between_the_look_for_it_and_the_first_head(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mount point got a head without a base, and commits counted as shipped."""
+    target, create = tmp_path / "target", FolderObjects.create
+
+    def unmounting(objects: FolderObjects, name: str, data: bytes) -> bool:
+        if name == HEAD:
+            target.rename(tmp_path / "unmounted")
+            target.mkdir()
+            monkeypatch.undo()
+        return create(objects, name, data)
+
+    monkeypatch.setattr(FolderObjects, "create", unmounting)
+    with pytest.raises(UnreachableError, match="is gone"):
+        ship(store, target)
+    assert not store.wait_shipped(0)
+    store.xadd("s", {"n": "1"})
+    ship(store, target)  # another process takes it for a copy, and finds that it has no base
+    assert store.wait_shipped(0)
+    assert_restored(target, tmp_path / "restored", store)
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
