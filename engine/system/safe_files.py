@@ -329,6 +329,8 @@ class Folder:
         def stop(error: OSError) -> None:
             if isinstance(error, FileNotFoundError):  # it has just gone
                 return
+            if not isinstance(error.filename, str):  # a descriptor
+                error.filename = name
             if unlisted is None:
                 raise error
             unlisted(error)

@@ -209,8 +209,10 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
             break
         finally:
             scope.progress.advance(0)
-        here = not problems or source.folder.exists(segment_files.stored_name(row.path))
-        elsewhere = remote.is_set and not here
+        elsewhere = False
+        with suppress(OSError):  # its folder cannot be read, as the problem says
+            there = source.folder.exists(segment_files.stored_name(row.path))
+            elsewhere = remote.is_set and not there
         found += [(row.path, replace(one, elsewhere=elsewhere)) for one in problems]
     newest = _named_by_now(source) if found else None
     yield from (one for path, one in found if newest is None or path in newest[0])
@@ -363,7 +365,7 @@ def _named_by_now(source: Source) -> tuple[set[str], set[str]] | None:
 
 
 def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
-    """SK311, SK312, SK313: each file is named either by the manifest or as garbage."""
+    """SK311 to SK313, SK317: each file is named either by the manifest or as garbage."""
     rows = Rows(tables)
     named = {row.path for _, row in rows.under(shapes.SEGMENT_SHAPE)}
     doomed = {row.path for _, row in rows.under(shapes.GARBAGE_SHAPE) if row.kind == ARCHIVE_FILE}
@@ -372,9 +374,12 @@ def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
     if rows.unreadable:
         return
     known = named | doomed | {segment_files.ARCHIVE_LOCK}
-    strays = [
-        one for one in source.folder.files_below(segment_files.ARCHIVE_FOLDER) if one not in known
-    ]
+    unlisted: list[OSError] = []
+    files = source.folder.files_below(segment_files.ARCHIVE_FOLDER, unlisted.append)
+    for error in unlisted:
+        problem = f"it cannot be listed: {error.strerror}"
+        yield finding("SK317", f"folder {error.filename}", problem)
+    strays = [one for one in files if one not in known]
     newest = (_named_by_now(source) if strays else None) or (set[str](), set[str]())
     for path in strays:
         if path.endswith(TEMPORARY):

@@ -254,6 +254,12 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
         "nothing to do for a backup; a restored one publishes elsewhere: `streamkeep archive run "
         "STORE --to URI`",
     ),
+    (
+        "SK317",
+        WARNING,
+        "a folder below `archive/` cannot be listed; files in it that no row names are not known",
+        "look at the disk and at the rights of the folder, then run fsck again",
+    ),
 )
 CATALOGUE: Final[dict[str, Kind]] = {
     code: Kind(severity, meaning, advice) for code, severity, meaning, advice in _KINDS

@@ -154,6 +154,9 @@ def test_a_folder_of_the_archive_that_the_disk_does_not_read_stops_no_repair(
         return original(name, *args, **options)
 
     monkeypatch.setattr(os, "open", failing)
+    told = run("fsck", store, status=4).stdout  # 1 means that the check did not come to an end
+    assert re.search("error SK302: segment .*: it cannot be read: Input", told)
+    assert f"warning SK317: folder {folder}: it cannot be listed: Input" in told
     told = run("repair", store, "--output", store.with_name("new"), status=5).stdout
     assert re.search(
         "lost: stream 's': [0-9]+ archived entries, .*: it cannot be read: Input", told
