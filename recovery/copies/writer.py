@@ -10,6 +10,7 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import closing
 from typing import Final
 
 from streamkeep.engine.store.environment import Environment
@@ -30,6 +31,10 @@ from streamkeep.format.journal.position import LogPosition
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.copies.history import History
 from streamkeep.recovery.copies.target import Rows, Target, chain_of, segment_name
+from streamkeep.recovery.fsck.findings import Severity
+from streamkeep.recovery.fsck.pages import PageWalk
+from streamkeep.recovery.fsck.source import meta_of
+from streamkeep.recovery.pages.tree import PageFile, Tables
 
 _MOST_PIECE: Final = 16 << 20  # bytes of records in a piece; a single record may be bigger
 _MOST_ROWS: Final = 32 << 20  # bytes of rows in a part
@@ -306,6 +311,7 @@ class Writer:
                     yield table, db_key, value
                     found = cursor.next()
 
+        self._check_pages(txn, stop)
         for table, db_key, value in rows():  # a base that ends early would stay at the target
             if stop.is_set():
                 raise Again("stopped")
@@ -371,6 +377,20 @@ class Writer:
                 body.put(table, db_key, value)
                 size += len(value)
         return sent + send(is_end=True), tuple(parts)
+
+    def _check_pages(self, txn: ReadTxn, stop: threading.Event) -> None:
+        """Raise DamagedRowError for damage between rows: LMDB would skip some, or crash."""
+
+        def visited(pages: int) -> None:
+            if stop.is_set():
+                raise Again("stopped")
+
+        folder = self.environment.folder
+        meta = meta_of(folder, txn.raw().id())
+        with closing(PageFile(folder, meta.page_size)) as file:
+            for found in PageWalk(Tables(file, meta), visited).findings():
+                if found.severity is Severity.ERROR:
+                    raise DamagedRowError(f"{self.environment.path}: {found.where}", found.problem)
 
     def _check(self, table: int, db_key: bytes, row: bytes) -> None:
         """Raise DamagedRowError unless the checksum of a row is right."""

@@ -185,7 +185,7 @@ def open_source(path: Path, mend: Mend | None = None) -> Iterator[Source]:
 
             def pin(pinned: ExitStack) -> meta_page.MetaPage:
                 txn = pinned.enter_context(opened.begin_stored())
-                return _meta_of(folder, txn.raw().id())
+                return meta_of(folder, txn.raw().id())
 
             _use_newest(source, stack, pin)
         else:
@@ -237,7 +237,7 @@ def _choose_commit(source: Source, stack: ExitStack) -> None:
             if raw is not None:
                 txn = raw.begin()
                 pinned.callback(txn.abort)
-                meta = _meta_of(folder, txn.id())
+                meta = meta_of(folder, txn.id())
                 if lock is not None and exclusive:
                     lock.share()  # the commit is pinned: other processes may open the store
                     source.alone = False
@@ -385,7 +385,7 @@ def _differences(source: Source, checkpoint: Way, data: Way) -> Iterator[Finding
         tables.pages.close()
 
 
-def _meta_of(store: Folder, commit_number: int) -> meta_page.MetaPage:
+def meta_of(store: Folder, commit_number: int) -> meta_page.MetaPage:
     """Return the meta page of a pinned commit, or of a newer one.
 
     The second commit after the snapshot overwrites its meta page. The newer commit that is then

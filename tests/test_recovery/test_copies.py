@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -38,6 +39,7 @@ from streamkeep.engine.journal.reader import journal_names
 from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.remote.object_store import FolderObjects, put_bytes
 from streamkeep.engine.system.clock import Clock, ManualClock
+from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.copies.head import HEAD, decode_head
 from streamkeep.format.copies.piece import is_generation_name, parse_name
@@ -51,6 +53,7 @@ from streamkeep.format.core.errors import (
     UnreachableError,
 )
 from streamkeep.format.core.keys import KEYS, STREAMS, TABLES
+from streamkeep.format.lmdb_file.lmdb_pages import BRANCH, PAGE_HEADER
 from streamkeep.metrics.prometheus import prometheus_text
 from streamkeep.recovery import backup, changes, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import remains, standby, writer
@@ -1010,6 +1013,23 @@ def test_a_damaged_row_is_not_copied(
     restore_copy(target, tmp_path / "restored")
     with streamkeep.open(tmp_path / "restored") as restored:
         assert (restored.xlen("s"), restored.xlen("t")) == (1, 4)
+
+
+def test_pages_that_lmdb_would_misread_are_not_copied(tmp_path: Path) -> None:
+    """The copy lacked rows, and a restore of it was refused; other bits ended the process."""
+    place = tmp_path / "store"
+    with streamkeep.open(place, sync="none") as store, store.transaction() as txn:
+        for n in range(300):
+            txn.xadd(f"s{n}", {"n": "x" * 100})
+    data = bytearray((place / "data.mdb").read_bytes())
+    for at in range(0, len(data), PAGE):
+        if data[at + 10] == BRANCH:
+            first, second = struct.unpack_from("<HH", data, at + PAGE_HEADER)
+            data[at + second : at + second + 4] = data[at + first : at + first + 4]  # the child
+    (place / "data.mdb").write_bytes(data)
+    with pytest.raises(CorruptionError, match="is already used"):
+        ship(place, tmp_path / "target")
+    assert Target(tmp_path / "target").head() is None
 
 
 def test_after_a_damaged_row_no_more_rows_are_tried(
