@@ -284,7 +284,12 @@ class Shipper:
             return
         newest = self.generations.named[-1]
         self._erased = self.renew or (slot is not None and slot.erased)
-        known = slot is not None and newest.name in (slot.generation, slot.begun)
+        # Once refused, a store stays so, although its journal may no longer show why.
+        known = (
+            slot is not None
+            and not slot.taken_over
+            and newest.name in (slot.generation, slot.begun)
+        )
         # The journal of a store that was replaced may go on from the same commit. Without a slot,
         # which a power loss may take, its epoch is lower: a restore and a promotion raise it. What
         # was restored or promoted may have other commits than the copy until it has shipped some.

@@ -35,6 +35,7 @@ from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.erase import archived_under
 from streamkeep.engine.archive.segment_output import TEMPORARY
+from streamkeep.engine.journal import journal
 from streamkeep.engine.journal.reader import journal_names
 from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.remote.object_store import FolderObjects, put_bytes
@@ -578,6 +579,25 @@ def test_a_store_that_was_put_back_has_no_copy_however_many_commits_it_makes(
             ship(store, target)
         ship(store, target, take_over=True)
         assert store.wait_shipped(0)
+
+
+def test_a_store_that_was_refused_is_refused_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing holds the journal that showed why: the next shipper had taken the copy over."""
+    monkeypatch.setattr(journal, "FILE_SIZE", 1 << 16)
+    place, target = tmp_path / "store", tmp_path / "target"
+    with streamkeep.open(place) as store:
+        backup(store, tmp_path / "backup")
+        add(store, 2, target)
+    shutil.copytree(tmp_path / "backup", place, dirs_exist_ok=True)
+    with streamkeep.open(place) as store:
+        for _ in range(2):
+            for _ in range(30):
+                store.xadd("t", {"n": "x" * 3000})
+            checkpoint_now(store)
+            with pytest.raises(Refused):
+                ship(store, target)
 
 
 @pytest.mark.parametrize("step", slow_but(steps("ship:"), "ship:head", "ship:segment"))
