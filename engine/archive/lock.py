@@ -17,7 +17,7 @@ from functools import partial
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system.lmdb_errors import translate_os
-from streamkeep.engine.system.long_wait import LongWait, holders_of, lock_file
+from streamkeep.engine.system.long_wait import holders_of, lock_file
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 from streamkeep.format.core.errors import StoreLockedError
 
@@ -59,8 +59,8 @@ class ArchiveLock:
             folder = environment.folder.make_folder(ARCHIVE_FOLDER)
             self._handle = folder.open(ARCHIVE_LOCK, os.O_RDWR | os.O_CREAT)
             if self._wait:
-                holders = partial(holders_of, [self._handle])
-                lock_file(self._handle, LongWait("the lock of the archive", holders))
+                environment.archive_wait.users = partial(holders_of, [self._handle])
+                lock_file(self._handle, environment.archive_wait)
             else:
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -15,6 +15,7 @@ from typing import Final
 
 from streamkeep.engine.system import boot_id, failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, StoreLockedError
 from streamkeep.format.journal import checkpoint
@@ -62,7 +63,7 @@ class CheckpointFile:
         Raises:
             StoreLockedError: another process has been recovering the store for too long.
         """
-        self._wait(lambda: self._lock(fcntl.LOCK_SH))
+        self._wait(self.handle, lambda: self._lock(fcntl.LOCK_SH))
 
     def share_when_ready(self, prepare: Callable[[bool], bool]) -> None:
         """Take the shared lock on a store that is ready to be used.
@@ -89,7 +90,7 @@ class CheckpointFile:
                 fcntl.flock(self.handle, fcntl.LOCK_UN)
             return False
 
-        self._wait(try_it)
+        self._wait(self.handle, try_it)
 
     def read_unlisted(self, data: str, prepare: Callable[[bool], bool]) -> None:
         """Take the lock of a reader that cannot enter itself into LMDB's table of readers.
@@ -104,6 +105,7 @@ class CheckpointFile:
             StoreLockedError: another process has the store open.
         """
         self._wait(
+            self.handle,
             self.try_exclusive,
             "open in another process, and this one may not write lock.mdb, which readers need; "
             "next: get permission to write lock.mdb, or read a backup",
@@ -119,21 +121,30 @@ class CheckpointFile:
             return
         with self.folder.opened(data) as handle:
             self._wait(
+                handle,
                 lambda: _try_lock(handle, fcntl.LOCK_EX),  # another process may look as well
                 "a process that may not write lock.mdb is reading the store, which keeps writers "
                 "out; next: end that process, or give it permission to write lock.mdb",
             )
 
-    def _wait(self, done: Callable[[], bool], problem: str = "") -> None:
-        """Return when something is done; raise StoreLockedError if it takes too long."""
+    def _wait(self, handle: int, done: Callable[[], bool], problem: str = "") -> None:
+        """Return when something is done; raise StoreLockedError if it takes too long.
+
+        Args:
+            handle: the file whose lock is in the way; a process that has it may be stopped.
+        """
         seconds = _SHORT_PATIENCE_S if problem else _PATIENCE_S
         recovers = f"another process has been recovering or repairing the store for {seconds:.0f} "
         recovers += "seconds; next: try again when it has finished"
+        wait = LongWait(WRITE_LOCK, lambda: holders_of([handle]))
+        wait.limit_s = min(wait.limit_s, seconds)
         deadline = time.monotonic() + seconds
-        while not done():
-            if time.monotonic() > deadline:
-                raise StoreLockedError(f"{self.path.parent}: {problem or recovers}")
-            time.sleep(_POLL_S)
+        with wait:
+            while not done():
+                wait.check()
+                if time.monotonic() > deadline:
+                    raise StoreLockedError(f"{self.path.parent}: {problem or recovers}")
+                time.sleep(_POLL_S)
 
     def _lock(self, kind: int) -> bool:
         return _try_lock(self.handle, kind)

@@ -22,7 +22,7 @@ from streamkeep.engine.checkpoint.checkpointer import Checkpointer
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.store.registry import Opening, identity_of, registry
 from streamkeep.engine.system.locks import is_mine, make_reentrant_lock
-from streamkeep.engine.system.long_wait import IN_HANDLER, OwnedLock
+from streamkeep.engine.system.long_wait import IN_HANDLER, LongWait, OwnedLock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.context import EngineContext
@@ -60,6 +60,7 @@ class Ending:
         self.checkpoints: Checkpoints | None = None  # None for a read-only store
         self.checkpointer: Checkpointer | None = None
         self.archive_work = OwnedLock("archive", context.path)
+        self.archive_wait = LongWait("the lock of the archive")  # for other processes
         self.life = make_reentrant_lock("life", context.path)  # held by a thread that closes it
 
     @property

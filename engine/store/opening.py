@@ -33,7 +33,7 @@ from streamkeep.engine.store.registry import Opening, registry
 from streamkeep.engine.store.survey import check_lmdb_files, finish_swap, is_swapping
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translated
-from streamkeep.engine.system.lock_file import LOCK_FILE, reserve_lock_file
+from streamkeep.engine.system.lock_file import LOCK_FILE, reserve_lock_file, wait_for_others
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.pages import PAGE
@@ -332,6 +332,10 @@ def _open_lmdb(
             f"{path}: {DATA_FILE} is empty: the store was never created; next: open it for writing "
             "once, which creates it"
         )
+    listed = not readonly or is_listed(path)
+    if listed:
+        with suppress(OSError):  # a file system without locks: LMDB will meet the same error
+            wait_for_others(folder)
     sizes = [size for size in MAPS if size >= 2 * needed] or [4 * needed]
     if max_store_bytes is not None:
         sizes = [limited_map(max_store_bytes)]
@@ -347,7 +351,7 @@ def _open_lmdb(
                 max_readers=max_readers,
                 max_dbs=len(TABLES) + 1,
                 max_spare_txns=_SPARE_TRANSACTIONS,
-                lock=not readonly or is_listed(path),
+                lock=listed,
                 lib_version=0,
             )
         except lmdb.MemoryError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import resource
 import subprocess
@@ -17,14 +18,15 @@ import pytest
 import streamkeep
 from inside import environment_of, journal_of
 from patience import PATIENCE_S, handles_below, line_of, wait_until
-from stopped import child_of, status_of
+from stopped import child_of, ended, status_of, stop, stopped_child
 from stores import Open
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpoint_file
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.store.registry import registry
-from streamkeep.engine.system import failpoints
+from streamkeep.engine.system import failpoints, lock_file
+from streamkeep.engine.system.long_wait import LongWait
 from streamkeep.engine.system.safe_files import Folder
 from test_engine_store.test_life import run
 from tiers import daily_or_all
@@ -290,6 +292,48 @@ def test_who_cannot_be_listed_reads_beside_nobody_who_writes(
         store.xadd("s", {"n": 1})
         with pytest.raises(AssertionError, match="open in another process"):
             run(UNLISTED, path)
+
+
+def lock_the_store(path: Path) -> None:
+    assert CheckpointFile(Folder(path), readonly=False).try_exclusive()
+
+
+def lock_the_data(path: Path) -> None:
+    fcntl.flock(os.open(path / "data.mdb", os.O_RDONLY), fcntl.LOCK_EX)
+
+
+def lock_lmdb(path: Path) -> None:
+    fcntl.lockf(os.open(path / "lock.mdb", os.O_RDWR), fcntl.LOCK_EX, 1)
+
+
+@pytest.mark.parametrize("lock", [lock_the_store, lock_the_data, lock_lmdb])
+def test_an_opening_names_a_process_that_is_stopped_in_the_middle_of_one(
+    path: Path, lock: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(path).close()
+    for patience in ("_PATIENCE_S", "_SHORT_PATIENCE_S"):
+        monkeypatch.setattr(checkpoint_file, patience, 0.1)
+    monkeypatch.setattr(lock_file, "LongWait", impatient)
+
+    def open_and_stop() -> None:
+        lock(path)
+        stop()
+
+    child = stopped_child(open_and_stop)
+    with ended(child):
+        for readonly in (False, True):
+            if not (readonly and lock is lock_the_data):  # a reader does not look at it
+                with pytest.raises(
+                    streamkeep.StoreLockedError, match=f"process {child}, .*kill -CONT {child}"
+                ):
+                    Store(path, readonly=readonly)
+    Store(path).close()
+
+
+def impatient(lock: str, users: Callable[[], list[int]]) -> LongWait:
+    wait = LongWait(lock, users)
+    wait.limit_s = 0.1
+    return wait
 
 
 @pytest.mark.slow
