@@ -214,7 +214,9 @@ class Server:
         self._put_off += clients
         if not self.turns.locked_out:
             self.turns.locked_out = True
-            threading.Thread(target=self._await_lock, name="streamkeep turn", daemon=True).start()
+            threading.Thread(
+                target=self._await_lock, name="streamkeep-lock-wait", daemon=True
+            ).start()
 
     def _await_lock(self) -> None:
         with suppress(StreamkeepError):  # the commands run into it again
