@@ -26,9 +26,8 @@ from patience import PATIENCE_S, line_of, wait_until
 from resp_peer import Peer
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.format.redis.resp import encode_command
-from streamkeep.server import serve
+from streamkeep.server import handshakes, serve
 from streamkeep.server.access import Access
-from streamkeep.server.handshakes import SecureListener
 from streamkeep.server.resp.info import client_line
 from streamkeep.server.resp.server import Server
 from test_server.conftest import served
@@ -205,7 +204,7 @@ def test_connections_without_a_handshake_count_and_end(
 ) -> None:
     """They would take all descriptors, and the store could not write."""
     pytest.importorskip("starlette")
-    monkeypatch.setattr(SecureListener.__init__, "__kwdefaults__", {"handshake_s": 1.0})
+    monkeypatch.setattr(handshakes, "HANDSHAKE_S", 1.0)
     certificate, key = make_certificate(tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
     tls = (certificate, key, None)
