@@ -334,8 +334,7 @@ def _open_lmdb(
         )
     listed = not readonly or is_listed(path)
     if listed:
-        with suppress(OSError):  # a file system without locks: LMDB will meet the same error
-            wait_for_others(folder)
+        wait_for_others(folder)
     sizes = [size for size in MAPS if size >= 2 * needed] or [4 * needed]
     if max_store_bytes is not None:
         sizes = [limited_map(max_store_bytes)]

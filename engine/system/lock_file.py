@@ -8,20 +8,18 @@ docs/decisions/0018-blocks-that-move.md.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
-from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from streamkeep.engine.system import files
-from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait
+from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, first_byte_writers
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import keep_in_place, moves_blocks
 
 LOCK_FILE: Final = "lock.mdb"  # the name is LMDB's
 _POLL_S: Final = 0.005
-_SHARED: Final = files.FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)  # LMDB's, of each user
 _READER_SIZE: Final = 64  # bytes per reader; the header takes as many as three readers
 
 
@@ -49,18 +47,14 @@ def reserve_lock_file(folder: Folder, max_readers: int) -> None:
 def wait_for_others(folder: Folder) -> None:
     """Wait while another process is the first one that opens LMDB, or the last one that closes it.
 
-    LMDB waits for that without a limit. This process does not have it open: closing the file would
-    end LMDB's locks.
+    LMDB waits for that without a limit.
 
     Raises:
         StoreLockedError: the other process is stopped.
     """
-    with suppress(FileNotFoundError), folder.opened(LOCK_FILE) as handle:
-
-        def others() -> list[int]:
-            found = files.FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, _SHARED))
-            return [] if found[0] == fcntl.F_UNLCK else [found[4]]
-
+    status = folder.status(LOCK_FILE)
+    if status is not None:
+        others = partial(first_byte_writers, status)
         wait = LongWait(WRITE_LOCK, others)
         with wait:
             while others():

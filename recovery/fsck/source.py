@@ -36,7 +36,7 @@ from streamkeep.engine.store.opening import is_listed
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.survey import check_files, check_lmdb_files, is_swapping
-from streamkeep.engine.system.lock_file import LOCK_FILE
+from streamkeep.engine.system.lock_file import LOCK_FILE, wait_for_others
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import META, TABLES
@@ -412,6 +412,7 @@ def _open_lmdb(store: Folder) -> lmdb.Environment | None:
     if not os.access(path, os.W_OK) or not os.access(path / LOCK_FILE, os.W_OK):
         return None
     check_lmdb_files(store, readonly=True)
+    wait_for_others(store)
     try:
         return lmdb.open(os.fsencode(path), readonly=True, create=False, max_readers=_MANY_READERS)
     except lmdb.Error:
