@@ -167,8 +167,8 @@ class ControlFile:
         Raises:
             StoreLockedError: the process that has the lock is stopped.
         """
-        lock_file(self.handle, self.wait)
-        try:
+        try:  # an interrupt may arrive as soon as the lock is held
+            lock_file(self.handle, self.wait)
             yield
         finally:
             fcntl.flock(self.handle, fcntl.LOCK_UN)
