@@ -134,7 +134,7 @@ class Standby(PieceFollower):
                 if found is not None:
                     self._apply(*found)
                 pause, damaged = 1.0, False
-            except (UnreachableError, CorruptionError, NotAStoreError) as error:
+            except (UnreachableError, CorruptionError, NotAStoreError, StoreLockedError) as error:
                 if not damaged and isinstance(error, CorruptionError):
                     damaged = True
                     continue
@@ -262,7 +262,7 @@ class Standby(PieceFollower):
             # As for a flush: without a pin, it could reuse pages of the checkpoint.
             if context.pin is None or not control.may_write(context.erasures):
                 raise CheckpointNeeded
-            with context.raw.begin(None, None, True, False) as txn:
+            with control.lmdb_lock(), context.raw.begin(None, None, True, False) as txn:
                 outdated = write(txn)
                 outdated -= _paths(txn, context.tables) if outdated else set()
                 txn.put(META_STANDBY, state.encode(), db=context.tables[META])

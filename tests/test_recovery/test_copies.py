@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import re
@@ -30,13 +31,14 @@ from inside import checkpoint_now, journal_of
 from patience import beside, line_of, wait_until
 from raw_store import raw_store
 from spark.s3_server import CARELESS, GOOD, LACKING, UNHEARD, S3Server, serving, serving_rclone
-from stopped import child_of, die_at, killed, killed_at, status_of
+from stopped import child_of, die_at, ended, killed, killed_at, status_of, stop, stopped_child
 from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.erase import archived_under
 from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.journal import journal
-from streamkeep.engine.journal.reader import journal_names
+from streamkeep.engine.journal.control_file import CONTROL_FILE
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, journal_names
 from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.remote.object_store import FolderObjects, put_bytes
 from streamkeep.engine.system.clock import Clock, ManualClock
@@ -715,6 +717,28 @@ def test_a_power_loss_of_a_standby_brings_back_no_row_of_a_removed_segment(
         copy_store(place, tmp_path / "lost")
     with another_boot():
         assert_sound(tmp_path / "lost")
+
+
+@pytest.mark.usefixtures("plain_locks")
+def test_a_standby_names_a_process_that_is_stopped_while_it_opens_the_store(
+    store: Store, target: str, place: Path
+) -> None:
+    def take() -> None:
+        with (place / JOURNAL_FOLDER / CONTROL_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            stop()
+
+    store.xadd("s", {"n": "1"})
+    ship(store, target)
+    with closing(Standby(target, place)) as following:
+        store.xadd("s", {"n": "2"})
+        ship(store, target)
+        context = following.environment.context
+        assert context.control is not None
+        context.control.wait.limit_s = 0.1
+        with ended(stopped_child(take)), pytest.raises(StoreLockedError, match="is stopped"):
+            following.run(once=True)
+        assert following.run(once=True).commit_number == newest(store)
 
 
 @pytest.mark.parametrize("promoted", [False, True])
