@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -94,3 +95,52 @@ def test_a_command_is_refused_when_a_stopped_process_keeps_the_write_lock(
         assert b"which is stopped" in writer.read()
         assert b"which is stopped" in writer.call("XADD", "k", "2-0", "f", "v")
     assert writer.call("XADD", "k", "2-0", "f", "v") == b"$3\r\n2-0\r\n"
+
+
+def test_a_client_that_waits_is_not_idle_and_pays_for_its_command(
+    running: Running, connect: Connect
+) -> None:
+    server, writer, reader = running.server, connect(), connect()
+    commands = server.turns.commands
+    with taken_by_a_process(server):
+        writer.send("XADD", "k", "1-0", "f", "v" * 100_000)
+        wait_until(lambda: server.turns.locked_out)
+        assert reader.call("PING") == b"+PONG\r\n"  # that turn has ended
+        assert server.turns.held > 100_000
+        server.settings.timeout_s = 1
+        for one in server.clients.values():
+            one.active -= 60 * one.waits_for_lock
+        running.ask(lambda server: server._close_idle())
+        server.settings.timeout_s = 0
+    assert writer.read() == b"$3\r\n1-0\r\n"
+    assert reader.call("PING") == b"+PONG\r\n"
+    assert server.turns.held < 100_000
+    assert server.turns.commands - commands == 3
+
+
+def no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def failing(*_: object) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+@pytest.mark.parametrize(
+    ("where", "fails"), [("threading.Thread.start", no_thread), ("await_write", failing)]
+)
+def test_clients_go_on_where_no_thread_can_wait_for_the_lock(
+    running: Running,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    fails: Callable[..., None],
+) -> None:
+    writer = connect()
+    writer.call("PING")
+    with monkeypatch.context() as patch:
+        patch.setattr(f"streamkeep.server.resp.server.{where}", fails)
+        with taken_by_a_process(running.server):
+            writer.send("XADD", "k", "1-0", "f", "v")
+            wait_until(lambda: running.server.turns.locked_out)
+        assert writer.read() == b"$3\r\n1-0\r\n"

@@ -36,7 +36,7 @@ from streamkeep.server.resp.memory import Memory
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.settings import Settings
 from streamkeep.server.resp.turn import Step, Turn, failure_line
-from streamkeep.server.resp.turns import Turns
+from streamkeep.server.resp.turns import Turns, size_of
 from streamkeep.server.resp.upstream import Upstream
 
 _MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
@@ -44,6 +44,7 @@ _SYNC_THREADS: Final = 2
 _QUICK_S: Final = 0.0003  # syncs for which the loop waits itself
 _IDLE_CHECK_S: Final = 1.0
 _COPIES_POLL_S: Final = 0.02
+_RETRY_S: Final = 0.1
 _MOMENT_S: Final = 0.05  # in which a client that reads takes something, at the end
 
 log = logging.getLogger("streamkeep.server")
@@ -177,7 +178,7 @@ class Server:
             if client.blocked is not None:
                 if client.paused and client.has_gone() and not client.eof_received():
                     client.transport.abort()
-            elif client.active < oldest and client.replica is None:
+            elif client.active < oldest and client.replica is None and not client.waits_for_lock:
                 left = client.transport.get_write_buffer_size()
                 if client.closing and not client.waits_for_disk and left >= client.unread:
                     client.transport.abort()  # it reads nothing of what was sent before
@@ -212,14 +213,21 @@ class Server:
     def put_off(self, *clients: Connection) -> None:
         """Let these clients, and no others, wait for the write lock, which another process has."""
         self._put_off += clients
+        for client in clients:
+            assert client.again is not None
+            client.reserved = int(size_of(client.again))
         if not self.turns.locked_out:
             self.turns.locked_out = True
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._await_lock, name="streamkeep-lock-wait", daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # the process has too many threads
+                self.loop.call_later(_RETRY_S, self._run_put_off)
 
     def _await_lock(self) -> None:
-        with suppress(StreamkeepError):  # the commands run into it again
+        with suppress(Exception):  # the commands run into it again
             self.environment.retrying(await_write, self.environment.context)
         with suppress(RuntimeError):  # the loop was closed
             self.loop.call_soon_threadsafe(self._run_put_off)

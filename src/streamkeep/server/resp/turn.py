@@ -404,6 +404,7 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
             client.out_size = before
             client.again = words
             client.stopped = client.waits_for_lock = True
+            turn.commands -= 1  # it has not run
             turns.host.put_off(client)
             return False
         except Exception as error:  # of this command; the others of the turn go on
