@@ -15,6 +15,7 @@ from resp_peer import Running
 from stopped import ended, stop, stopped_child
 from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.server.resp.server import Server
+from streamkeep.server.resp.turn import Turn
 from test_server.conftest import Connect
 
 
@@ -75,6 +76,28 @@ def test_a_client_that_was_woken_waits_for_the_write_lock(
         assert reader.call("XLEN", "k") == b":0\r\n"
     assert reader.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
     assert b"1-0" in peer.read()
+
+
+def test_a_client_that_was_woken_waits_for_a_turn_that_has_not_failed(
+    running: Running, connect: Connect
+) -> None:
+    """The turn would keep the write lock: each of its later commands has its own transaction."""
+    peer, writer = connect(), connect()
+    peer.call("XGROUP", "CREATE", "k", "g", "0", "MKSTREAM")
+    peer.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", 0, "STREAMS", "k", ">")
+    wait_until(lambda: running.server.blocked.blocked == 1)
+
+    def begins(server: Server) -> bool:
+        turn = Turn(server.turns)
+        turn.run_apart()  # a key that is due could not be deleted, for example
+        server.store.xadd("k", {"f": "v"}, "1-0")
+        server.blocked._woken.extend(server.blocked._by_key[b"k"])
+        server.blocked.run_woken(turn)
+        return turn.finish() is not None
+
+    assert not running.ask(begins)
+    assert b"1-0" in peer.read()
+    assert writer.call("XADD", "k", "2-0", "f", "v") == b"$3\r\n2-0\r\n"
 
 
 def test_a_command_is_refused_when_a_stopped_process_keeps_the_write_lock(

@@ -347,7 +347,7 @@ class BlockedClients(Watcher):
         """
         left: list[tuple[deque[Blocked], Blocked]] = []
         while self._woken or self._to_note:
-            if turn.is_long():
+            if turn.is_long() or turn.apart:  # where a transaction is open, no command has its own
                 self._later()
                 break
             notes = not self._woken
