@@ -44,7 +44,6 @@ _SYNC_THREADS: Final = 2
 _QUICK_S: Final = 0.0003  # syncs for which the loop waits itself
 _IDLE_CHECK_S: Final = 1.0
 _COPIES_POLL_S: Final = 0.02
-_RETRY_S: Final = 0.1
 _MOMENT_S: Final = 0.05  # in which a client that reads takes something, at the end
 
 log = logging.getLogger("streamkeep.server")
@@ -214,17 +213,14 @@ class Server:
         """Let these clients, and no others, wait for the write lock, which another process has."""
         self._put_off += clients
         for client in clients:
-            assert client.again is not None
-            client.reserved = int(size_of(client.again))
-        if not self.turns.locked_out:
-            self.turns.locked_out = True
-            thread = threading.Thread(
-                target=self._await_lock, name="streamkeep-lock-wait", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError:  # the process has too many threads
-                self.loop.call_later(_RETRY_S, self._run_put_off)
+            client.reserved = int(size_of(client.again or []))
+        if self.turns.locked_out:
+            return
+        self.turns.locked_out = True
+        try:
+            threading.Thread(None, self._await_lock, "streamkeep-lock-wait", daemon=True).start()
+        except RuntimeError:  # the process has too many threads
+            self.loop.call_later(0.1, self._run_put_off)
 
     def _await_lock(self) -> None:
         with suppress(Exception):  # the commands run into it again
