@@ -17,10 +17,13 @@ from crash.power import another_boot, another_mount
 from inside import journal_of
 from patience import wait_until
 from stopped import child_of, die_at, ended, status_of
-from streamkeep.engine.journal import control_file
-from streamkeep.engine.journal.control_file import ControlFile, ControlState, read_control_file
+from streamkeep.engine.journal.control_file import (
+    CONTROL_FILE,
+    ControlFile,
+    ControlState,
+    read_control_file,
+)
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name
-from streamkeep.engine.system.long_wait import LongWait
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreLockedError
 from streamkeep.format.journal.position import LogPosition
@@ -229,12 +232,15 @@ def test_a_head_with_numbers_that_none_has_is_as_good_as_none(path: Path, tmp_pa
 def test_an_interrupt_leaves_the_lock_of_lmdb_to_others(
     control: ControlFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lock_and_interrupt(handle: int, wait: LongWait) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        raise KeyboardInterrupt
+    flock = fcntl.flock
 
-    monkeypatch.setattr(control_file, "lock_file", lock_and_interrupt)
+    def lock_and_interrupt(handle: int, how: int) -> None:
+        flock(handle, how)
+        if how & fcntl.LOCK_EX:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fcntl, "flock", lock_and_interrupt)
     with pytest.raises(KeyboardInterrupt), control.lmdb_lock():
         pass
-    with (tmp_path / control_file.CONTROL_FILE).open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (tmp_path / CONTROL_FILE).open() as file:
+        flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
