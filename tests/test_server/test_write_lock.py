@@ -162,7 +162,7 @@ def test_clients_go_on_where_no_thread_can_wait_for_the_lock(
     writer = connect()
     writer.call("PING")
     with monkeypatch.context() as patch:
-        patch.setattr(f"streamkeep.server.resp.server.{where}", fails)
+        patch.setattr(f"streamkeep.server.resp.lock_wait.{where}", fails)
         with taken_by_a_process(running.server):
             writer.send("XADD", "k", "1-0", "f", "v")
             wait_until(lambda: running.server.turns.locked_out)

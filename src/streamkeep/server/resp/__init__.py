@@ -5,6 +5,7 @@ From the bottom up:
     requests, encoder    bytes to commands, replies to bytes
     turn                 the commands of one turn of the event loop, in one transaction
     turns                clients as turns see them, and when a turn begins
+    lock_wait            clients whose next command waits for the write lock
     memory               what clients need in all, and which of them go when it is too much
     blocked, expiry      clients that wait for entries; keys that end at a deadline
     info                 what exporters and people read: INFO, CLIENT LIST

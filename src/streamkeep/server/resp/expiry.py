@@ -145,7 +145,7 @@ class Expiry:
         try:
             self._expire(turn, list(due), gone)
         except StillTaken:
-            self._server.put_off()
+            self._server.lock_wait.put_off()
 
     def before(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
         """Delete the keys of a command whose deadline has passed."""

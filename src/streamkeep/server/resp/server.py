@@ -22,7 +22,6 @@ from streamkeep.commands.read import Waiting
 from streamkeep.commands.replies import CodedError, Named
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.long_wait import StillTaken
-from streamkeep.engine.txn.begin import await_write
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, StreamkeepError
 from streamkeep.replication.primary import Primary
@@ -32,11 +31,12 @@ from streamkeep.server.resp.blocked import BlockedClients
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.expiry import Expiry
+from streamkeep.server.resp.lock_wait import LockWait
 from streamkeep.server.resp.memory import Memory
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.settings import Settings
 from streamkeep.server.resp.turn import Step, Turn, failure_line
-from streamkeep.server.resp.turns import Turns, size_of
+from streamkeep.server.resp.turns import Turns
 from streamkeep.server.resp.upstream import Upstream
 
 _MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
@@ -84,7 +84,7 @@ class Server:
         self.upstream = Upstream(self)
         self.stopped = stopped
         self._backup = backup
-        self._put_off: list[Connection] = []
+        self.lock_wait = LockWait(self)
         self._next_id = 1
         self._to_sync: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._threads = [
@@ -171,8 +171,7 @@ class Server:
         self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
         self.statistics.sample()
         self.memory.look()
-        limit = self.settings.timeout_s
-        oldest = time.time() - limit if limit else 0
+        oldest = time.time() - limit if (limit := self.settings.timeout_s) else 0
         for client in list(self.clients.values()):
             if client.blocked is not None:
                 if client.paused and client.has_gone() and not client.eof_received():
@@ -203,38 +202,11 @@ class Server:
             self.expiry.run_due(turn)
             self.blocked.run_woken(turn)
         except StillTaken:
-            self.put_off()
+            self.lock_wait.put_off()
         except Exception:
             log.exception("%s: what was due in a turn failed", self.store.path)
             turn.run_apart()
             self.schedule()  # for what was not reached
-
-    def put_off(self, *clients: Connection) -> None:
-        """Let these clients, and no others, wait for the write lock, which another process has."""
-        self._put_off += clients
-        for client in clients:
-            client.reserved = int(size_of(client.again or []))
-        if self.turns.locked_out:
-            return
-        self.turns.locked_out = True
-        try:
-            threading.Thread(None, self._await_lock, "streamkeep-lock-wait", daemon=True).start()
-        except RuntimeError:  # the process has too many threads
-            self.loop.call_later(0.1, self._run_put_off)
-
-    def _await_lock(self) -> None:
-        with suppress(Exception):  # the commands run into it again
-            self.environment.retrying(await_write, self.environment.context)
-        with suppress(RuntimeError):  # the loop was closed
-            self.loop.call_soon_threadsafe(self._run_put_off)
-
-    def _run_put_off(self) -> None:
-        self.turns.locked_out = False
-        clients, self._put_off = self._put_off, []
-        for client in clients:
-            client.waits_for_lock = False
-            client.resume()
-        self.schedule()
 
     def end(self) -> None:
         """Do what commands of a turn have asked for."""

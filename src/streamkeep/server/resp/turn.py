@@ -405,7 +405,7 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
             client.again = words
             client.stopped = client.waits_for_lock = True
             turn.commands -= 1  # it has not run
-            turns.host.put_off(client)
+            turns.host.lock_wait.put_off(client)
             return False
         except Exception as error:  # of this command; the others of the turn go on
             del client.out[replies:]
