@@ -17,6 +17,7 @@ from streamkeep.engine.system import boot_id, failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.system.shared_file import keep_in_place
 from streamkeep.format.core.errors import CorruptionError, StoreLockedError
 from streamkeep.format.journal import checkpoint
 
@@ -201,6 +202,7 @@ class CheckpointFile:
         return data.startswith(UNFINISHED) and not valid_slots(data)
 
     def mark_unfinished(self) -> None:
+        keep_in_place(self.handle)
         files.reserve(self.handle, _SIZE)  # later checkpoints need no more disk space
         files.write_at(self.handle, UNFINISHED, 0)
         files.sync_data(self.handle)
@@ -219,7 +221,7 @@ class CheckpointFile:
         position = free[-1] if free else min(found, key=lambda one: age(found[one]))
         try:
             data = slot.encode().ljust(checkpoint.SLOT_SIZE, b"\0")
-            files.write_at(self.handle, data, position * checkpoint.SLOT_SIZE)
+            files.overwrite(self.handle, data, position * checkpoint.SLOT_SIZE)
         except OSError as error:
             raise translate_os(error) from error
         failpoints.hit("checkpoint:slot-written")

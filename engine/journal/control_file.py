@@ -230,7 +230,7 @@ class ControlFile:
 
     def _publish(self, word: int, value: int) -> None:
         try:
-            self._file.set_word(word, value)
+            self._file.set_word(word, value, insist=True)
         except OSError as error:
             raise translate_os(error) from error
 
@@ -393,7 +393,7 @@ class ControlFile:
         """Make every process refuse to write."""
         self._poisoned = True
         with suppress(OSError):  # this process refuses to write in any case
-            self._file.set_word(_POISON, 1)
+            self._file.set_word(_POISON, 1, insist=True)
 
 
 class ControlState(NamedTuple):

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from typing import Final
 
 from streamkeep.engine.journal import reader
@@ -30,7 +29,7 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
-from streamkeep.format.core.errors import StoreError, StoreFullError
+from streamkeep.format.core.errors import StoreError
 from streamkeep.format.journal import journal as layout
 from streamkeep.format.journal.position import LogPosition, encode_position
 
@@ -38,8 +37,6 @@ FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
 _FILL_SIZE: Final = 1 << 16
 _NONE: Final = 1 << 62  # no file has a number from here on
-_TRIES: Final = 5  # to write over a block that moves, on a full disk
-_PAUSE_S: Final = 0.01  # between them
 RECYCLED: Final = "spare"
 _NEW: Final = "new"
 RECYCLED_NAMES: Final = (RECYCLED, _NEW)
@@ -227,34 +224,20 @@ class Journal:
             if number and (number, offset) >= (self.log.number, self.log.offset):
                 if self._opened != number:
                     self._open_file(number)
-                if self._room:  # otherwise the store was deleted
-                    self._write_end(offset)
+                if self._file is not None:  # otherwise the store was deleted
+                    try:
+                        self._file.overwrite(offset, reader.END)
+                    except OSError:
+                        self.drop_recycled()
+                        self._file.overwrite(offset, reader.END)
                 self._written = 0, 0  # the next commit may fail before it has a record
-        except StoreError as error:
+        except (OSError, StoreError) as error:
             self.control.poison()
             raise sync_failed() from error
         finally:
             if self._begun_from.commit_number == self.log.commit_number:
                 self.log.go_to(*self._begun_from)
             self.reopen()
-
-    def _write_end(self, offset: int) -> None:
-        """Write what ends the file; raise StoreFullError if there is no room.
-
-        Where blocks move when they are overwritten, a full disk refuses even that, but often takes
-        it a moment later: what commits and removals have freed, it can use only then.
-        """
-        tries = _TRIES
-        while True:
-            try:
-                self._write(offset, reader.END)
-                return
-            except StoreFullError:
-                tries -= 1
-                if not tries:
-                    raise
-                self.drop_recycled()
-                time.sleep(_PAUSE_S)
 
     def reopen(self) -> None:
         """Open the file again for the next record: another process may have begun it again."""

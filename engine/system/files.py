@@ -27,7 +27,7 @@ _ZEROS: Final = bytes(1 << 20)
 PAGE: Final = 4096
 _PIECE: Final = 1 << 20
 _POLL_S: Final = 0.005
-_TRIES: Final = 100  # half a second; no process changes one page for so long
+_TRIES: Final = 100  # half a second; no process changes one page for so long (btrfs: 25 ms seen)
 
 # sync_data(handle) returns after the contents of a file are on disk.
 sync_data: Callable[[int], None] = os.fdatasync
@@ -97,6 +97,23 @@ def write_at(handle: int, data: bytes, offset: int) -> None:
     written = os.pwrite(handle, data, offset)
     while written < len(data):
         written += os.pwrite(handle, memoryview(data)[written:], offset + written)
+
+
+def overwrite(handle: int, data: bytes, offset: int) -> None:
+    """Overwrite bytes that must be written now; raise OSError if the disk refuses for a while.
+
+    Where blocks move when they are overwritten, a full disk refuses even that, but often takes it
+    a moment later: what commits and removals have freed, it can use only then.
+    """
+    for _ in range(_TRIES):
+        try:
+            write_at(handle, data, offset)
+            return
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        time.sleep(_POLL_S)
+    write_at(handle, data, offset)
 
 
 def write_zeros(handle: int, offset: int, size: int, most: int = len(_ZEROS)) -> None:

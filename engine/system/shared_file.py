@@ -84,9 +84,19 @@ class SharedFile:
         else:
             self.data[offset : offset + len(data)] = data
 
-    def set_word(self, index: int, value: int) -> None:
+    def overwrite(self, offset: int, data: bytes) -> None:
+        """Overwrite bytes as `write` does; where a full disk refuses it, try for a while."""
+        if self._writes:
+            files.overwrite(self.handle, data, offset)
+        else:
+            self.write(offset, data)
+
+    def set_word(self, index: int, value: int, *, insist: bool = False) -> None:
         """Overwrite the u64 at a multiple of 8 bytes, in the machine's byte order."""
-        self.write(8 * index, _word(value))
+        if insist:
+            self.overwrite(8 * index, _word(value))
+        else:
+            self.write(8 * index, _word(value))
 
     def close(self) -> None:
         self.data.close()
