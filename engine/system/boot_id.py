@@ -11,9 +11,12 @@ import struct
 import uuid
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.journal.checkpoint import NO_BOOT
+
+if TYPE_CHECKING:
+    import ctypes
 
 _LINUX: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -35,6 +38,13 @@ def boot_id() -> bytes:
         return NO_BOOT
 
 
+@cache  # each CDLL is a class of its own, which takes 30 us and more
+def _c_library() -> ctypes.CDLL:
+    import ctypes
+
+    return ctypes.CDLL(None)
+
+
 def mount_id(path: Path) -> int:
     """Return the number of the mount that holds a path. No other mount of this boot has it.
 
@@ -46,7 +56,7 @@ def mount_id(path: Path) -> int:
     try:
         import ctypes  # takes milliseconds; only the first process that opens a store needs it
 
-        statx = ctypes.CDLL(None).statx
+        statx = _c_library().statx
     except (ImportError, OSError, AttributeError):
         return 0
     found = ctypes.create_string_buffer(_STATX_SIZE)
