@@ -1,7 +1,8 @@
 """Count the lines of each package, and fail where one has more than its budget in pyproject.toml.
 
-Lines of Python, JavaScript, CSS and HTML, with blank ones and docstrings. Who needs more raises the
-number in the same commit, and says why in its message.
+Lines of Python, JavaScript, CSS and HTML, with blank ones and docstrings; and the words of the
+docs, under `words`. Who needs more raises the number in the same commit, and says why in its
+message.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parent.parent
 KINDS: Final = (".py", ".js", ".css", ".html")
 PACKAGES: Final = Path("src/streamkeep")  # some of them are links to folders of the root
+PAGES: Final = ("*.md", "docs/**/*.md")
 
 
 def lines_of(folder: Path, without: frozenset[Path] = frozenset()) -> int:
@@ -27,6 +29,11 @@ def lines_of(folder: Path, without: frozenset[Path] = frozenset()) -> int:
             if name.endswith(KINDS):
                 count += Path(path, name).read_bytes().count(b"\n")
     return count
+
+
+def words_of(root: Path) -> int:
+    """Return the words of all pages: twice they were cut by a third, and grew again."""
+    return sum(len(page.read_text().split()) for kind in PAGES for page in root.glob(kind))
 
 
 def problems(root: Path) -> Iterator[str]:
@@ -41,9 +48,13 @@ def problems(root: Path) -> Iterator[str]:
     for name in sorted(packages.keys() - budgets.keys()):
         yield f"{name}: has no budget in [tool.streamkeep.budgets] of pyproject.toml"
     for name, most in budgets.items():
-        found = lines_of(packages.get(name, root / name), frozenset(packages.values()))
+        if name == "words":
+            found, unit = words_of(root), "in the docs"
+        else:
+            found = lines_of(packages.get(name, root / name), frozenset(packages.values()))
+            unit = "lines"
         if found > most:
-            yield f"{name}: {found:,} lines, and its budget in pyproject.toml is {most:,}"
+            yield f"{name}: {found:,} {unit}, and the budget in pyproject.toml is {most:,}"
         elif not found:
             yield f"{name}: has a budget in pyproject.toml, but no lines"
 

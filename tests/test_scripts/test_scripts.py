@@ -41,7 +41,7 @@ def found(root: Path, **given: int) -> list[str]:
 def test_a_package_may_fill_its_budget_and_no_more(root: Path) -> None:
     assert found(root, engine=6, src=1) == []
     assert found(root, engine=5, src=1) == [
-        "engine: 6 lines, and its budget in pyproject.toml is 5"
+        "engine: 6 lines, and the budget in pyproject.toml is 5"
     ]
 
 
@@ -50,7 +50,17 @@ def test_a_package_below_src_counts_for_itself_only(root: Path) -> None:
     (root / "src" / "streamkeep" / "jobs" / "__init__.py").write_text("x = 1\ny = 2\n")
     assert found(root, engine=6, jobs=2, src=1) == []
     assert found(root, engine=6, jobs=1, src=1) == [
-        "jobs: 2 lines, and its budget in pyproject.toml is 1"
+        "jobs: 2 lines, and the budget in pyproject.toml is 1"
+    ]
+
+
+def test_pages_have_words(root: Path) -> None:
+    (root / "docs" / "guide").mkdir(parents=True)
+    (root / "docs" / "guide" / "page.md").write_text("# A page\n\nof seven words.\n")
+    (root / "README.md").write_text("two words\n")
+    assert found(root, engine=6, src=1, words=8) == []
+    assert found(root, engine=6, src=1, words=7) == [
+        "words: 8 in the docs, and the budget in pyproject.toml is 7"
     ]
 
 
