@@ -110,7 +110,7 @@ def _rewrite(
         epoch = finish_copy(new, clock)
         for slot in read_slots(folder.folder(JOURNAL_FOLDER)):  # its copy begins anew
             if slot.target not in followed:  # the journal shows that now, and no longer afterwards
-                slot = slot._replace(begun="", shipped=0)
+                slot = slot._replace(shipped=0)
             slot = slot._replace(epoch=0, position=NOWHERE)
             slot.write(new.folder(JOURNAL_FOLDER), durable=True)
         after = new.size(DATA_FILE)

@@ -25,6 +25,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import FolderObjects, open_objects, put_bytes
 from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.copies.head import HEAD
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -254,6 +255,20 @@ def test_a_disk_that_is_unmounted_after_a_kill_at_the_first_head(
     target.rmdir()
     (tmp_path / "unmounted").rename(target)
     ship(store, target)
+    assert not verify_copy(target).problems
+
+
+def test_a_copy_that_was_begun_is_known_after_a_compaction(open_store: Open, target: str) -> None:
+    """A kill left no note that it is whole, and its part of the journal was given up."""
+    with open_store() as store:
+        store.xadd("s", {"n": "0"})
+        killed_at("ship:head", lambda: ship(store.path, target, hold_bytes=1))
+        for _ in range(2):  # the files of the journal after the first are gone, too
+            store.xadd_many("s", [{"n": "1" * 1000}] * 3000)
+            store._environment.make_checkpoint()
+    compact(store.path)
+    with open_store() as store:
+        ship(store, target)
     assert not verify_copy(target).problems
 
 
