@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import uuid
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,6 +44,22 @@ def _c_library() -> ctypes.CDLL:
     import ctypes
 
     return ctypes.CDLL(None)
+
+
+def mount_of(handle: int) -> tuple[str, str]:
+    """Return device and type of the file system of an open file; the type is "" if it is unknown.
+
+    The device is that of locks, as /proc/locks has it; on btrfs, files have another one.
+    """
+    device, kind = os.fstat(handle).st_dev, ""
+    with suppress(OSError, StopIteration):
+        with open(f"/proc/self/fdinfo/{handle}") as lines:
+            mount = next(line.split()[1] for line in lines if line.startswith("mnt_id:"))
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
+            line = next(line for line in lines if line.split()[0] == mount)
+        device = os.makedev(*map(int, line.split()[2].split(":")))
+        kind = line.partition(" - ")[2].split()[0]
+    return f"{os.major(device):02x}:{os.minor(device):02x}", kind
 
 
 def mount_id(path: Path) -> int:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from streamkeep.engine.system import files
+from streamkeep.engine.system.boot_id import mount_of
 from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, first_byte_writers
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import keep_in_place, moves_blocks
@@ -54,7 +55,7 @@ def wait_for_others(folder: Folder) -> None:
     """
     status = folder.status(LOCK_FILE)
     if status is not None:
-        others = partial(first_byte_writers, status)
+        others = partial(first_byte_writers, f"{mount_of(folder.handle)[0]}:{status.st_ino}")
         wait = LongWait(WRITE_LOCK, others)
         with wait:
             while others():

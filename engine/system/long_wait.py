@@ -222,15 +222,16 @@ def holders_of(handles: list[int]) -> list[int]:
     return []
 
 
-def first_byte_writers(file: os.stat_result) -> list[int]:
+def first_byte_writers(file: str) -> list[int]:
     """Return who has the exclusive lock of fcntl(2) on a file's first byte, as far as is shown.
 
-    To ask with F_GETLK takes an open file, and closing that ends such locks of this process. On
-    btrfs, whose files have another device there than here, none is found.
+    To ask with F_GETLK takes an open file, and closing that ends such locks of this process.
+
+    Args:
+        file: its device and number, as /proc/locks has them.
     """
-    place = [f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}", "0", "0"]
     with suppress(OSError):
-        return _holders("POSIX ADVISORY WRITE", lambda words: words[5:] == place)
+        return _holders("POSIX ADVISORY WRITE", lambda words: words[5:] == [file, "0", "0"])
     return []
 
 

@@ -18,16 +18,15 @@ from __future__ import annotations
 
 import fcntl
 import mmap
-import os
 import struct
 from contextlib import suppress
 from typing import Final
 
 from streamkeep.engine.system import files
+from streamkeep.engine.system.boot_id import mount_of
 
 # File systems of Linux that overwrite blocks in place and cannot share them between files.
-_IN_PLACE: Final = frozenset((b"ext2", b"ext3", b"ext4", b"tmpfs", b"ramfs"))
-_MOUNTS: Final = "/proc/self/mountinfo"
+_IN_PLACE: Final = frozenset(("ext2", "ext3", "ext4", "tmpfs", "ramfs"))
 _GET_FLAGS: Final = 0x80086601  # ioctl numbers and flag of Linux's chattr +C
 _SET_FLAGS: Final = 0x40086602
 _NO_COPY_ON_WRITE: Final = 0x00800000
@@ -37,14 +36,7 @@ _word: Final = struct.Struct("=Q").pack
 
 def moves_blocks(handle: int) -> bool:
     """Return whether the file system of an open file may need a new block to overwrite one."""
-    device = os.fstat(handle).st_dev
-    number = b"%d:%d" % (os.major(device), os.minor(device))
-    with suppress(OSError), open(_MOUNTS, "rb") as mounts:
-        for line in mounts:
-            before, _, after = line.partition(b" - ")
-            if before.split(b" ", 3)[2] == number:
-                return after.split(b" ", 1)[0] not in _IN_PLACE
-    return True  # the mounts of btrfs have other numbers than its files
+    return mount_of(handle)[1] not in _IN_PLACE
 
 
 def keep_in_place(handle: int) -> None:
