@@ -5,7 +5,8 @@ Compiled by mypyc.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import lmdb
 
@@ -38,6 +39,8 @@ class Txn:
         self.tables = context.tables
         self.over = over
         self.group_counts = context.group_counts  # under `apply_lock`: those of what it shows
+        # Raises if the name of a stream that is missing is taken by another kind of key.
+        self.missing: Callable[[Any, bytes], None] | None = None
 
     def raw(self) -> lmdb.Transaction[bytes]:
         """Return the transaction of LMDB, whose rows are below those of the memtable."""
@@ -166,12 +169,13 @@ class ReadTxn(Txn):
         if name in self.hidden:
             return None
         found = self.found
-        if found is None:
-            return self._load(name)
-        stream = found.get(name)
+        stream = None if found is None else found.get(name)
         if stream is None:
             stream = self._load(name)
-            if stream is not None and stream.tail_size() <= _KNOWN_BYTES:
+            if stream is None:
+                if self.missing is not None:
+                    self.missing(self, name)
+            elif found is not None and stream.tail_size() <= _KNOWN_BYTES:
                 if len(found) >= FOUND:
                     found.clear()
                 found[name] = stream

@@ -135,6 +135,8 @@ class WriteTxn(Txn):
             if stream is None:
                 stream = self.load_stream(name)
                 if stream is None:
+                    if self.missing is not None:
+                        self.missing(self, name)
                     return None
                 context.keep(stream)
             self.streams[name] = stream

@@ -119,8 +119,13 @@ def expire(txn: WriteTxn, name: bytes) -> bool:
 def check_streams(txn: Txn, names: list[bytes]) -> None:
     """Raise if one of these keys is a string."""
     for name in names:
-        if find_string(txn, name) is not None and txn.find_stream(name) is None:
-            raise wrong_type()
+        if txn.find_stream(name) is None:
+            refuse_string(txn, name)
+
+
+def refuse_string(txn: Txn, name: bytes) -> None:
+    if find_string(txn, name) is not None:
+        raise wrong_type()
 
 
 def _deadline_key(number: int) -> bytes:

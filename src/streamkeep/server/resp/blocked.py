@@ -32,7 +32,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.resp.encoder import encode, error_line
 from streamkeep.server.resp.transactions import Watches
-from streamkeep.server.resp.turn import Step, Turn, Watcher, failure_line, is_error
+from streamkeep.server.resp.turn import Step, Turn, Watcher, failure_line, is_error, of_streams
 from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
@@ -72,10 +72,9 @@ class Blocked:
 class Served(Step):
     """The command of a blocked client, run again."""
 
-    def __init__(self, blocked: Blocked, check: Callable[[WriteTxn, list[bytes]], None]) -> None:
+    def __init__(self, blocked: Blocked) -> None:
         super().__init__(blocked.client, [])
         self.blocked = blocked
-        self._check = check
 
     def frees(self) -> bool:
         """It writes deliveries."""
@@ -83,11 +82,9 @@ class Served(Step):
 
     def attempt(self, txn: WriteTxn) -> bytes | None:
         """Run it; return None if it found nothing."""
-        waiting = self.blocked.waiting
-        try:
-            if self.blocked.kind != READ:  # XREAD goes on waiting for a stream
-                self._check(txn, waiting.keys)
-            found = waiting.call.run(txn)
+        run = self.blocked.waiting.call.run
+        try:  # XREAD goes on waiting for a stream
+            found = run(txn) if self.blocked.kind == READ else of_streams(txn, run)
         except CommandError as error:
             return error_line(error.redis_line)
         return encode(Named(found), self.client.resp3) if found else None
@@ -106,7 +103,6 @@ class BlockedClients(Watcher):
     """The blocked clients of one server, and the keys that its clients watch.
 
     Args:
-        check: raises if a key of a command of streams is a string.
         unblocked: is called for a client that has got its reply, or will not wait any longer.
         later: asks for a turn, in which `run_woken` is called.
     """
@@ -115,14 +111,12 @@ class BlockedClients(Watcher):
         self,
         environment: Environment,
         loop: asyncio.AbstractEventLoop,
-        check: Callable[[WriteTxn, list[bytes]], None],
         unblocked: Callable[[Any], None],
         later: Callable[[], None],
     ) -> None:
         super().__init__()
         self.watches = Watches()
         self.blocked = 0
-        self._check = check
         self._environment = environment
         self._waiters = environment.waiters
         self._loop = loop
@@ -233,7 +227,7 @@ class BlockedClients(Watcher):
 
         A failure is raised: the caller calls `run_apart`, which runs the command by itself.
         """
-        step = Served(blocked, self._check)
+        step = Served(blocked)
         client, turns = blocked.client, blocked.client.turns
         if client.reserved:
             client.reserved = 0

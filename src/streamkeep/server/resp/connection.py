@@ -241,7 +241,6 @@ class Connection(ClientState, asyncio.Protocol):
         expiry = self.server.expiry
         if expiry.watches:
             expiry.before(spec, words, turn)
-            expiry.check(turn.read_txn(), spec, words)
         for noted, _ in [(spec, words)] if spec.name != "exec" else self.queued or []:
             expiry.note(noted.name)
         handler = HANDLERS.get(spec.name)

@@ -1,25 +1,18 @@
-"""Times to live: keys that end at their deadline, and strings in the way of streams.
+"""Times to live: keys that end at their deadline.
 
 The deadlines are rows of the store (`commands.strings`); a server keeps a copy in memory,
 which it renews once a second, since other servers may change them, and after each command that
 does. A key whose deadline has passed is deleted before the next command that names it, and
 otherwise within about a second. A server that only reads hides it. While there are
-no deadlines and no strings, commands run without any of this.
+no deadlines, commands run without any of this.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from streamkeep.commands.strings import (
-    DEADLINES,
-    FOREVER,
-    check_streams,
-    deadlines,
-    expire,
-    string_deadlines,
-)
+from streamkeep.commands.strings import DEADLINES, FOREVER, deadlines, expire, string_deadlines
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.keys import iter_keys, name_of
 from streamkeep.engine.system.long_wait import StillTaken
@@ -49,7 +42,7 @@ class Expiry:
     Attributes:
         by_name: the deadlines of the keys that have one.
         changed: a command of the last turn may have changed the rows, which must be read again.
-        watches: deadlines or strings exist, so that each command must be checked.
+        watches: deadlines exist, so that each command must be checked.
     """
 
     def __init__(self, server: Server) -> None:
@@ -58,7 +51,6 @@ class Expiry:
         self._nobody = _Nobody(server.turns)
         self.by_name: dict[bytes, int] = {}
         self._by_number: dict[int, int] = {}  # streams only, which may have other names by now
-        self._has_strings = False
         self.changed = True
         self.watches = False
         self._due = False
@@ -73,7 +65,7 @@ class Expiry:
     # --- the copy in memory -----------------------------------------------------------------
 
     def note(self, name: str) -> None:
-        """Note that a command may have changed deadlines or strings."""
+        """Note that a command may have changed deadlines."""
         if name in CHANGES:
             self.changed = self._server.turns.ends = True
             if name in ("set", "expire", "pexpire", "expireat", "pexpireat", "restore"):
@@ -87,7 +79,7 @@ class Expiry:
             server.environment.read(self._load)
         except StreamkeepError as error:
             server.log(f"deadlines cannot be read: {error}")
-        self._watch(bool(self._by_number) or self._has_strings)
+        self._watch(bool(self._by_number or self.by_name))
         if self._timer is not None:
             self._timer.cancel()
         now_ms = server.environment.context.clock.now_ms()
@@ -107,7 +99,6 @@ class Expiry:
 
     def _load(self, txn: ReadTxn) -> None:
         found, strings = deadlines(txn), string_deadlines(txn)
-        self._has_strings = bool(strings)
         self._by_number = dict(found)
         chosen = iter_keys(txn) if found else ()
         names = {number: name for name, number in chosen if number in self._by_number}
@@ -154,19 +145,6 @@ class Expiry:
             names = [key for key in spec.keys(words) if self.by_name.get(key, now_ms + 1) <= now_ms]
             if names:
                 self._expire(turn, names, [])
-
-    def check(self, txn: Any, spec: Spec, words: list[bytes]) -> None:
-        """Raise if a command of streams names a string."""
-        if self._may_be_strings() and spec.name.startswith("x"):
-            check_streams(txn, spec.keys(words))
-
-    def check_keys(self, txn: Any, keys: list[bytes]) -> None:
-        """Raise if one of these keys is a string."""
-        if self._may_be_strings():
-            check_streams(txn, keys)
-
-    def _may_be_strings(self) -> bool:
-        return self._has_strings or self.changed
 
     def _expire(self, turn: Turn, names: list[bytes], gone: list[int]) -> None:
         self.changed = self._server.turns.ends = True

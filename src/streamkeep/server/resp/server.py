@@ -35,7 +35,7 @@ from streamkeep.server.resp.lock_wait import LockWait
 from streamkeep.server.resp.memory import Memory
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.settings import Settings
-from streamkeep.server.resp.turn import Step, Turn, failure_line
+from streamkeep.server.resp.turn import Step, Turn, failure_line, of_streams
 from streamkeep.server.resp.turns import Turns
 from streamkeep.server.resp.upstream import Upstream
 
@@ -76,9 +76,7 @@ class Server:
         self.clients: dict[int, Connection] = {}
         self.memory = Memory(self)
         self.expiry = Expiry(self)
-        self.blocked = BlockedClients(
-            self.environment, self.loop, self.expiry.check_keys, self._unblocked, self.schedule
-        )
+        self.blocked = BlockedClients(self.environment, self.loop, self._unblocked, self.schedule)
         self.turns.watcher = self.blocked
         self.primary = Primary(self.environment, self.loop, self.drop)
         self.upstream = Upstream(self)
@@ -243,9 +241,9 @@ class Server:
         """Run a command that may wait; return None if it must, after which it has no reply."""
         try:
             if spec.kind == READS:
-                found = waiting.call.run(turn.read_txn())
+                found = of_streams(turn.read_txn(), waiting.call.run)
             else:
-                found = turn.change(waiting.call.run)
+                found = turn.change(lambda txn: of_streams(txn, waiting.call.run))
             reply = encode(Named(found), client.resp3) if found else None
         except Exception as error:
             if spec.kind == READS or turn.apart or isinstance(error, CommandError):

@@ -23,6 +23,7 @@ import lmdb
 from mypy_extensions import i64, mypyc_attr
 
 from streamkeep.commands.command_table import BY_NAME, FREES, READS, Spec
+from streamkeep.commands.strings import refuse_string
 from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.engine.txn.begin import CheckpointNeeded, begin_read, begin_write
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -103,14 +104,26 @@ class Watcher:
         raise NotImplementedError
 
 
+def of_streams(txn: Any, run: Callable[[Any], Any]) -> Any:
+    """Run a command to which a string is a key of the wrong type, once it looks for the stream."""
+    txn.missing = refuse_string
+    try:
+        return run(txn)
+    finally:
+        txn.missing = None
+
+
 def run_one(txn: Any, spec: Spec, words: list[bytes], resp3: bool) -> bytes:
     try:
         if spec.parse is not None:
             waiting = spec.parse(words, _RESP)
             waiting.call.resp3 = resp3
-            return encode(waiting.run(txn), resp3)
-        assert spec.run is not None
-        return encode(spec.run(txn, words, _RESP), resp3)
+            return encode(of_streams(txn, waiting.run), resp3)
+        run = spec.run
+        assert run is not None
+        if spec.name.startswith("x"):
+            return encode(of_streams(txn, lambda txn: run(txn, words, _RESP)), resp3)
+        return encode(run(txn, words, _RESP), resp3)
     except errors.CommandError as error:
         return error_line(error.redis_line)
 
@@ -120,7 +133,6 @@ def run_queued(client: Any, txn: Any, spec: Spec, words: list[bytes], turn: Turn
     handler = HANDLERS.get(spec.name)
     began = i64(_clock_ns())
     try:
-        client.server.expiry.check(txn, spec, words)
         if handler is None:
             reply = run_one(txn, spec, words, client.resp3)
         else:
