@@ -158,7 +158,7 @@ class ControlFile:
             os.close(handle)
 
     @contextmanager
-    def lmdb_lock(self) -> Iterator[None]:
+    def lmdb_lock(self, patient: bool = True) -> Iterator[None]:
         """Keep other processes from LMDB's own write lock in a `with` block.
 
         An opening needs that for a moment, and each flush. Whoever waits for it inside of LMDB does
@@ -166,8 +166,11 @@ class ControlFile:
 
         Raises:
             StoreLockedError: the process that has the lock is stopped.
+            BlockingIOError: a process has the lock, and `patient` is False.
         """
         try:  # an interrupt may arrive as soon as the lock is held
+            if not patient:
+                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock_file(self.handle, self.wait)
             yield
         finally:

@@ -33,12 +33,16 @@ _MORE: Final = 4 << 20  # reserved at once, at most
 _META_PAGES: Final = 2
 
 
-def flush(context: EngineContext) -> None:
+def flush(context: EngineContext, *, patient: bool = True) -> None:
     """Put the memtable into LMDB; the caller holds the write lock.
+
+    Args:
+        patient: wait for a process that opens the store.
 
     Raises:
         lmdb.Error: LMDB cannot take it. Nothing has changed.
         StoreLockedError: a process that opens the store is stopped. Nothing has changed.
+        BlockingIOError: a process opens the store, and `patient` is False. Nothing has changed.
     """
     memtable = context.memtable
     if memtable.commits:  # another process may have put all of it into LMDB: see `begin_view`
@@ -46,7 +50,7 @@ def flush(context: EngineContext) -> None:
     if not memtable.commits:
         return
     journal = context.journal_or_raise()
-    with journal.control.lmdb_lock():
+    with journal.control.lmdb_lock(patient):
         raw = context.raw.begin(None, None, True, False)
         try:
             note_commit(context, raw, memtable.write(raw, context.tables))
@@ -75,7 +79,7 @@ def flush_before(context: EngineContext) -> None:
     """
     if context.memtable.is_big():
         try:
-            flush(context)
+            _flush_big(context)
         except (lmdb.MapResizedError, lmdb.PanicError):
             raise
         except (lmdb.Error, StoreLockedError) as error:
@@ -87,9 +91,20 @@ def flush_before(context: EngineContext) -> None:
 def flush_after(context: EngineContext) -> None:
     if context.memtable.is_big():
         try:  # noqa: SIM105  # `suppress` is interpreted
-            flush(context)
+            _flush_big(context)
         except (lmdb.Error, StoreLockedError):
             pass  # the commit is made; the next command that writes meets the error
+
+
+def _flush_big(context: EngineContext) -> None:
+    """Flush, unless a process opens the store: then the next commit does so, while there is room.
+
+    The caller may be the loop of a server, and that process may be stopped.
+    """
+    try:  # noqa: SIM105  # `suppress` is interpreted
+        flush(context, patient=context.memtable.bytes >= _MOST_MEMORY)
+    except BlockingIOError:
+        pass
 
 
 def make_room(context: EngineContext, size: int) -> bool:
@@ -102,16 +117,16 @@ def make_room(context: EngineContext, size: int) -> bool:
         lmdb.Error: LMDB cannot even take what the memtable has.
     """
     memtable = context.memtable
+    if memtable.is_big():
+        _flush_big(context)
     needed = memtable.bytes + size
-    if not memtable.is_big():
-        if needed <= memtable.room:
-            return True
+    if needed > memtable.room:
         memtable.room = _reserve(context, needed)
-        if needed <= memtable.room:
-            return True
-    flush(context)
-    memtable.room = _reserve(context, size)
-    return size <= memtable.room
+        if needed > memtable.room and memtable.commits:
+            flush(context)
+            needed = size
+            memtable.room = _reserve(context, needed)
+    return needed <= memtable.room
 
 
 def _reserve(context: EngineContext, size: int) -> int:
