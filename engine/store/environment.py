@@ -226,6 +226,7 @@ class Environment(Ending):
         wait: bool = False,
         durable: bool = False,
         frees: bool = False,
+        most_s: float = -1.0,
     ) -> Result:
         """Run `command(txn, *args)` in a write transaction of its own, and commit.
 
@@ -237,12 +238,13 @@ class Environment(Ending):
             wait: return when the commit is on disk.
             durable: the caller waits for that itself, later.
             frees: the command makes room, so it may use a reserve when the store is at its limit.
+            most_s: about how long to wait for the write lock; -1 for no limit.
 
         Callers may hold the archive's lock, or that of the checkpoints. So whatever a commit makes
         due and takes one of these locks is left to `settle`.
         """
         result = self.retrying(
-            run_write, self.context, command, args, wait, durable, frees, frees=frees
+            run_write, self.context, command, args, wait, durable, frees, most_s, frees=frees
         )
         self.notice()
         return cast(Result, result)

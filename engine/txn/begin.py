@@ -114,6 +114,7 @@ def run_write(
     wait: bool,
     durable: bool = False,
     frees: bool = False,
+    most_s: float = -1.0,
 ) -> object:
     """Run `command(txn, *args)` in a write transaction of its own, and commit.
 
@@ -122,7 +123,7 @@ def run_write(
         durable: the caller waits for that itself, later.
         frees: it makes room, so that it may go past the limit of a full store.
     """
-    txn = begin_write(context, durable=durable or wait, frees=frees)
+    txn = begin_write(context, durable=durable or wait, frees=frees, most_s=most_s)
     try:
         result = command(txn, *args)
         txn.commit()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,8 +15,11 @@ from patience import wait_until
 from resp_peer import Running
 from stopped import ended, stop, stopped_child
 from streamkeep.engine.journal.write_lock import LOCK_FILE
+from streamkeep.engine.system.long_wait import StillTaken
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.server.resp.server import Server
-from streamkeep.server.resp.turn import Turn
+from streamkeep.server.resp.turn import Step, Turn
+from streamkeep.server.resp.turns import ClientState
 from test_server.conftest import Connect
 
 
@@ -98,6 +102,52 @@ def test_a_client_that_was_woken_waits_for_a_turn_that_has_not_failed(
     assert not running.ask(begins)
     assert b"1-0" in peer.read()
     assert writer.call("XADD", "k", "2-0", "f", "v") == b"$3\r\n2-0\r\n"
+
+
+def test_a_command_that_runs_apart_waits_for_the_write_lock(running: Running) -> None:
+    def runs(server: Server) -> None:
+        turn = Turn(server.turns)
+        turn.run_apart()
+        with taken_by_a_process(server), pytest.raises(StillTaken):
+            turn.change(lambda txn: None)
+        turn.change(lambda txn: None)
+
+    running.ask(runs)
+
+
+class Failing(Step):
+    """A command that fails in a transaction with others."""
+
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(ClientState(turn.turns), [])
+        self._turn = turn
+
+    def run(self, txn: WriteTxn) -> bytes:
+        if not self._turn.apart:
+            raise OSError(errno.ENOSPC, "no room")
+        return b""
+
+
+def test_nobody_takes_the_write_lock_between_commands_that_run_apart(running: Running) -> None:
+    order = []
+
+    def take(server: Server) -> None:
+        with taken_by_a_process(server):
+            order.append("other")
+
+    def runs(server: Server) -> None:
+        turn = Turn(server.turns)
+        turn.write_txn()
+        other = threading.Thread(target=take, args=[server])
+        other.start()
+        wait_until(lambda: "-> FLOCK" in Path("/proc/locks").read_text())
+        for _ in range(3):
+            turn.run_step(Failing(turn))
+        order.append("turn")
+        other.join()
+
+    running.ask(runs)
+    assert order == ["turn", "other"]
 
 
 def test_a_command_is_refused_when_a_stopped_process_keeps_the_write_lock(

@@ -219,10 +219,29 @@ class Turn:
 
     def change(self, change: Callable[[WriteTxn], Any]) -> Any:
         """Run something that may change the store and is not a step."""
-        if self.apart:
-            self.close_reader()  # later commands see its changes
-            return self.environment.write(change)
-        return change(self.write_txn())
+        return self._apart(change, False, _LOCK_S) if self.apart else change(self.write_txn())
+
+    def _apart(self, change: Callable[[WriteTxn], Any], frees: bool, most_s: float) -> Any:
+        """Run something in a transaction of its own; raise StillTaken as `write_txn` does."""
+        if most_s >= 0 and self.turns.locked_out:
+            raise StillTaken
+        self.close_reader()  # later commands see its changes
+
+        def run(txn: WriteTxn) -> Any:
+            self._keep_lock()
+            self.writer = txn  # what the change reads, it reads here
+            return change(txn)
+
+        try:
+            return self.environment.write(run, frees=frees, most_s=most_s)
+        finally:
+            self.writer = None
+
+    def _keep_lock(self) -> None:
+        """Keep the write lock for the next transaction: the loop must not wait for it."""
+        lock = self.context.write_lock
+        if lock is not None:
+            lock.keep(time.monotonic_ns() + int(_LONG_NS))
 
     def close_reader(self) -> None:
         if self.reader is not None:
@@ -247,11 +266,11 @@ class Turn:
         client = step.client
         client.wrote = True
         self.add(step, b"")
-        if self.apart:
-            self._run_in_own(step)
-            return
         try:
-            self._run_together(step)
+            if self.apart:
+                self._run_in_own(step, _LOCK_S)
+            else:
+                self._run_together(step)
         except StillTaken:
             self.steps.pop()
             raise
@@ -281,27 +300,20 @@ class Turn:
         self.writer = None
         if txn is not None:
             try:
+                self._keep_lock()
                 txn.abort()
             except Exception as error:
                 log.error("the transaction of a turn cannot be undone", exc_info=error)
         steps = self.steps
         self.steps = []
         for step in steps:
-            self._run_in_own(step)
+            self._run_in_own(step, -1.0)
 
-    def _run_in_own(self, step: Step) -> None:
-        self.close_reader()
-
-        def run(txn: WriteTxn) -> bytes:
-            self.writer = txn  # what the step reads, it reads here
-            return step.run(txn)
-
+    def _run_in_own(self, step: Step, most_s: float) -> None:
         try:
-            reply = self.environment.write(run, frees=step.frees())
+            reply = self._apart(step.run, step.frees(), most_s)
         except Exception as error:
             reply = failure_line(error)
-        finally:
-            self.writer = None
         assert isinstance(reply, bytes)
         _set_reply(step, reply)
 
