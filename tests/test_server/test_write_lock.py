@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import threading
@@ -65,6 +66,32 @@ def test_only_clients_that_write_wait_for_the_write_lock(
     assert b"1-0" in three.read()
     assert three.read() == b"+PONG\r\n"
     assert reader.call("EXISTS", "short") == b":0\r\n"
+
+
+def test_a_key_that_is_over_is_gone_without_the_write_lock(
+    running: Running, connect: Connect
+) -> None:
+    reader = connect()
+    reader.call("XADD", "k", "1-0", "f", "v")
+    clock = running.server.environment.context.clock
+    assert reader.call("PEXPIRE", "k", 50) == b":1\r\n"
+    end_ms = clock.now_ms() + 50
+    with taken_by_a_process(running.server):
+        wait_until(lambda: clock.now_ms() > end_ms)
+        for words in ("XLEN k", "EXISTS k"):
+            assert reader.call(*words.split()) == b":0\r\n"
+    assert reader.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
+
+
+def test_a_client_that_waits_gets_a_reply_when_the_server_stops(
+    running: Running, connect: Connect
+) -> None:
+    writer = connect()
+    with taken_by_a_process(running.server):
+        writer.send("XADD", "k", "1-0", "f", "v")
+        wait_until(lambda: running.server.turns.locked_out)
+        asyncio.run_coroutine_threadsafe(running.server.close(0.1), running.loop)
+        assert writer.read().startswith(b"-ERR the server stops")
 
 
 def test_a_client_that_was_woken_waits_for_the_write_lock(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from streamkeep.commands.command_table import READS
 from streamkeep.commands.strings import DEADLINES, FOREVER, deadlines, expire, string_deadlines
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.keys import iter_keys, name_of
@@ -144,7 +145,14 @@ class Expiry:
             now_ms = self._server.environment.context.clock.now_ms()
             names = [key for key in spec.keys(words) if self.by_name.get(key, now_ms + 1) <= now_ms]
             if names:
-                self._expire(turn, names, [])
+                try:
+                    self._expire(turn, names, [])
+                except StillTaken:
+                    if spec.kind != READS:
+                        raise
+                    self._server.lock_wait.put_off()
+                    txn = turn.read_txn()
+                    txn.hidden = txn.hidden.union(names)
 
     def _expire(self, turn: Turn, names: list[bytes], gone: list[int]) -> None:
         self.changed = self._server.turns.ends = True

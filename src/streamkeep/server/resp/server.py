@@ -454,7 +454,8 @@ class Server:
         """Send the replies that wait for the disk, and close all connections."""
         deadline = self.loop.time() + grace_s
         while self.loop.time() < deadline and any(
-            client.waits_for_disk or client.in_ready for client in self.clients.values()
+            client.waits_for_disk or client.in_ready or client.waits_for_lock
+            for client in self.clients.values()
         ):
             await asyncio.sleep(0.005)
         self._idle_timer.cancel()
@@ -463,6 +464,8 @@ class Server:
         self.expiry.close()
         self.blocked.close()
         for client in list(self.clients.values()):
+            if client.waits_for_lock:
+                client.reply(error_text("ERR the server stops, and another process writes"))
             client.close()
             client.flush()
         for _ in self._threads:
