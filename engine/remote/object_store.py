@@ -18,7 +18,6 @@ once where repeating is useless, every method raises `UnreachableError`.
 from __future__ import annotations
 
 import errno
-import fcntl
 import importlib
 import os
 import re
@@ -26,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from textwrap import shorten
 from types import ModuleType
@@ -34,6 +33,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from streamkeep.engine.system import files
+from streamkeep.engine.system.long_wait import LongWait, holders_of, lock_file
 from streamkeep.engine.system.modes import Modes
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ArgumentError, StoreError, UnreachableError
@@ -255,7 +255,8 @@ class FolderObjects:  # the methods are those of `ObjectStore`
         with self._reaching(writes=True):
             handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                which = f"the lock of {self.uri}"
+                lock_file(handle, LongWait(which, partial(holders_of, [handle])))
                 if self.get_tagged(name)[1] != tag:
                     return False
                 put_bytes(self, name, data)

@@ -173,10 +173,6 @@ def open_source(path: Path, mend: Mend | None = None) -> Iterator[Source]:
     """
     opened = registry.find(path)
     folder = _find(path) if opened is None else opened.folder
-    if is_swapping(folder):
-        raise errors.RecoveryNeededError(
-            f"{path}: a compaction was interrupted; open the store for writing once to finish it"
-        )
     source = Source(folder, mend)
     with ExitStack() as stack:
         stack.callback(source.close)
@@ -197,6 +193,10 @@ def _choose_commit(source: Source, stack: ExitStack) -> None:
     """Choose the commit to read, and pin it."""
     path, folder = source.path, source.folder
     lock, exclusive = stack.enter_context(_locked(folder))
+    if is_swapping(folder):  # and no process is at it
+        raise errors.RecoveryNeededError(
+            f"{path}: a compaction was interrupted; open the store for writing once to finish it"
+        )
     source.alone = exclusive
     metas, meta_findings = read_metas(folder)
     source.slot, slot_findings = read_slots(folder)

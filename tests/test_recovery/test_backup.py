@@ -23,9 +23,10 @@ from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
 from inside import checkpoint_now
 from patience import beside, line_of
-from stopped import killed_at
+from stopped import ended, go_on, killed_at, stop, stopped_child
 from stores import Open
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint import checkpoint_file
 from streamkeep.engine.store import opening
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
@@ -433,6 +434,23 @@ def test_readers_of_a_compaction_that_was_cut_off_are_told_what_to_do(store: Sto
         assert_sound(store.path)
     streamkeep.open(store.path).close()
     assert_sound(store.path)
+
+
+def test_a_check_names_a_process_that_is_stopped_while_it_compacts(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_file, "_PATIENCE_S", 0.1)
+    store.close()
+
+    def compact_and_stop() -> None:
+        failpoints.arm("compact:data-moved", stop)
+        compact(store.path)
+
+    child = stopped_child(compact_and_stop)
+    with ended(child):
+        with pytest.raises(errors.StoreLockedError, match=f"process {child}, which is stopped"):
+            assert_sound(store.path)
+        go_on(child)
 
 
 def test_the_command_compacts_and_prints_both_sizes(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
 import shutil
 import threading
@@ -17,11 +18,12 @@ import pytest
 import streamkeep
 from erased import SECRET, entry
 from patience import wait_until
-from stopped import killed_at
+from stopped import ended, killed_at, stop, stopped_child
 from stores import Open
 from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.remote import object_store
 from streamkeep.engine.remote.object_store import FolderObjects, open_objects, put_bytes
 from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import ManualClock
@@ -32,6 +34,7 @@ from streamkeep.format.core.errors import (
     ChangesGoneError,
     NotShippedError,
     StoreError,
+    StoreLockedError,
     UnreachableError,
 )
 from streamkeep.recovery import changes, restore_copy, ship, verify_copy
@@ -42,6 +45,7 @@ from streamkeep.recovery.copies.shipper import Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Refused, Target
 from streamkeep.recovery.copies.writer import Again
+from test_engine_store.test_sharing import impatient
 from test_recovery.test_copies import add, archive_some, assert_restored, copied, newest, shipping
 from tiers import slow_but
 
@@ -55,6 +59,22 @@ def bucket_like(monkeypatch: pytest.MonkeyPatch) -> None:
         self.trusted_s = 600
 
     monkeypatch.setattr(Generations, "__init__", trusting)
+
+
+def test_a_rival_that_is_stopped_while_it_writes_the_head_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "LongWait", impatient)
+    objects = open_objects(str(tmp_path))
+    put_bytes(objects, HEAD, b"old")
+
+    def lock_and_stop() -> None:
+        fcntl.flock(os.open(tmp_path, os.O_RDONLY), fcntl.LOCK_EX)
+        stop()
+
+    child = stopped_child(lock_and_stop)
+    with ended(child), pytest.raises(StoreLockedError, match=f"process {child}, which is stopped"):
+        objects.replace(HEAD, b"new", objects.get_tagged(HEAD)[1])
 
 
 def test_a_removed_generation_still_refuses_the_store_before(
