@@ -169,19 +169,13 @@ def holder_of(folder: Folder, number: int) -> Holder:
         return Holder(State.DEAD, 0)
     except (OSError, UntrustedFileError):  # such as no permission, or no descriptors left
         return Holder(State.UNKNOWN, 0)
-    try:
-        return holder_by(handle)
-    finally:
-        os.close(handle)
-
-
-def holder_by(handle: int) -> Holder:
-    """Return who holds a lease of another process, by a descriptor of its file."""
     wanted = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
         kind, _, _, _, pid = files.FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, wanted))
     except OSError:
         return Holder(State.UNKNOWN, 0)
+    finally:
+        os.close(handle)
     if kind == fcntl.F_UNLCK:
         return Holder(State.DEAD, 0)
     return Holder(State.ALIVE, max(0, pid))

@@ -7,7 +7,6 @@ lock decides. A number that was once found dead stays dead, so only that is reme
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -16,9 +15,7 @@ from streamkeep.engine.liveness.lease_file import (
     Lease,
     State,
     forget_work,
-    holder_by,
     holder_of,
-    lease_name,
     lease_numbers,
     new_number,
     remove_dead,
@@ -30,12 +27,10 @@ from streamkeep.engine.notify.wait_table import WaitTable, replaced
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.errors import UntrustedFileError
 
 LEASES_FOLDER: Final = "leases"
 LEASES_KEY: Final = b"\0leases"  # what a watch waits for in the wait table: a new lease
 _HOLD_AGAIN_S: Final = 1.0
-_MOST_FILES: Final = 32
 
 
 class Leases:
@@ -55,7 +50,6 @@ class Leases:
         # Of leases that are known to be dead. Threads add to it in one step and need no lock.
         self._dead: set[int] = set()
         self._marks: Marks | None = None
-        self._files: dict[int, int] = {}  # descriptors of those of other processes, by number
 
     def take(self, wait_table: WaitTable) -> int:
         """Return the number of this process's lease, which is made at the first call.
@@ -96,36 +90,11 @@ class Leases:
             return State.DEAD
         if watch is not None and watch.watches(number):
             return State.ALIVE
-        with self._lock:  # so that no thread uses a descriptor that another one has closed
-            watch = self._watch
-            if watch is not None or self._closed:
-                state = holder_of(self._open_folder(), number).state
-            else:
-                state = self._state_of_file(number)
+        state = holder_of(self._open_folder(), number).state
         if state is State.DEAD:
             self._dead.add(number)
         elif watch is not None:
             watch.look_again()  # it has not seen this lease yet
-        return state
-
-    def _state_of_file(self, number: int) -> State:
-        """Ask the lock of another process. Its file stays open, since each delivery may ask.
-
-        A lease that ends well is never asked again, so all are closed when there are many.
-        """
-        handle = self._files.get(number, -1)
-        if handle < 0:
-            if len(self._files) >= _MOST_FILES:
-                self._close_files()
-            try:
-                handle = self._files[number] = self._open_folder().open(lease_name(number))
-            except FileNotFoundError:
-                return State.DEAD
-            except (OSError, UntrustedFileError):  # no permission, or no descriptors left
-                return State.UNKNOWN
-        state = holder_by(handle).state
-        if state is State.DEAD:
-            os.close(self._files.pop(number))
         return state
 
     def is_dead(self, number: int) -> bool:
@@ -179,7 +148,6 @@ class Leases:
             if self._watch is None and not self._closed:
                 folder = self._store.make_folder(LEASES_FOLDER, durable=False)
                 self._folder = folder
-                self._close_files()  # from now on the watch knows
                 self._watch = DeathWatch(
                     folder, wait_table, LEASES_KEY, lambda: self._own_number, self._dead, on_death
                 )
@@ -214,13 +182,7 @@ class Leases:
     def _end(self) -> Lease | None:
         """Take no lease from now on; return this process's own, which the caller ends."""
         self._closed = True
-        self._close_files()
         own, self._own = self._own, None
         self._own_number = 0
         self._marks = None
         return own
-
-    def _close_files(self) -> None:
-        files, self._files = self._files, {}
-        for handle in files.values():
-            os.close(handle)

@@ -97,14 +97,14 @@ def take_write(context: EngineContext, durable: bool = False, most_s: float = -1
 
 
 def await_write(context: EngineContext) -> None:
-    """Wait for the write lock, and keep it for a moment, in which another thread can take it.
+    """Wait until a transaction can begin, and keep the write lock for the thread that begins it.
 
     Otherwise a process with one long transaction after the other would have it again by then.
     """
-    take_write(context)
+    txn = begin_write(context)
     if context.write_lock is not None:
         context.write_lock.keep(time.monotonic_ns())
-    context.release_write()
+    txn.abort()
 
 
 def run_write(

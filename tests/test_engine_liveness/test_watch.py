@@ -17,13 +17,12 @@ import pytest
 
 from blocked import tickets
 from fork_server import Server, forking
-from inside import context_of
 from lease_holder import Holder
 from patience import PATIENCE_S, line_of, wait_until
 from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
-from streamkeep.engine.liveness import lease_file, leases, watch
+from streamkeep.engine.liveness import lease_file, watch
 
 NEW = {"s": ">"}
 
@@ -173,11 +172,11 @@ def test_without_process_descriptors_the_locks_are_asked_again(
 ) -> None:
     """As across PID namespaces: the lock shows no process number there."""
 
-    def from_elsewhere(handle: int) -> lease_file.Holder:
-        return lease_file.Holder(holder(handle).state, 0)
+    def from_elsewhere(*lease: Any) -> lease_file.Holder:
+        return lease_file.Holder(holder(*lease).state, 0)
 
-    holder = lease_file.holder_by
-    monkeypatch.setattr(lease_file, "holder_by", from_elsewhere)
+    holder = lease_file.holder_of
+    monkeypatch.setattr(watch, "holder_of", from_elsewhere)
     monkeypatch.setattr(watch, "LOOK_S", 0.01)
     pid, _ = holders.start("ann", 2)
     store.xreadgroup("g", "all", NEW, noack=True)
@@ -216,22 +215,3 @@ def test_a_death_is_seen_from_another_pid_namespace(
     finally:
         waiting.kill()
         waiting.communicate()
-
-
-def test_files_of_others_stay_open_only_without_a_watch(
-    store: Store[Any], holders: Holders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = context_of(store).leases
-    assert known is not None
-    monkeypatch.setattr(leases, "_MOST_FILES", 1)
-    for consumer in ("ann", "carl"):
-        holders.start(consumer, 1)
-        assert lease_of(store, consumer) == "alive"
-        assert len(known._files) == 1
-    store.xreadgroup("g", "all", NEW, noack=True)
-    with waiting(store) as found:
-        wait_until(lambda: known._watch is not None)
-        states = lease_of(store, "ann"), dict(known._files)
-        store.xadd("s", {"n": "7"})
-        assert taken(found.result()) == [b"7"]
-    assert states == ("alive", {})

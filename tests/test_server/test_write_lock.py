@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -195,6 +196,28 @@ def test_a_command_is_refused_when_a_stopped_process_keeps_the_write_lock(
         assert b"which is stopped" in writer.read()
         assert b"which is stopped" in writer.call("XADD", "k", "2-0", "f", "v")
     assert writer.call("XADD", "k", "2-0", "f", "v") == b"$3\r\n2-0\r\n"
+
+
+def test_a_checkpoint_is_waited_for_outside_of_the_loop(running: Running, connect: Connect) -> None:
+    """A process that writes makes one first; another one may be stopped while it makes one."""
+    writer, reader = connect(), connect()
+    checkpoints = running.server.environment.checkpoints
+    assert checkpoints is not None
+    checkpoints.wait.limit_s = 0.3
+    with checkpoints.lock:  # as if it had just opened the store
+        checkpoints.unpin()
+        checkpoints._doubtful = True
+
+    def take() -> None:
+        fcntl.flock(os.open(lock_of(running.server).parent, os.O_RDONLY), fcntl.LOCK_EX)
+        stop()
+
+    with ended(stopped_child(take)):
+        writer.send("XADD", "k", "1-0", "f", "v")
+        wait_until(lambda: running.server.turns.locked_out)
+        assert reader.call("XLEN", "k") == b":0\r\n"
+        assert b"which is stopped" in writer.read()
+    assert writer.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
 
 
 def test_a_client_that_waits_is_not_idle_and_pays_for_its_command(

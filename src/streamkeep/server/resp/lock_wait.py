@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 
 
 class LockWait:
-    """The wait of one server: a thread has it, while `Turns.locked_out` is set."""
+    """The wait of one server: a thread has it, while `Turns.locked_out` is set.
+
+    Attributes:
+        failed: the thread has failed; the commands run into its error again.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self.failed = False
         self._clients: list[Connection] = []
 
     def put_off(self, *clients: Connection) -> None:
@@ -33,12 +38,15 @@ class LockWait:
         try:
             threading.Thread(None, self._wait, "streamkeep-lock-wait", daemon=True).start()
         except RuntimeError:  # the process has too many threads
+            self.failed = True
             server.loop.call_later(0.1, self._resume)
 
     def _wait(self) -> None:
         environment = self._server.environment
-        with suppress(Exception):  # the commands run into it again
+        self.failed = True
+        with suppress(Exception):
             environment.retrying(await_write, environment.context)
+            self.failed = False
         with suppress(RuntimeError):  # the loop was closed
             self._server.loop.call_soon_threadsafe(self._resume)
 

@@ -204,15 +204,18 @@ class Turn:
         """Return the transaction, which begins with the first command that writes.
 
         Raises:
-            StillTaken: another process or thread has the write lock.
+            StillTaken: another process or thread has the write lock, or something is to be
+                repaired first, for which a thread may have to wait.
         """
         if self.writer is None:
             if self.turns.locked_out:
                 raise StillTaken
             self.close_reader()
-            try:  # what can be repaired is repaired by the environment
+            try:
                 writer = begin_write(self.context, durable=self.durable, most_s=_LOCK_S)
             except (CheckpointNeeded, lmdb.Error):
+                if not self.turns.host.lock_wait.failed:
+                    raise StillTaken from None
                 writer = self.environment.begin_write(durable=self.durable, most_s=_LOCK_S)
             self.writer = writer
         return self.writer
