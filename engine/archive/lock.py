@@ -11,7 +11,6 @@ thread that holds one of them takes none of those before it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from functools import partial
 
@@ -58,11 +57,8 @@ class ArchiveLock:
             environment.context.check_open()  # again: closing holds the lock while it waits
             folder = environment.folder.make_folder(ARCHIVE_FOLDER)
             self._handle = folder.open(ARCHIVE_LOCK, os.O_RDWR | os.O_CREAT)
-            if self._wait:
-                environment.archive_wait.users = partial(holders_of, [self._handle])
-                lock_file(self._handle, environment.archive_wait)
-            else:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            environment.archive_wait.users = partial(holders_of, [self._handle])
+            lock_file(self._handle, environment.archive_wait, self._wait)
         except BlockingIOError:
             self._release()
             raise _locked(environment) from None

@@ -169,9 +169,7 @@ class ControlFile:
             BlockingIOError: a process has the lock, and `patient` is False.
         """
         try:  # an interrupt may arrive as soon as the lock is held
-            if not patient:
-                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lock_file(self.handle, self.wait)
+            lock_file(self.handle, self.wait, patient)
             yield
         finally:
             fcntl.flock(self.handle, fcntl.LOCK_UN)

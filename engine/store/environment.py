@@ -169,9 +169,9 @@ class Environment(Ending):
     def begin_read(self) -> ReadTxn:
         return self.retrying(begin_read, self.context)
 
-    def begin_write(self, *, durable: bool, most_s: float = -1.0) -> WriteTxn:
+    def begin_write(self, *, durable: bool) -> WriteTxn:
         """Wait for the write lock and begin a transaction; see `begin.begin_write`."""
-        return self.retrying(lambda: begin_write(self.context, durable=durable, most_s=most_s))
+        return self.retrying(lambda: begin_write(self.context, durable=durable))
 
     def begin_stored(self) -> ReadTxn:
         """Begin a read transaction of what `data.mdb` has now, whatever the journal has."""

@@ -195,17 +195,21 @@ class OwnedLock:
         self.release()
 
 
-def lock_file(handle: int, wait: LongWait) -> None:
+def lock_file(handle: int, wait: LongWait, patient: bool = True) -> None:
     """Take the lock of a file, as flock(2), which would wait without a limit.
 
     Raises:
         StoreLockedError: the process that has it is stopped.
+        BlockingIOError: a process has it, and `patient` is False.
     """
     with wait:
         while True:
-            with suppress(BlockingIOError):
+            try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
+            except BlockingIOError:
+                if not patient:
+                    raise
             wait.check()
             time.sleep(_POLL_S)
 

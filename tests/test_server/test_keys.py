@@ -39,12 +39,6 @@ def test_dump_is_for_the_oldest_redis_that_loses_nothing(peer: Peer) -> None:
     assert form() == 27
 
 
-def test_a_string_is_not_dumped(peer: Peer) -> None:
-    peer.call("SET", "k", "v")
-    assert peer.call("DUMP", "k").startswith(b"-WRONGTYPE")
-    assert peer.call("DUMP", "no") == b"$-1\r\n"
-
-
 def test_a_copy_keeps_the_order_of_delivery(peer: Peer) -> None:
     for number in range(1, 7):
         peer.call("XADD", "s", f"{number}-0", "f", "v")
@@ -261,6 +255,7 @@ def test_words_are_checked_before_the_type_of_the_key(peer: Peer) -> None:
         ("XREAD BLOCK 0 STREAMS k $", b"-WRONGTYPE"),
         ("XREADGROUP GROUP g c BLOCK 0 STREAMS k >", b"-WRONGTYPE"),
         ("XADD k * f v", b"-WRONGTYPE"),
+        ("DUMP k", b"-WRONGTYPE"),
     ):
         assert peer.call(*words.split()).startswith(problem), words
 

@@ -214,9 +214,9 @@ class Turn:
             try:
                 writer = begin_write(self.context, durable=self.durable, most_s=_LOCK_S)
             except (CheckpointNeeded, lmdb.Error):
-                if not self.turns.host.lock_wait.failed:
-                    raise StillTaken from None
-                writer = self.environment.begin_write(durable=self.durable, most_s=_LOCK_S)
+                if self.turns.host.lock_wait.failed:
+                    raise  # each command that runs apart tries it again
+                raise StillTaken from None
             self.writer = writer
         return self.writer
 
