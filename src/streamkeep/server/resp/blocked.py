@@ -32,7 +32,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.resp.encoder import encode, error_line
 from streamkeep.server.resp.transactions import Watches
-from streamkeep.server.resp.turn import Step, Turn, Watcher, failure_line, is_error, of_streams
+from streamkeep.server.resp.turn import Step, Turn, failure_line, is_error, of_streams
 from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _count_failure(client: ClientState, reply: bytes) -> None:
         client.turns.calls_of(client.last_command).failed += 1
 
 
-class BlockedClients(Watcher):
+class BlockedClients:
     """The blocked clients of one server, and the keys that its clients watch.
 
     Args:
@@ -114,7 +114,7 @@ class BlockedClients(Watcher):
         unblocked: Callable[[Any], None],
         later: Callable[[], None],
     ) -> None:
-        super().__init__()
+        self.count = 0  # of blocked clients and watched keys
         self.watches = Watches()
         self.blocked = 0
         self._environment = environment
@@ -175,7 +175,7 @@ class BlockedClients(Watcher):
     # --- commands of this server ------------------------------------------------------------
 
     def before(self, txn: WriteTxn, keys: list[bytes]) -> None:
-        """Note what the transaction has noted of these keys."""
+        """Note what the transaction has noted of these keys, before a command changes them."""
         self.watches.before(txn, keys)
         self._added = {key: txn.added.get(key, 0) for key in keys if key in self._by_key}
         self._events = self._noted = len(txn.events)

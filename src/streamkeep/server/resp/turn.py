@@ -80,30 +80,6 @@ class Step:
         return run_one(txn, spec, words, self.client.resp3)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Watcher:
-    """Looks at what a command has changed, for the clients that wait for it or watch it.
-
-    Attributes:
-        count: of blocked clients and watched keys.
-    """
-
-    def __init__(self) -> None:
-        self.count: i64 = 0
-
-    def before(self, txn: WriteTxn, keys: list[bytes]) -> None:
-        """Note what the transaction has noted of these keys."""
-        raise NotImplementedError
-
-    def note(self, txn: WriteTxn) -> None:
-        """Note what one of several commands has changed."""
-        raise NotImplementedError
-
-    def after(self, turn: Turn, txn: WriteTxn) -> None:
-        """Serve, or mark, the clients that wait for what the command has changed."""
-        raise NotImplementedError
-
-
 def of_streams(txn: Any, run: Callable[[Any], Any]) -> Any:
     """Run a command to which a string is a key of the wrong type, once it looks for the stream."""
     txn.missing = refuse_string

@@ -15,7 +15,7 @@ from streamkeep.commands.command_table import Spec
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.server.resp.requests import WORD_BYTES, ProtocolError, RequestParser
-from streamkeep.server.resp.turn import Turn, Watcher, is_error, run_commands
+from streamkeep.server.resp.turn import Turn, is_error, run_commands
 
 _COMMANDS: Final[i64] = 1024  # of one client in one turn
 _LEAST_PAUSE_S: Final = 0.001
@@ -218,7 +218,7 @@ class Turns:
         self.streams_read: dict[bytes, Stream] = {}  # for the snapshots of turns that only read
         self.hidden: set[bytes] = set()  # keys that are over, in a store that is only read
         self.durable = False
-        self.watcher: Watcher | None = None
+        self.watcher: Any = None  # the `blocked.BlockedClients` of the host
         self.due = False
         self.ends = False
         self.big_batches: i64 = 0
