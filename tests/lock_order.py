@@ -219,20 +219,8 @@ class CheckedLock:
                     f"comes after it in the order of {__name__}"
                 )
 
-    # What `threading.Condition` needs of a reentrant lock.
-
     def _is_owned(self) -> bool:
         return self in _held.locks
-
-    def _release_save(self) -> int:
-        levels = len(self._holders)
-        for _ in range(levels):
-            self.release()
-        return levels
-
-    def _acquire_restore(self, levels: int) -> None:
-        for _ in range(levels):
-            self.acquire()
 
 
 _RLOCK: Final = type(threading.RLock())

@@ -149,15 +149,6 @@ def test_a_try_that_does_not_wait_is_allowed_in_any_order() -> None:
         write.release()
 
 
-def test_a_reentrant_lock_may_be_taken_again_and_waited_on() -> None:
-    condition = threading.Condition(make_reentrant("registry"))
-    with condition, condition:
-        assert not condition.wait(timeout=0.001)
-        condition.notify_all()
-    with pytest.raises(RuntimeError):
-        condition.notify_all()
-
-
 def test_another_thread_may_release_a_lock() -> None:
     write = make_lock("write", "a")
     write.acquire()

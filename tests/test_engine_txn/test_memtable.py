@@ -119,29 +119,6 @@ def test_a_replayed_store_equals_the_one_that_went_on(tmp_path: Path, seed: int)
         assert all_rows(again) == wanted
 
 
-@pytest.mark.parametrize("second", ["append", "delete"])
-def test_an_append_before_a_command_on_a_stream_that_is_not_in_memory(
-    tmp_path: Path, second: str
-) -> None:
-    with Store(tmp_path / "store", sync="none", lease=False) as store:
-        store.xadd("b", {"n": "first"})
-        for number in range(8):
-            store.xadd("a", {"n": number})
-        with store.pipeline() as pipe:
-            pipe.xadd("a", {"n": "shared"})
-            if second == "append":
-                inside.context_of(store).cache.pop(b"b", None)
-                pipe.xadd("b", {"n": "shared"})
-            else:
-                pipe.delete("b")
-            pipe.execute()
-        copy = copy_of_killed(store, tmp_path / "copy")
-    with Store(copy, lease=False) as again:
-        assert again.xrevrange("a", count=1)[0].fields == {b"n": b"shared"}
-        assert again.xlen("a") == 9
-        assert again.xlen("b") == (2 if second == "append" else 0)
-
-
 # --- other processes ----------------------------------------------------------------------------
 
 

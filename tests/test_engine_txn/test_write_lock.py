@@ -15,7 +15,7 @@ import pytest
 
 from inside import context_of
 from patience import PATIENCE_S, thread_of, wait_until
-from stopped import child_of, die, ended, go_on, stop, stopped_child
+from stopped import child_of, ended, go_on, stop, stopped_child
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.write_lock import WriteLock
@@ -139,16 +139,6 @@ def test_a_process_that_is_stopped_or_killed_while_it_waits_keeps_nobody_waiting
             with ended(child):
                 go_on(child)
             assert store.xlen("s") == 3
-
-
-def test_a_killed_holder_frees_the_lock(path: Path) -> None:
-    with Store(path, sync="none") as store:
-        store.xadd("s", {"of": "this process"})
-        child = child_of(lambda: in_a_transaction(path, die))
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
-        store.xadd("s", {"of": "this process"})
-        assert store.xlen("s") == 2
-    assert list(recovery.check(path)) == []
 
 
 @pytest.mark.usefixtures("no_collections")

@@ -187,14 +187,6 @@ def test_a_commit_that_fails_when_it_is_made_is_told(
     assert logged()
 
 
-def test_a_client_reads_what_it_wrote_after_a_command_failed(connect: Connect) -> None:
-    one = connect()
-    words = [["FWRITE"], ["XLEN", "k"], ["XADD", "k", "1-0", "f", "v"], ["XLEN", "k"]]
-    for command in words:
-        one.send(*command)
-    assert [one.read() for _ in words] == [INTERNAL, b":0\r\n", b"$3\r\n1-0\r\n", b":1\r\n"]
-
-
 def test_a_number_of_keys_with_thousands_of_digits_is_no_number(peer: Peer) -> None:
     huge = b"9" * 5000
     assert peer.call("COMMAND", "GETKEYS", "EVAL", "x", huge, "a")[:1] in (b"-", b"*")

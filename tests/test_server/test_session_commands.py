@@ -346,20 +346,6 @@ def test_each_command_of_a_transaction_has_one_reply(
     assert peer.read() == b"+PONG\r\n"
 
 
-def test_commands_in_a_transaction_are_counted(peer: Peer) -> None:
-    peer.call("MULTI")
-    for words in (("XADD", "k", "1-0", "f", "v"), ("XADD", "k", "1-0", "f", "v"), ("PING",)):
-        peer.call(*words)
-    peer.call("EXEC")
-    stats = peer.ask("INFO", "commandstats").decode()
-    calls = {
-        line.split(":")[0]: line.rsplit(",", 1)[1]
-        for line in stats.splitlines()
-        if line.startswith("cmdstat_") and "calls=2" in line
-    }
-    assert calls == {"cmdstat_xadd": "failed_calls=1"}
-
-
 def test_a_change_of_another_process_is_seen_at_exec(running: Running, peer: Peer) -> None:
     peer.call("XADD", "k", "1-0", "f", "v")
     store = running.server.store  # what it changes is not by a command of the server

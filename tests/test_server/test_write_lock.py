@@ -6,22 +6,19 @@ import asyncio
 import errno
 import fcntl
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from patience import wait_until
+from patience import thread_of, wait_until
 from resp_peer import Running
 from stopped import ended, stop, stopped_child
 from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.system.long_wait import StillTaken
-from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.server.resp.server import Server
-from streamkeep.server.resp.turn import Step, Turn
-from streamkeep.server.resp.turns import ClientState
+from streamkeep.server.resp.turn import Turn
 from test_server.conftest import Connect
 
 
@@ -50,6 +47,10 @@ def test_only_clients_that_write_wait_for_the_write_lock(
     one.call("XGROUP", "CREATE", "k", "g", "0", "MKSTREAM")
     two.call("WATCH", "k")
     three.call("SET", "short", "v", "PX", "1")
+    reader.call("XADD", "over", "1-0", "f", "v")
+    clock = running.server.environment.context.clock
+    end_ms = clock.now_ms() + 50
+    reader.call("PEXPIREAT", "over", end_ms)
     with taken(running.server):
         one.send("PING")
         one.send("XADD", "k", "1-0", "f", "v")
@@ -62,26 +63,13 @@ def test_only_clients_that_write_wait_for_the_write_lock(
         assert (two.read(), two.read()) == (b"+OK\r\n", b"+QUEUED\r\n")
         wait_until(lambda: sum(one.waits_for_lock for one in running.server.clients.values()) == 3)
         assert reader.call("XLEN", "k") == b":0\r\n"
+        wait_until(lambda: clock.now_ms() > end_ms)
+        assert reader.call("XLEN", "over") == b":0\r\n"
     assert (one.read(), one.read()) == (b"$3\r\n1-0\r\n", b":1\r\n")
     assert (two.read(), two.read()) == (b"*-1\r\n", b":1\r\n")  # a client changed what it watched
     assert b"1-0" in three.read()
     assert three.read() == b"+PONG\r\n"
     assert reader.call("EXISTS", "short") == b":0\r\n"
-
-
-def test_a_key_that_is_over_is_gone_without_the_write_lock(
-    running: Running, connect: Connect
-) -> None:
-    reader = connect()
-    reader.call("XADD", "k", "1-0", "f", "v")
-    clock = running.server.environment.context.clock
-    assert reader.call("PEXPIRE", "k", 50) == b":1\r\n"
-    end_ms = clock.now_ms() + 50
-    with taken_by_a_process(running.server):
-        wait_until(lambda: clock.now_ms() > end_ms)
-        for words in ("XLEN k", "EXISTS k"):
-            assert reader.call(*words.split()) == b":0\r\n"
-    assert reader.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
 
 
 def test_a_client_that_waits_gets_a_reply_when_the_server_stops(
@@ -132,45 +120,27 @@ def test_a_client_that_was_woken_waits_for_a_turn_that_has_not_failed(
     assert writer.call("XADD", "k", "2-0", "f", "v") == b"$3\r\n2-0\r\n"
 
 
-def test_a_command_that_runs_apart_waits_for_the_write_lock(running: Running) -> None:
+def test_commands_that_run_apart_keep_the_write_lock_and_do_not_wait_for_it(
+    running: Running,
+) -> None:
+    order = []
+
+    def take() -> None:
+        with taken_by_a_process(running.server):
+            order.append("other")
+
     def runs(server: Server) -> None:
         turn = Turn(server.turns)
         turn.run_apart()
         with taken_by_a_process(server), pytest.raises(StillTaken):
             turn.change(lambda txn: None)
-        turn.change(lambda txn: None)
-
-    running.ask(runs)
-
-
-class Failing(Step):
-    """A command that fails in a transaction with others."""
-
-    def __init__(self, turn: Turn) -> None:
-        super().__init__(ClientState(turn.turns), [])
-        self._turn = turn
-
-    def run(self, txn: WriteTxn) -> bytes:
-        if not self._turn.apart:
-            raise OSError(errno.ENOSPC, "no room")
-        return b""
-
-
-def test_nobody_takes_the_write_lock_between_commands_that_run_apart(running: Running) -> None:
-    order = []
-
-    def take(server: Server) -> None:
-        with taken_by_a_process(server):
-            order.append("other")
-
-    def runs(server: Server) -> None:
         turn = Turn(server.turns)
         turn.write_txn()
-        other = threading.Thread(target=take, args=[server])
-        other.start()
+        other = thread_of(take)
         wait_until(lambda: "-> FLOCK" in Path("/proc/locks").read_text())
+        turn.run_apart()
         for _ in range(3):
-            turn.run_step(Failing(turn))
+            turn.change(lambda txn: None)
         order.append("turn")
         other.join()
 
