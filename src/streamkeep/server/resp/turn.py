@@ -90,18 +90,18 @@ def of_streams(txn: Any, run: Callable[[Any], Any]) -> Any:
 
 
 def run_one(txn: Any, spec: Spec, words: list[bytes], resp3: bool) -> bytes:
+    txn.missing = refuse_string if spec.name.startswith("x") else None
     try:
         if spec.parse is not None:
             waiting = spec.parse(words, _RESP)
             waiting.call.resp3 = resp3
-            return encode(of_streams(txn, waiting.run), resp3)
-        run = spec.run
-        assert run is not None
-        if spec.name.startswith("x"):
-            return encode(of_streams(txn, lambda txn: run(txn, words, _RESP)), resp3)
-        return encode(run(txn, words, _RESP), resp3)
+            return encode(waiting.run(txn), resp3)
+        assert spec.run is not None
+        return encode(spec.run(txn, words, _RESP), resp3)
     except errors.CommandError as error:
         return error_line(error.redis_line)
+    finally:
+        txn.missing = None
 
 
 def run_queued(client: Any, txn: Any, spec: Spec, words: list[bytes], turn: Turn) -> bytes:
