@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -44,6 +45,16 @@ def stopped_child(work: Callable[[], object]) -> int:
     child = child_of(work)
     assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
     return child
+
+
+def stopped_with(path: Path) -> int:
+    """Have a forked child take the lock of a file or folder, as flock(2), and stop itself."""
+
+    def take() -> None:
+        fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)
+        stop()
+
+    return stopped_child(take)
 
 
 @contextmanager

@@ -142,13 +142,6 @@ def test_locks_of_two_stores_have_no_order_but_common_locks_come_last() -> None:
         make_lock("write", "b").acquire()
 
 
-def test_a_try_that_does_not_wait_is_allowed_in_any_order() -> None:
-    with make_lock("gate", "a"):
-        write = make_lock("write", "a")
-        assert write.acquire(blocking=False)
-        write.release()
-
-
 def test_another_thread_may_release_a_lock() -> None:
     write = make_lock("write", "a")
     write.acquire()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
 import shutil
 import threading
@@ -18,7 +17,7 @@ import pytest
 import streamkeep
 from erased import SECRET, entry
 from patience import wait_until
-from stopped import ended, killed_at, stop, stopped_child
+from stopped import ended, killed_at, stopped_with
 from stores import Open
 from streamkeep.engine.api import store as store_module
 from streamkeep.engine.api.async_store import AsyncStore
@@ -67,12 +66,7 @@ def test_a_rival_that_is_stopped_while_it_writes_the_head_is_named(
     monkeypatch.setattr(object_store, "LongWait", impatient)
     objects = open_objects(str(tmp_path))
     put_bytes(objects, HEAD, b"old")
-
-    def lock_and_stop() -> None:
-        fcntl.flock(os.open(tmp_path, os.O_RDONLY), fcntl.LOCK_EX)
-        stop()
-
-    child = stopped_child(lock_and_stop)
+    child = stopped_with(tmp_path)
     with ended(child), pytest.raises(StoreLockedError, match=f"process {child}, which is stopped"):
         objects.replace(HEAD, b"new", objects.get_tagged(HEAD)[1])
 

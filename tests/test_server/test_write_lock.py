@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from patience import thread_of, wait_until
 from resp_peer import Running
-from stopped import ended, stop, stopped_child
+from stopped import ended, stopped_with
 from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.server.resp.server import Server
@@ -148,46 +147,34 @@ def test_commands_that_run_apart_keep_the_write_lock_and_do_not_wait_for_it(
     assert order == ["turn", "other"]
 
 
-def test_a_command_is_refused_when_a_stopped_process_keeps_the_write_lock(
-    running: Running, connect: Connect
+def in_a_transaction(server: Server) -> Path:
+    server.environment.context.wait.limit_s = 0.3
+    return lock_of(server)
+
+
+def in_a_checkpoint(server: Server) -> Path:
+    checkpoints = server.environment.checkpoints
+    assert checkpoints is not None
+    checkpoints.wait.limit_s = 0.3
+    with checkpoints.lock:  # as if the server had just opened the store: it makes one first
+        checkpoints.unpin()
+        checkpoints._doubtful = True
+    return lock_of(server).parent
+
+
+@pytest.mark.parametrize("stopped", [in_a_transaction, in_a_checkpoint])
+def test_a_command_is_refused_while_another_process_is_stopped(
+    running: Running, connect: Connect, stopped: Callable[[Server], Path]
 ) -> None:
     writer, reader = connect(), connect()
     writer.call("XADD", "k", "1-0", "f", "v")
-    running.server.environment.context.wait.limit_s = 0.3
-
-    def take() -> None:
-        with taken_by_a_process(running.server):
-            stop()
-
-    with ended(stopped_child(take)):
+    with ended(stopped_with(stopped(running.server))):
         writer.send("XADD", "k", "2-0", "f", "v")
         wait_until(lambda: running.server.turns.locked_out)
         assert reader.call("XLEN", "k") == b":1\r\n"
         assert b"which is stopped" in writer.read()
         assert b"which is stopped" in writer.call("XADD", "k", "2-0", "f", "v")
     assert writer.call("XADD", "k", "2-0", "f", "v") == b"$3\r\n2-0\r\n"
-
-
-def test_a_checkpoint_is_waited_for_outside_of_the_loop(running: Running, connect: Connect) -> None:
-    """A process that writes makes one first; another one may be stopped while it makes one."""
-    writer, reader = connect(), connect()
-    checkpoints = running.server.environment.checkpoints
-    assert checkpoints is not None
-    checkpoints.wait.limit_s = 0.3
-    with checkpoints.lock:  # as if it had just opened the store
-        checkpoints.unpin()
-        checkpoints._doubtful = True
-
-    def take() -> None:
-        fcntl.flock(os.open(lock_of(running.server).parent, os.O_RDONLY), fcntl.LOCK_EX)
-        stop()
-
-    with ended(stopped_child(take)):
-        writer.send("XADD", "k", "1-0", "f", "v")
-        wait_until(lambda: running.server.turns.locked_out)
-        assert reader.call("XLEN", "k") == b":0\r\n"
-        assert b"which is stopped" in writer.read()
-    assert writer.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
 
 
 def test_a_client_that_waits_is_not_idle_and_pays_for_its_command(
