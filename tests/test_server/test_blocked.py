@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from patience import wait_until
-from resp_peer import Peer, Running
+from resp_peer import Peer, Running, decode
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.server.resp.server import Server
 from test_server.conftest import Connect
@@ -32,8 +32,6 @@ def entry(key: str, entry_id: str, field: str = "f", value: str = "v") -> list[o
 
 
 def read(peer: Peer) -> object:
-    from resp_peer import decode
-
     return decode(peer.read())
 
 
