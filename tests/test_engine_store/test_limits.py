@@ -152,15 +152,6 @@ def test_a_transaction_may_use_the_room_that_it_makes(open_store: Open) -> None:
     assert store.xlen("s") == 600
 
 
-def test_a_full_store_reopens(open_store: Open) -> None:
-    with open_store(max_store_bytes=1 << 20) as store, pytest.raises(streamkeep.StoreFullError):
-        while True:
-            store.xadd("s", {"data": "x" * 3000})
-    with open_store(max_store_bytes=1 << 20) as store:
-        assert store.xtrim("s", maxlen=10) > 0
-        store.xadd("s", {"data": "x"})
-
-
 def test_readers_beyond_the_slots_get_a_clear_error(open_store: Open) -> None:
     store = open_store(max_readers=8)
     store.xadd("s", {"n": 0})

@@ -245,11 +245,7 @@ def test_words_are_checked_before_the_type_of_the_key(peer: Peer) -> None:
     peer.call("SET", "k", "v")
     for words, problem in (
         ("XADD k NOPE f v", b"-ERR Invalid stream ID"),
-        ("XADD k 0-0 f v", b"-ERR The ID specified in XADD must be greater"),
-        ("XTRIM k MAXLEN -1", b"-ERR The MAXLEN argument"),
-        ("XRANGE k - + COUNT", b"-ERR syntax error"),
         ("XPENDING k g - + many", b"-ERR value is not an integer"),
-        ("XREAD COUNT many STREAMS k 0", b"-ERR value is not an integer"),
         ("XREADGROUP GROUP g c STREAMS other k > >", b"-NOGROUP"),
         ("XCLAIM k g c many 1-1", b"-WRONGTYPE"),  # Redis looks for the group first
         ("XREAD BLOCK 0 STREAMS k $", b"-WRONGTYPE"),

@@ -119,9 +119,7 @@ def test_a_client_that_was_woken_waits_for_a_turn_that_has_not_failed(
     assert writer.call("XADD", "k", "2-0", "f", "v") == b"$3\r\n2-0\r\n"
 
 
-def test_commands_that_run_apart_keep_the_write_lock_and_do_not_wait_for_it(
-    running: Running,
-) -> None:
+def test_commands_that_run_apart_keep_the_write_lock(running: Running) -> None:
     order = []
 
     def take() -> None:
