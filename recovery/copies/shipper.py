@@ -295,9 +295,7 @@ class Shipper:
         # was restored or promoted may have other commits than the copy until it has shipped some.
         may_resume = newest.epoch <= self.context.epoch
         if slot is not None:
-            # A compaction may have taken the place where one that was begun goes on.
-            is_begun = newest.name == slot.begun and slot.position.commit_number >= 0
-            may_resume = known and (slot.shipped > 0 or is_begun)
+            may_resume = known and (slot.shipped > 0 or newest.name == slot.begun)
         why = "the journal of the store does not go on where the copy ends"
         try:
             if may_resume and self._resume(newest, slot):

@@ -286,6 +286,21 @@ def test_a_copy_that_was_begun_is_known_after_a_compaction(open_store: Open, tar
     assert not verify_copy(target).problems
 
 
+def test_an_older_copy_of_a_store_is_refused_after_a_compaction(
+    target: str, tmp_path: Path
+) -> None:
+    first, older = tmp_path / "first", tmp_path / "older"
+    with streamkeep.open(first) as store:
+        store.xadd("s", {"n": "0"})
+    killed_at("ship:head", lambda: ship(first, target))
+    shutil.copytree(first, older)
+    with streamkeep.open(first) as store:
+        add(store, 1, target)
+    compact(older)
+    with streamkeep.open(older) as store, pytest.raises(Refused):
+        ship(store, target)
+
+
 def test_a_disk_that_is_unmounted_between_the_look_for_it_and_the_first_head(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
