@@ -6,7 +6,7 @@ import asyncio
 import errno
 import fcntl
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -173,6 +173,29 @@ def test_a_command_is_refused_while_another_process_is_stopped(
         assert b"which is stopped" in writer.read()
         assert b"which is stopped" in writer.call("XADD", "k", "2-0", "f", "v")
     assert writer.call("XADD", "k", "2-0", "f", "v") == b"$3\r\n2-0\r\n"
+
+
+@pytest.mark.parametrize("stopped", [in_a_transaction, in_a_checkpoint, None])
+def test_a_client_that_was_woken_is_not_lost_where_no_transaction_begins(
+    running: Running, connect: Connect, stopped: Callable[[Server], Path] | None
+) -> None:
+    """Without a stopped process, a checkpoint is due, and the thread has failed before."""
+    server, peer = running.server, connect()
+    peer.call("XGROUP", "CREATE", "k", "g", "0", "MKSTREAM")
+    peer.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", 0, "STREAMS", "k", ">")
+    wait_until(lambda: server.environment.context.wait_table.has_readers())
+
+    def add(server: Server) -> int:
+        server.store.xadd("k", {"f": "v"}, "1-0")
+        if stopped is not None:
+            return stopped_with(stopped(server))
+        in_a_checkpoint(server)
+        server.lock_wait.failed = True
+        return 0
+
+    child = running.ask(add)
+    with ended(child) if child else nullcontext():
+        assert (b"1-0" if stopped is None else b"which is stopped") in peer.read()
 
 
 def test_a_client_that_waits_is_not_idle_and_pays_for_its_command(

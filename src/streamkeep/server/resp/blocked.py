@@ -363,9 +363,11 @@ class BlockedClients:
                 left.append((queue, blocked))
             except Exception:
                 turn.run_apart()
-                if notes:  # in a transaction of its own, for which the map may grow
+                if not blocked.over:  # in a transaction of its own, for which the map may grow
                     try:
                         self._environment.write(self._note, blocked)
+                        if not notes:  # the turn had no transaction: it looks again
+                            self._fresh.append(blocked)
                     except Exception as error:
                         self.end(blocked, failure_line(error))
                         turn.clients.append(blocked.client)
