@@ -115,6 +115,7 @@ def make_room(context: EngineContext, size: int) -> bool:
 
     Raises:
         lmdb.Error: LMDB cannot even take what the memtable has.
+        StoreLockedError: as in `flush`.
     """
     memtable = context.memtable
     if memtable.is_big():

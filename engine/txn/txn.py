@@ -30,7 +30,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import with_checksum
-from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.errors import CorruptionError, StoreLockedError
 from streamkeep.format.journal.journal import Operations
 from streamkeep.format.rows import records
 
@@ -303,7 +303,7 @@ class WriteTxn(Txn):
         try:
             if make_room(context, size) or self.frees:
                 return
-        except lmdb.Error:
+        except (lmdb.Error, StoreLockedError):
             if self.frees:
                 return
             raise
