@@ -18,7 +18,7 @@ class LockWait:
     """The wait of one server: a thread has it, while `Turns.locked_out` is set.
 
     Attributes:
-        failed: the thread has failed; the commands run into its error again.
+        failed: the thread has failed; the next command that writes runs into its error again.
     """
 
     def __init__(self, server: Server) -> None:

@@ -464,7 +464,7 @@ class Server:
         self.expiry.close()
         self.blocked.close()
         for client in list(self.clients.values()):
-            if client.waits_for_lock:
+            if client.waits_for_lock and client.mode == "on":
                 client.reply(error_text("ERR the server stops, and another process writes"))
             client.close()
             client.flush()

@@ -190,7 +190,9 @@ class Turn:
             try:
                 writer = begin_write(self.context, durable=self.durable, most_s=_LOCK_S)
             except (CheckpointNeeded, lmdb.Error):
-                if self.turns.host.lock_wait.failed:
+                wait = self.turns.host.lock_wait
+                if wait.failed:
+                    wait.failed = False  # only now: later, something else may have to be repaired
                     raise  # each command that runs apart tries it again
                 raise StillTaken from None
             self.writer = writer
