@@ -79,7 +79,7 @@ def test_a_client_that_waits_gets_a_reply_when_the_server_stops(
     with taken_by_a_process(server):
         for peer in (writer, silent):
             peer.send("XADD", "k", "1-0", "f", "v")
-        wait_until(lambda: all(one.waits_for_lock for one in server.clients.values()))
+        wait_until(lambda: sum(one.waits_for_lock for one in server.clients.values()) == 2)
         asyncio.run_coroutine_threadsafe(server.close(0.1), running.loop)
         assert writer.read().startswith(b"-ERR the server stops")
         assert silent.socket.recv(1) == b""
@@ -146,6 +146,25 @@ def test_commands_that_run_apart_keep_the_write_lock(running: Running) -> None:
 
     running.ask(runs)
     assert order == ["turn", "other"]
+
+
+def test_deadlines_are_not_read_again_for_each_key_that_cannot_be_deleted(
+    running: Running, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = connect(), connect()
+    writer.call("XADD", "over", "1-0", "f", "v")
+    expiry = running.server.expiry
+    with taken_by_a_process(running.server):
+        writer.send("XADD", "k", "1-0", "f", "v")
+        wait_until(lambda: running.server.turns.locked_out)
+        read: list[None] = []
+        monkeypatch.setattr(expiry, "renew", lambda: read.append(None))
+        expiry.by_name[b"over"] = 0
+        running.ask(lambda server: expiry._watch(True))
+        assert reader.call("XLEN", "over") == b":0\r\n"
+        assert reader.call("PING") == b"+PONG\r\n"  # that turn has ended
+        assert not read
+        monkeypatch.undo()
 
 
 def in_a_transaction(server: Server) -> Path:

@@ -134,6 +134,7 @@ class Expiry:
                     gone.append(number)
                 else:
                     due.add(name)
+        self.changed = True  # for the timer, also if the lock is taken
         try:
             self._expire(turn, list(due), gone)
         except StillTaken:
@@ -155,8 +156,8 @@ class Expiry:
                     txn.hidden = txn.hidden.union(names)
 
     def _expire(self, turn: Turn, names: list[bytes], gone: list[int]) -> None:
-        self.changed = self._server.turns.ends = True
         turn.run_step(_Deletion(self._nobody, self, names, gone))
+        self.changed = self._server.turns.ends = True
 
 
 class _Deletion(Step):
