@@ -288,3 +288,15 @@ def test_a_job_is_looked_up_by_its_id_in_each_state(queue: Queue, clock: ManualC
         pass
     with pytest.raises(NoSuchJobError, match="longer result_ttl"):
         queue.job(jobs[0].id)
+
+
+def test_a_job_is_not_looked_for_among_the_letters_before_it(
+    queue: Queue, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(queue, "old")
+    clock.ms += 3_600_001
+    job = queue.put("new")
+    queue.get(0).done()
+    assert queue.get_many(9) == []
+    monkeypatch.setattr("streamkeep.jobs.dead_letters.letter_of", None)
+    assert job.state() == "unknown"

@@ -67,6 +67,7 @@ def retries(
 AT_ONCE: Final = 100  # in one transaction
 TRIES: Final = 10  # to find a job that runs again and again in the meantime
 _CONSUMER: Final = b"(purge)"
+_CLOCK_SET_BACK_MS: Final = 3_600_000  # at most, between a put and its dead letter
 _OF_RUN: Final = (  # fields that a letter has of the run that ended
     b"job from reason error message traceback attempts deaths queued failed begun worker"
     b" history expires"
@@ -122,9 +123,19 @@ def letter_of(entry_id: bytes, fields: layout.Fields) -> Letter:
     return Letter._make([entry_id.decode(), *texts, *numbers, fields])
 
 
-def letters(snapshot: Snapshot[Any], name: bytes, *, reverse: bool = False) -> Iterator[Letter]:
-    for entry in snapshot.scan(name, reverse=reverse):
+def letters(
+    snapshot: Snapshot[Any], name: bytes, start: str | int = "-", *, reverse: bool = False
+) -> Iterator[Letter]:
+    for entry in snapshot.scan(name, start, reverse=reverse):
         yield letter_of(entry.id, entry.fields)
+
+
+def letter_of_job(snapshot: Snapshot[Any], names: layout.Names, job_id: str) -> Letter | None:
+    """Return the dead letter of a job; of a job that has a number, this reads all letters."""
+    place = state.place_in(job_id)
+    start = "-" if place is None else max(0, place.ms - _CLOCK_SET_BACK_MS)
+    found = letters(snapshot, names.dead, start)
+    return next((one for one in found if one.job == job_id), None)
 
 
 def chosen(

@@ -16,7 +16,7 @@ from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
 from streamkeep.jobs import finding, layout
 from streamkeep.jobs.codecs import JSON
-from streamkeep.jobs.dead_letters import Letter, letters
+from streamkeep.jobs.dead_letters import Letter, letter_of_job, letters
 from streamkeep.jobs.ending import ENDS, parse_result
 from streamkeep.jobs.enqueue import oldest_waiting
 from streamkeep.jobs.layout import (
@@ -239,10 +239,10 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
     part = layout.part_of(job_id, "the ID of a job")
     data = snapshot.row_get(names.space, layout.RESULT + part)
     if data is None or parse_result(data).expires_ms <= snapshot.txn.now_ms():
-        for letter in letters(snapshot, names.dead):
-            if letter.job == job_id:
-                return of_letter(letter)
-        return Listed(job_id, "done", {}) if found.state == "done" else None
+        if found.state == "done":
+            return Listed(job_id, "done", {})
+        letter = letter_of_job(snapshot, names, job_id)
+        return None if letter is None else of_letter(letter)
     key = layout.EXPIRY + data[:8] + part
     return _with_result(snapshot, names, key, snapshot.row_get(names.space, key) or b"")
 

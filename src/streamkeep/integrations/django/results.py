@@ -17,7 +17,7 @@ from streamkeep.engine.api.views import Snapshot
 from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
 from streamkeep.jobs import codecs, ending, finding, listing
-from streamkeep.jobs.dead_letters import letters
+from streamkeep.jobs.dead_letters import letter_of_job
 from streamkeep.jobs.errors import PayloadError
 from streamkeep.jobs.layout import (
     CODEC,
@@ -145,11 +145,10 @@ def _ended(snapshot: Snapshot[Any], names: Names, record: Record, search: bool) 
         kind = "streamkeep.jobs.JobCancelledError"
         ended.errors = [*record.errors, [kind, f"{kind}: cancelled before it started\n"]]
     if search and ended.status == FAILED:
-        for letter in letters(snapshot, names.dead):
-            if letter.job == record.job:
-                ended.args, ended.kwargs = arguments_in(letter.fields)
-                ended.finished = letter.failed_ms
-                break
+        letter = letter_of_job(snapshot, names, record.job)
+        if letter is not None:
+            ended.args, ended.kwargs = arguments_in(letter.fields)
+            ended.finished = letter.failed_ms
     return ended
 
 
