@@ -153,6 +153,22 @@ def test_a_store_that_cannot_be_opened_is_not_shown_to_clients(tmp_path: Path) -
     assert str(tmp_path) not in reply.text
 
 
+def test_requests_go_to_the_store_in_place_of_one_that_was_moved(tmp_path: Path) -> None:
+    app = EventStream(str(tmp_path / "s"), "k", append=True, start="0")
+    kept = EventStream(str(tmp_path / "s"), "k")
+    assert send(app, "POST", json={"n": "1"}).status_code == 201
+    assert send(kept, "HEAD").status_code == 200
+    (tmp_path / "s").rename(tmp_path / "elsewhere")
+    assert send(app, "POST", json={"n": "2"}).status_code == 503
+    assert send(kept, "HEAD").status_code == 503
+    streamkeep.open(tmp_path / "s").close()
+    assert send(kept, "HEAD").status_code == 200
+    new_id = send(app, "POST", json={"n": "3"}).json()["id"]
+    assert read(app, 1) == [new_id]
+    for one in (app, kept):
+        one.close()
+
+
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     with (
         streamkeep.open(tmp_path / "s", decode_responses=True) as store,

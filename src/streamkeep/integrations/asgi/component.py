@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -24,6 +24,7 @@ from streamkeep.server.http.guard import bounded, check_origin
 Answer = bool | Awaitable[bool]
 Key = str | bytes
 KeyOf = Callable[[Request], Key | None]
+Result = TypeVar("Result")
 
 log = logging.getLogger("streamkeep.asgi")
 
@@ -142,9 +143,9 @@ class EventStream:
 
     # --- requests -------------------------------------------------------------------------------
 
-    async def _open(self) -> AsyncStore[bytes]:
-        """Return the store; open it in this process at its first request."""
-        return self._given if self._opened is None else await self._opened.asynchronous()
+    async def _use(self, work: Callable[[AsyncStore[bytes]], Awaitable[Result]]) -> Result:
+        """Await what uses the store, which is opened if need be, also if it was moved."""
+        return await (work(self._given) if self._opened is None else self._opened.use_async(work))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = False
@@ -196,8 +197,13 @@ class EventStream:
         last = request.headers.get("last-event-id")
         if last:
             text = last.encode("latin-1", "replace")
-        store = await self._open()
-        after = await events.starting_id(store, key, text)
+
+        async def begin(store: AsyncStore[bytes]) -> tuple[AsyncStore[bytes], bytes]:
+            if self._opened is not None:
+                self._opened.check()
+            return store, await events.starting_id(store, key, text)
+
+        store, after = await self._use(begin)
         if request.method == "HEAD":
             return Response(headers=_HEADERS, media_type="text/event-stream")
         if self.clients >= self._max_clients:
@@ -229,19 +235,18 @@ class EventStream:
         wire.Parameters(request, ())
         message = request.headers.get("idempotency-key")
         found = _entries(wire.media_type(request), await request.body())
-        store = await self._open()
         trim: dict[str, Any] = {} if self._maxlen is None else {"maxlen": self._maxlen}
         if len(found) != 1:
             if message is not None:
                 text = "several entries at once take no Idempotency-Key"
                 raise wire.Problem(400, text, hint="send them one by one")
-            ids = await store.xadd_many(key, found)
-            if self._maxlen is not None:
-                await store.xtrim(key, maxlen=self._maxlen, approximate=True)
+            ids = await self._use(lambda store: store.xadd_many(key, found))
+            if trim:
+                await self._use(lambda store: store.xtrim(key, approximate=True, **trim))
             return wire.json_reply({"ids": [one.decode() for one in ids]}, 201, _HEADERS)
         if message is not None:
             trim["idmp"] = (self._producer, message.encode("latin-1"))
-        new_id = await store.xadd(key, found[0], **trim)
+        new_id = await self._use(lambda store: store.xadd(key, found[0], **trim))
         assert new_id is not None
         return wire.json_reply({"id": new_id.decode()}, 201, _HEADERS)
 
