@@ -307,3 +307,18 @@ def test_what_another_process_has_set_holds_at_once(tmp_path: Path) -> None:
 
         wait_until(all_came)
         assert found == ["b", "later"]
+
+
+def test_an_entry_of_another_program_waits_for_its_key(queue: Queue) -> None:
+    queue.put(0, key="k")
+    entry_id = queue.store.xadd("mails", {"payload": "1", "key": "k"}).decode()
+    first = queue.get(0)
+    assert queue.get_many(9) == []
+    queue.put(2, key="k")
+    gone = queue.store.xadd("mails", {"payload": "3", "key": "k"}).decode()
+    assert queue.cancel(gone)
+    first.done()
+    [second] = queue.get_many(9)
+    assert (second.id, second.payload) == (entry_id, 1)
+    second.done()
+    assert [job.payload for job in queue.get_many(9)] == [2]

@@ -41,6 +41,7 @@ def admit(step: Step, fields: layout.Fields, priority: int, passed: int = 0) -> 
         passed: how many of its gates it is through.
     """
     for index, (gate, limit) in enumerate(gates_of(fields)):
+        fields.setdefault(layout.QUEUED, str(step.now_ms).encode())  # see `missed_gates`
         if index >= passed and not _enter(step, gate, limit):
             return _hold(step, fields, priority, gate, index)
     if priority not in step.settings.streams:
@@ -66,6 +67,11 @@ def gates_of(fields: layout.Fields) -> list[tuple[bytes, int]]:
         limit = layout.number_of(fields, layout.CONCURRENCY)
         gates.append((b"t" + layout.short(fields.get(layout.TASK, b"")), limit))
     return gates
+
+
+def missed_gates(fields: layout.Fields) -> bool:
+    """Return whether another program has added an entry, which went through none of its gates."""
+    return layout.QUEUED not in fields and bool(gates_of(fields))
 
 
 def _give_number(step: Step, fields: layout.Fields, priority: int) -> int:
@@ -126,6 +132,8 @@ def _hold(step: Step, fields: layout.Fields, priority: int, gate: bytes, index: 
 
 def release(step: Step, fields: layout.Fields) -> None:
     """Free the gates of a job that has ended, and admit the next jobs as far as they have room."""
+    if layout.QUEUED not in fields:  # it is in none
+        return
     for gate, limit in reversed(gates_of(fields)):
         inside, held, _ = _load_gate(step, gate)
         inside = max(inside - 1, 0)
@@ -160,4 +168,4 @@ def cancel_held(step: Step, key: bytes) -> None:
     inside, held, limit = _load_gate(step, gate)
     _save_gate(step, gate, inside, max(held - 1, 0), limit)
     if fields is not None and value[8]:  # it is through its first gate, that of its key
-        release(step, {name: one for name, one in fields.items() if name == layout.KEY})
+        release(step, {name: one for name, one in fields.items() if name != layout.CONCURRENCY})

@@ -20,8 +20,8 @@ from streamkeep.engine.commands.xreadgroup import NEW, Delivery, Position, xread
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.jobs import layout
-from streamkeep.jobs.admission import admit, gates_of, priority_of
-from streamkeep.jobs.ending import RUN_GRACE_MS, begin_run, fail_attempt, refuse
+from streamkeep.jobs.admission import admit, missed_gates, priority_of
+from streamkeep.jobs.ending import begin_run, fail_attempt, refuse
 from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS, Policy
 from streamkeep.jobs.periodic import fire
 from streamkeep.jobs.state import SOON_MS, Step, fields_at, job_id_of, pending_row
@@ -30,6 +30,7 @@ log = logging.getLogger("streamkeep.jobs")
 
 MOST_DUE_ROWS: Final = 200  # of the schedule in one transaction
 MOST_REFUSED: Final = 200  # jobs in one transaction, such as those that have expired
+_MOST_LATE: Final = 10_000  # rows that are due, among which the end of a run is looked for
 _LOW_TURN: Final = 8  # one call in eight begins with the lowest priority
 _NORMAL_TURN: Final = 4
 
@@ -249,18 +250,23 @@ def _accept(
         policy = wanted.policy_of(fields)
         expires_ms = layout.number_of(fields, layout.EXPIRES)
         layout.number_of(fields, layout.QUEUED)
-        gates_of(fields)
+        missed = missed_gates(fields)
     except (ValueError, ArgumentError) as error:
         # Another program has put it. No worker can run it, and it must not hold up the others.
         plain = {name: one for name, one in fields.items() if name not in layout.OPTIONS}
         refuse(step, place, plain, f"its options cannot be read: {error}", DEFAULT_RESULT_TTL_MS)
+        return
+    if missed:
+        step.remove(place)
+        fields |= {layout.ID: job_id_of(place, fields).encode(), layout.QUEUED: b"%d" % place.ms}
+        admit(step, fields, place.priority)
         return
     if deliveries > 1:
         past = step.past(place)
         if had_ms is not None:
             past = past._replace(lost=past.lost + 1)
             begun_ms = step.now_ms - had_ms
-            late = _late_run(step, place, deliveries - 1, begun_ms, policy)
+            late = _late_run(step, place, deliveries - 1, begun_ms)
             if late is not None:
                 step.keep_past(place, past)
                 worker, counts = (dead or "").encode(), (deliveries, past.deaths, past.lost)
@@ -286,20 +292,18 @@ def _accept(
     taken.append(Taken(place, fields, wanted.consumer, deliveries, deaths, lost, key, step.now_ms))
 
 
-def _late_run(
-    step: Step, place: layout.Place, deliveries: int, begun_ms: int, policy: Policy
-) -> Policy | None:
+def _late_run(step: Step, place: layout.Place, deliveries: int, begun_ms: int) -> Policy | None:
     """Remove the row of the schedule of a run if it is due; return the policy of that run.
 
     It is there if many rows come first: who ended a process that hangs waits for none of them.
     """
-    due_ms = begun_ms + policy.max_runtime_ms + RUN_GRACE_MS
-    if not policy.max_runtime_ms or due_ms > step.now_ms:
-        return None
-    key = layout.due_key(due_ms, layout.RUNTIME, place.pack() + layout.pack_time(deliveries))
-    value = step.row(key)
-    step.delete_row(key)
-    return None if value is None else Policy.unpack(json.loads(value))
+    end = layout.RUNTIME + place.pack() + layout.pack_time(deliveries)
+    first, last = layout.due_key(begun_ms, b"", b""), layout.due_key(step.now_ms, b"\xff", b"")
+    for key, value in step.rows(first, last, _MOST_LATE):  # `extend` may have moved it
+        if key.endswith(end):
+            step.delete_row(key)
+            return Policy.unpack(json.loads(value))
+    return None
 
 
 # --- jobs of unknown tasks ----------------------------------------------------------------------
