@@ -18,7 +18,9 @@ from streamkeep.jobs import layout
 from streamkeep.jobs.state import JOB_PREFIX, Step, job_id_of, number_in
 
 NORMAL_NUMBER: Final = 1
-_GATE: Final = struct.Struct(">QQQ")  # jobs that are through, jobs that are held, the limit
+# Jobs that are through, jobs that are held, and how many of the first may have no field `queued`:
+# earlier versions, which gave them none, stored the limit there.
+_GATE: Final = struct.Struct(">QQQ")
 
 
 # --- into the schedule, or the stream -----------------------------------------------------------
@@ -69,9 +71,10 @@ def gates_of(fields: layout.Fields) -> list[tuple[bytes, int]]:
     return gates
 
 
-def missed_gates(fields: layout.Fields) -> bool:
+def missed_gates(step: Step, fields: layout.Fields) -> bool:
     """Return whether another program has added an entry, which went through none of its gates."""
-    return layout.QUEUED not in fields and bool(gates_of(fields))
+    gates = gates_of(fields)
+    return layout.QUEUED not in fields and any(not _load_gate(step, one)[2] for one, _ in gates)
 
 
 def _give_number(step: Step, fields: layout.Fields, priority: int) -> int:
@@ -97,46 +100,49 @@ def _load_gate(step: Step, gate: bytes) -> tuple[int, int, int]:
     data = step.row(layout.GATE + gate)
     if data is None:
         return 0, 0, 0
-    inside, held, limit = _GATE.unpack(data)
-    return inside, held, limit
+    inside, held, unmarked = _GATE.unpack(data)
+    return inside, held, unmarked
 
 
-def _save_gate(step: Step, gate: bytes, inside: int, held: int, limit: int) -> None:
+def _save_gate(step: Step, gate: bytes, inside: int, held: int, unmarked: int) -> None:
     if inside or held:
-        step.put_row(layout.GATE + gate, _GATE.pack(inside, held, limit))
+        step.put_row(layout.GATE + gate, _GATE.pack(inside, held, unmarked))
     else:
         step.delete_row(layout.GATE + gate)
 
 
 def _enter(step: Step, gate: bytes, limit: int) -> bool:
     """Let a job through a gate; return False if it has to wait."""
-    inside, held, _ = _load_gate(step, gate)
+    inside, held, unmarked = _load_gate(step, gate)
     if held or inside >= limit:
         return False
-    _save_gate(step, gate, inside + 1, held, limit)
+    _save_gate(step, gate, inside + 1, held, unmarked)
     return True
 
 
 def _hold(step: Step, fields: layout.Fields, priority: int, gate: bytes, index: int) -> str:
     number = _give_number(step, fields, priority)
-    inside, held, limit = _load_gate(step, gate)
+    inside, held, unmarked = _load_gate(step, gate)
     order = step.take_number()  # a delayed job has an older number, and came later
     step.put_numbered(number, fields)
     key = layout.held_prefix(gate) + layout.pack_time(order)
     step.put_row(key, layout.pack_time(number) + bytes((index,)))
     step.put_row(layout.PLACE + layout.short(fields[layout.ID]), b"h" + key)
-    _save_gate(step, gate, inside, held + 1, limit)
+    _save_gate(step, gate, inside, held + 1, unmarked)
     step.counters.held += 1
     return fields[layout.ID].decode()
 
 
 def release(step: Step, fields: layout.Fields) -> None:
     """Free the gates of a job that has ended, and admit the next jobs as far as they have room."""
-    if layout.QUEUED not in fields:  # it is in none
-        return
     for gate, limit in reversed(gates_of(fields)):
-        inside, held, _ = _load_gate(step, gate)
+        inside, held, unmarked = _load_gate(step, gate)
+        if layout.QUEUED not in fields:
+            if not unmarked:  # it never came through
+                continue
+            unmarked -= 1
         inside = max(inside - 1, 0)
+        unmarked = min(unmarked, inside)
         while held and inside < limit:
             prefix = layout.held_prefix(gate)
             found = step.rows(prefix, prefix + b"\xff" * 8, 1)
@@ -151,10 +157,10 @@ def release(step: Step, fields: layout.Fields) -> None:
             if next_one is None:
                 continue
             inside += 1
-            _save_gate(step, gate, inside, held, limit)
+            _save_gate(step, gate, inside, held, unmarked)
             admit(step, next_one, priority_of(next_one), value[8] + 1)
-            inside, held, _ = _load_gate(step, gate)
-        _save_gate(step, gate, inside, held, limit)
+            inside, held, unmarked = _load_gate(step, gate)
+        _save_gate(step, gate, inside, held, unmarked)
 
 
 def cancel_held(step: Step, key: bytes) -> None:
@@ -165,7 +171,7 @@ def cancel_held(step: Step, key: bytes) -> None:
     step.counters.held -= 1
     fields = step.take_numbered(layout.unpack_time(value))
     gate = key[2 : 2 + key[1]]
-    inside, held, limit = _load_gate(step, gate)
-    _save_gate(step, gate, inside, max(held - 1, 0), limit)
+    inside, held, unmarked = _load_gate(step, gate)
+    _save_gate(step, gate, inside, max(held - 1, 0), unmarked)
     if fields is not None and value[8]:  # it is through its first gate, that of its key
         release(step, {name: one for name, one in fields.items() if name != layout.CONCURRENCY})

@@ -250,7 +250,7 @@ def _accept(
         policy = wanted.policy_of(fields)
         expires_ms = layout.number_of(fields, layout.EXPIRES)
         layout.number_of(fields, layout.QUEUED)
-        missed = missed_gates(fields)
+        missed = missed_gates(step, fields)
     except (ValueError, ArgumentError) as error:
         # Another program has put it. No worker can run it, and it must not hold up the others.
         plain = {name: one for name, one in fields.items() if name not in layout.OPTIONS}
