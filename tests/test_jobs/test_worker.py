@@ -79,44 +79,29 @@ def test_handlers_of_both_kinds_run_side_by_side(queue: Queue, mode: Any) -> Non
     assert queue.stats().done == worker._ran == 2
 
 
-def test_a_worker_takes_no_more_than_it_runs(queue: Queue) -> None:
+def test_a_worker_takes_no_more_than_it_runs_and_stops_when_that_has_ended(queue: Queue) -> None:
     go = threading.Event()
 
     @queue.task
     def held() -> None:
         assert go.wait(PATIENCE_S)
 
-    jobs = [held.delay() for _ in range(5)]
-    worker = Worker(queue, concurrency=2)
+    for _ in range(5):
+        held.delay()
+    worker = Worker(queue, concurrency=2, grace="1h")
     with working(worker):
         wait_until(lambda: len(worker.running) == 2)
         stats = queue.stats()
         assert (stats.running, stats.waiting) == (2, 3)
-        go.set()
-        for job in jobs:
-            job.result(timeout=PATIENCE_S)
-
-
-def test_stopping_lets_jobs_end_and_takes_no_more(queue: Queue) -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    @queue.task
-    def held(number: int) -> int:
-        begun.set()
-        assert go.wait(PATIENCE_S)
-        return number
-
-    first, second = held.delay(1), held.delay(2)
-    worker = Worker(queue, grace="1h")
-    with working(worker):
-        assert begun.wait(PATIENCE_S)
         worker.stop()
         go.set()
-    assert first.result(timeout=0) == 1
-    assert second.state() == "waiting"
+    stats = queue.stats()
+    assert (stats.done, stats.waiting) == (2, 3)
 
 
-def test_what_does_not_end_in_time_is_given_back_as_no_attempt(queue: Queue) -> None:
+@pytest.mark.parametrize("stops", [1, 2])
+def test_what_does_not_end_in_time_is_given_back_as_no_attempt(queue: Queue, stops: int) -> None:
+    """The second stop does not wait."""
     begun, go = threading.Event(), threading.Event()
     attempts: list[int] = []
 
@@ -129,32 +114,17 @@ def test_what_does_not_end_in_time_is_given_back_as_no_attempt(queue: Queue) -> 
 
     held.delay()
     seen = Seen()
-    with working(Worker(queue, grace="10ms", report=seen)):
+    worker = Worker(queue, grace="10ms" if stops == 1 else "1h", report=seen)
+    with working(worker):
         assert begun.wait(PATIENCE_S)
+        for _ in range(stops):
+            worker.stop()
     assert seen.events == ["stopping", "given_back", "ended"]
     go.set()  # the abandoned thread ends; its outcome counts no more
     assert queue.stats().running == 0
     assert Worker(queue).run_until_idle() == 1
     assert attempts == [1, 1]
     assert queue.stats().done == 1
-
-
-def test_the_second_stop_does_not_wait(queue: Queue) -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    @queue.task
-    def held() -> None:
-        begun.set()
-        go.wait(PATIENCE_S)
-
-    held.delay()
-    worker = Worker(queue, grace="1h")
-    with working(worker):
-        assert begun.wait(PATIENCE_S)
-        worker.stop()
-        worker.stop()
-    assert queue.stats().running == 0
-    go.set()
 
 
 def test_a_coroutine_that_cancels_itself_ends_no_thread(queue: Queue) -> None:
@@ -390,22 +360,24 @@ def test_a_handler_that_stops_its_worker_leaves_the_next_job(queue: Queue) -> No
 
 
 @contextmanager
-def stuck_disk() -> Iterator[None]:
-    """Let each sync wait until the end of the block."""
-    free = threading.Event()
+def stuck_disk() -> Iterator[threading.Event]:
+    """Let each sync wait until the end of the block; yield what is set when one does."""
+    stuck, free = threading.Event(), threading.Event()
 
     def stick() -> None:
+        stuck.set()
         free.wait(PATIENCE_S)
 
     failpoints.arm("journal:sync", stick)
     try:
-        yield
+        yield stuck
     finally:
         free.set()
 
 
 @pytest.mark.parametrize("mode", ["threads", "asyncio"])
 def test_a_worker_ends_jobs_without_a_wait_for_the_disk(tmp_path: Path, mode: Any) -> None:
+    """The disk gets the last end though nothing follows."""
     with Queue(tmp_path / "store") as queue:
 
         @queue.task
@@ -417,11 +389,17 @@ def test_a_worker_ends_jobs_without_a_wait_for_the_disk(tmp_path: Path, mode: An
         for _ in range(2):
             plain.delay()
             coroutine.delay()
+
+        def is_on_disk() -> bool:
+            state = queue.store.durability()
+            return state.durable_commit == state.last_commit
+
         worker = Worker(queue, mode=mode)
         with beside(worker.run):
             try:
                 with stuck_disk():
                     wait_until(lambda: queue.stats().done == 4)
+                wait_until(is_on_disk)
             finally:
                 worker.stop()
 
@@ -432,37 +410,12 @@ def test_other_ends_wait_for_the_disk(tmp_path: Path) -> None:
         queue.put_many(["a", "b"])
         first, second = queue.get_many(2)
         for end in (first.done, lambda: second.fail("no paper")):
-            at_disk = threading.Event()
-            free = threading.Event()
-
-            def stick(at_disk: threading.Event = at_disk, free: threading.Event = free) -> None:
-                at_disk.set()
-                free.wait(PATIENCE_S)
-
-            failpoints.arm("journal:sync", stick)
-            with beside(end) as thread:
-                try:
-                    assert at_disk.wait(PATIENCE_S)
-                    assert thread.is_alive()
-                finally:
-                    free.set()
+            with stuck_disk() as stuck:
+                thread = thread_of(end)
+                assert stuck.wait(PATIENCE_S)
+                assert thread.is_alive()
+            thread.join()
         assert (queue.stats().done, queue.stats().failed) == (1, 1)
-
-
-def test_the_disk_gets_the_end_of_a_job_though_nothing_follows(tmp_path: Path) -> None:
-    with Queue(tmp_path / "store") as queue:
-        synced = threading.Event()
-
-        @queue.task
-        def last() -> None:
-            failpoints.arm("journal:synced", synced.set)
-
-        job = last.delay()
-        worker = Worker(queue)
-        with beside(worker.run):
-            job.result(PATIENCE_S)
-            assert synced.wait(PATIENCE_S)
-            worker.stop()
 
 
 @pytest.mark.parametrize("how", ["result", "drain", "await"])

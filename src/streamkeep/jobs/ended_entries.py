@@ -22,7 +22,7 @@ from streamkeep.format.core.id_codec import Id
 from streamkeep.jobs.layout import GROUP, PAYLOAD, Fields, Place, place_of
 from streamkeep.jobs.state import Step, delivered_up_to
 
-AT_ONCE: Final = 64  # from this many ends in one transaction on, it deletes their entries itself
+AT_ONCE: Final = 64
 _MOST_BYTES: Final = 256 << 10  # of payloads that wait for their deletion
 _LOOKED_AT: Final = 1000
 

@@ -19,7 +19,6 @@ from streamkeep.engine.commands.xack import acknowledge, first_lost
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import release
 from streamkeep.jobs.codecs import JSON
-from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.handler_errors import plain
 from streamkeep.jobs.layout import Fields, JobState, Names, Place
@@ -107,19 +106,14 @@ def end_all(txn: Transaction[Any], names: Names, ends: Sequence[End]) -> Step:
 def finish(step: Step, ends: Sequence[End]) -> None:
     """End jobs that did their work; the caller has checked that they are this worker's.
 
-    The entries of a few stay in their streams; see `ended_entries`.
+    Their entries stay in their streams; see `ended_entries`.
     """
     by_stream: dict[int, list[tuple[int, int]]] = {}
     for one in ends:
         place = one.job.place
         by_stream.setdefault(place.priority, []).append((place.ms, place.seq))
     for priority, ids in by_stream.items():
-        name = step.stream(priority)
-        if len(ends) < AT_ONCE:
-            acknowledge(step.writer(), name, layout.GROUP, ids)
-        else:
-            texts = [f"{ms}-{seq}" for ms, seq in ids]
-            step.txn.xackdel(name, layout.GROUP, *texts, ref_policy="ACKED")
+        acknowledge(step.writer(), step.stream(priority), layout.GROUP, ids)
     for job, result, ttl_ms, _ in ends:
         if job.runtime_key:
             step.delete_row(job.runtime_key)

@@ -12,7 +12,6 @@ from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.humanize import count_text
 from streamkeep.jobs.codecs import encode
-from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.ending import End, end_all
 from streamkeep.jobs.errors import JobLostError
 from streamkeep.jobs.state import Step
@@ -104,9 +103,8 @@ def note_ended(core: Core, its: list[Job]) -> None:
     """Note that the transaction of `plan_end` is done."""
     for job in its:
         job._end()
-    if len(its) < AT_ONCE:
-        taken = [job.taken for job in its if job.taken is not None]
-        core.ended_entries.note((one.place, one.fields) for one in taken)
+    taken = [job.taken for job in its if job.taken is not None]
+    core.ended_entries.note((one.place, one.fields) for one in taken)
 
 
 def end_of(job: Job, result: Any) -> End:

@@ -22,10 +22,8 @@ GROUP: Final = b"jobs"  # of every stream of a queue
 MOST_NAME: Final = 200
 MOST_PART: Final = 100  # bytes of a name inside of a key
 
-HIGH: Final = "high"
 NORMAL: Final = "normal"
-LOW: Final = "low"
-PRIORITIES: Final = (HIGH, NORMAL, LOW)
+PRIORITIES: Final = ("high", NORMAL, "low")
 
 # What becomes of a job: the words of Python, commands, HTTP and metrics. `unknown`: it has ended,
 # and nothing of it was kept; or it never was.

@@ -46,9 +46,6 @@ class Settings(NamedTuple):
     streams: tuple[int, ...] = (1,)  # the priorities that have a stream
 
 
-DEFAULT_SETTINGS: Final = Settings()
-
-
 @lru_cache(256)
 def parse_settings(data: bytes) -> Settings:
     """Return the settings in their row. What a later version has added is ignored."""
@@ -59,7 +56,7 @@ def parse_settings(data: bytes) -> Settings:
 
 def load_settings(reader: Transaction[Any] | Snapshot[Any], names: layout.Names) -> Settings:
     data = row_get(reader.txn, names.prefix + layout.SETTINGS)
-    return DEFAULT_SETTINGS if data is None else parse_settings(data)
+    return Settings() if data is None else parse_settings(data)
 
 
 class KnownRows(CachedRow):

@@ -129,10 +129,8 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
         elif row.kind == layout.RUNTIME:
             _end_run(step, row, value)
             ended = True
-        elif row.kind == layout.FIRING:
-            fire(step, row)
         else:
-            step.delete_row(row.key)  # of a later version, which has left none that matter
+            fire(step, row)
     return ended
 
 
