@@ -11,7 +11,7 @@ import pytest
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import Attempt, JobLostError, NoSuchJobError, Queue
-from streamkeep.jobs.listing import Minute, call_text
+from streamkeep.jobs.listing import call_text
 
 
 def bury(queue: Queue, payload: str, reason: str = "no paper", **options: str) -> str:
@@ -254,16 +254,6 @@ def test_a_history_of_another_program_is_none(queue: Queue) -> None:
         queue.store.xadd(f"{queue.name}:dead", {"job": "1-1", "history": wrong, "from": b"\xff"})
     assert [one.history for one in queue.dead_letters()] == [[]] * 5
     assert queue.requeue(queue.dead_letters()[0]) == 1
-
-
-def test_minutes_are_kept_for_a_day(queue: Queue, clock: ManualClock) -> None:
-    begin = clock.ms // 60_000 * 60_000
-    for _ in range(4):
-        queue.put(0)
-        queue.get(0).done()
-        clock.ms += 12 * 3600_000
-    assert queue.minutes() == [Minute(begin + at * 12 * 3600_000, 1, 0) for at in (1, 2, 3)]
-    assert queue.minutes(1)[0].done == 1
 
 
 def test_a_job_is_looked_up_by_its_id_in_each_state(queue: Queue, clock: ManualClock) -> None:

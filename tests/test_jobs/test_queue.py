@@ -328,7 +328,9 @@ def test_retry_may_wait_without_counting(queue: Queue, clock: ManualClock) -> No
     assert letters(queue) == []
 
 
-def test_minutes_count_what_ended_in_them(queue: Queue, clock: ManualClock) -> None:
+def test_minutes_count_what_ended_in_them_and_are_kept_for_a_day(
+    queue: Queue, clock: ManualClock
+) -> None:
     def minutes() -> list[tuple[int, int, int]]:
         return [(one.start_ms // 60_000, *one[1:]) for one in queue.minutes()]
 
@@ -345,6 +347,12 @@ def test_minutes_count_what_ended_in_them(queue: Queue, clock: ManualClock) -> N
     queue.put(1)
     queue.get().done()
     assert minutes() == [(1000, 4, 1), (1003, 1, 0), (993, 1, 0)]
+    for _ in range(3):
+        clock.ms += 25 * 3600_000
+        queue.put(1)
+        queue.get().done()
+    assert minutes() == [(3993, 1, 0), (5493, 1, 0)]
+    assert queue.minutes(1)[0].done == 1
 
 
 # --- entries of jobs that have ended: when they are deleted, and that nothing else is -------------

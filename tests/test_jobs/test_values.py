@@ -87,13 +87,6 @@ def test_an_id_may_have_any_number_of_digits(queue: Queue) -> None:
             queue.job(job_id)
 
 
-def test_a_job_of_another_program_may_have_any_bytes_as_its_id(queue: Queue) -> None:
-    queue.put("first").cancel()
-    queue.store.xadd(queue.name, {"payload": '"x"', "id": b"\xff"})
-    with queue.get(timeout=0) as job:
-        assert job.payload == "x"
-
-
 @pytest.mark.parametrize(
     ("value", "ms"),
     [

@@ -20,7 +20,13 @@ from patience import PATIENCE_S, beside, thread_of, wait_until
 from streamkeep import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.system import failpoints
-from streamkeep.format.core.errors import ArgumentError, NotAStoreError, StoreError, StoreFullError
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CorruptionError,
+    NotAStoreError,
+    StoreError,
+    StoreFullError,
+)
 from streamkeep.jobs import waiting, worker_runs
 from streamkeep.jobs import worker as worker_module
 from streamkeep.jobs.async_queue import AsyncQueue
@@ -259,11 +265,10 @@ def test_an_error_of_the_store_ends_no_worker_and_is_told_once(
         assert told.count(f"no job can be taken, trying again: {text}") == 1
 
 
-@pytest.mark.parametrize("mode", ["threads", "asyncio"])
 def test_a_worker_waits_for_a_store_that_cannot_take_its_rules(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, mode: Any
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failures = [StoreFullError("the disk is full")] * 3
+    failures = [StoreFullError("the disk is full"), CorruptionError("row", "checksum")]
     real = queue.register_periodic
 
     def register() -> None:
@@ -274,8 +279,10 @@ def test_a_worker_waits_for_a_store_that_cannot_take_its_rules(
     queue.periodic("0 3 * * *", name="nightly")(print)
     monkeypatch.setattr(queue, "register_periodic", register)
     monkeypatch.setattr(worker_runs, "FAILED_PAUSE_S", 0)
-    with working(Worker(queue, mode=mode)):
+    with working(Worker(queue)):
         wait_until(lambda: bool(queue.schedules()))
+    for text in ("row: checksum", "the disk is full"):
+        assert f"no job can be taken, trying again: {text}" in caplog.text
 
 
 @pytest.mark.parametrize(
