@@ -131,11 +131,6 @@ class World:
     def wait(self) -> None:
         self.clock.ms += self.rng.choice([1, 700, 3000, 30_000])
 
-    def pause(self) -> None:
-        self.queue.pause()
-        assert self.queue.get_many(9) == []
-        self.queue.resume()
-
     def check(self) -> None:
         found = self.queue.stats()
         buried = {letter["job"] for letter in letters(self.queue)}
@@ -156,7 +151,7 @@ def test_each_job_ends_once(
 ) -> None:
     world = World(store, Lives(store, monkeypatch), clock, seed)
     steps = [world.put] * 6 + [world.take] * 3 + [world.end] * 5 + [world.wait] * 3
-    steps += [world.die, world.end_lost, world.cancel, world.cancel, world.pause, world.requeue]
+    steps += [world.die, world.end_lost, world.cancel, world.cancel, world.requeue]
     for _ in range(250):
         world.purge() if world.rng.random() < 0.01 else world.rng.choice(steps)()
         world.check()

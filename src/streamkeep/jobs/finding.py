@@ -56,13 +56,12 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: 
     if place is not None and fields is not None:
         row = pending_row(reader, names, place)
         if row is not None:
-            consumer = row["consumer"]
-            text = consumer.decode() if isinstance(consumer, bytes) else str(consumer)
+            consumer = row["consumer"].decode()
             state = "running"
-            if not text:
+            if not consumer:
                 parked = reader.row_get(names.space, layout.parked_key(fields, place))
                 state = "retrying" if parked is None else "parked"
-            return Found(state, fields, place, 0, text, int(row["times_delivered"]))
+            return Found(state, fields, place, 0, consumer, int(row["times_delivered"]))
         if not is_delivered(reader, names.streams[place.priority], place):
             return Found("waiting", fields, place)
     ended = ending.load_result(reader, names.space, job_id)

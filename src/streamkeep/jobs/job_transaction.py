@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from functools import partial
+from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.views import Transaction
-from streamkeep.engine.store.command import Command
 from streamkeep.format.core.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -65,9 +64,4 @@ class JobTransaction(Pipeline):
         return self._works
 
     def _take_commands(self) -> None:
-        for command in self._take():
-            self._works.append(partial(_run, command))
-
-
-def _run(command: Command[object], txn: Transaction[Any]) -> object:
-    return txn._run(command)
+        self._works += [methodcaller("_run", command) for command in self._take()]
