@@ -97,10 +97,7 @@ def priority_of(fields: layout.Fields) -> int:
 
 
 def _load_gate(step: Step, gate: bytes) -> tuple[int, int, int]:
-    data = step.row(layout.GATE + gate)
-    if data is None:
-        return 0, 0, 0
-    inside, held, unmarked = _GATE.unpack(data)
+    inside, held, unmarked = _GATE.unpack(step.row(layout.GATE + gate) or bytes(_GATE.size))
     return inside, held, unmarked
 
 
@@ -137,12 +134,11 @@ def release(step: Step, fields: layout.Fields) -> None:
     """Free the gates of a job that has ended, and admit the next jobs as far as they have room."""
     for gate, limit in reversed(gates_of(fields)):
         inside, held, unmarked = _load_gate(step, gate)
-        if layout.QUEUED not in fields:
-            if not unmarked:  # it never came through
-                continue
-            unmarked -= 1
+        has_mark = layout.QUEUED in fields
+        if not has_mark and not unmarked:  # it never came through
+            continue
         inside = max(inside - 1, 0)
-        unmarked = min(unmarked, inside)
+        unmarked = min(unmarked - (not has_mark), inside)
         while held and inside < limit:
             prefix = layout.held_prefix(gate)
             found = step.rows(prefix, prefix + b"\xff" * 8, 1)

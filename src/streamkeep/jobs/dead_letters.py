@@ -146,15 +146,14 @@ def chosen(
     task: str | None,
 ) -> list[Letter]:
     """Return the letters that match; of many large ones, only these are kept in memory."""
-    if named and all(isinstance(one, Letter) for one in named):  # the change looks if it is there
-        given = (one for one in named if isinstance(one, Letter))
+    given = [one for one in named if isinstance(one, Letter)]
+    if given and len(given) == len(named):  # the change looks if they are there
         return [one for one in given if matches(one, reason, task)]
     found = (one for one in letters(snapshot, names.dead) if matches(one, reason, task))
     if not named:
         return list(found)
-    ids = {one.id for one in named if isinstance(one, Letter)}
     texts = {utf8(one, "a dead letter").decode() for one in named if not isinstance(one, Letter)}
-    ids |= texts
+    ids = texts | {one.id for one in given}
     kept = [one for one in found if one.id in ids or one.job in texts]
     by_id = {one.id: one for one in kept}
     for one in kept:  # both IDs are those of entries, of two streams, so two letters may have one

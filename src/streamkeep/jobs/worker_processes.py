@@ -34,7 +34,6 @@ from streamkeep.jobs.worker_runs import Alarm, Run, resident_bytes
 if TYPE_CHECKING:
     from streamkeep.jobs.running import Outcome
 
-EXIT_FAILED: Final = 1
 _EARLY_S: Final = 1.0  # a child that ends so soon has not worked
 _MOST_EARLY: Final = 5  # rounds with such an end in a row, after which the parent gives up
 _LONGEST_PAUSE_S: Final = 5.0
@@ -227,7 +226,7 @@ class Processes:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            status = EXIT_FAILED
+            status = 1
             try:
                 for child in self._children.values():
                     child.close()
