@@ -15,6 +15,7 @@ from celery import Celery
 from kombu import Connection, Consumer, Exchange, Queue
 
 import streamkeep
+from blocked import tickets
 from patience import PATIENCE_S, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import ArgumentError, StoreError, StoreFullError
@@ -141,8 +142,10 @@ def test_a_connection_whose_store_was_closed_ends(url: str) -> None:
     connection = Connection(url)
     inbox = Inbox(connection)
     with pytest.raises(socket.timeout):
-        connection.drain_events(timeout=0.01)  # it waits in the store now
-    stores.shared(parse_address(url)).close()
+        connection.drain_events(timeout=0.01)
+    shared = stores.shared(parse_address(url))
+    wait_until(lambda: tickets(shared.opened.store) > 0)  # before that, it would open it again
+    shared.close()
     with pytest.raises(connection.recoverable_connection_errors, match="closed"):
         inbox.wait(1)
     connection.release()
