@@ -261,6 +261,8 @@ class WriteTxn(Txn):
                 table = context.wait_table
                 if table.has_readers() and (self.added or self.events or table.has_followers()):
                     table.notify(self.added, self.events)
+                    if context.write_lock is not None:
+                        context.write_lock.note_woken()
 
     def note_added(self, name: bytes, count: int) -> None:
         """Wake the readers that are blocked on a stream for new entries, after the commit."""

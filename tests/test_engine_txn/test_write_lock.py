@@ -199,6 +199,17 @@ def test_a_lock_is_kept_for_commits_that_follow_each_other_closely(tmp_path: Pat
             wait_until(lambda: not lock._awake)  # the thread that has released it sleeps
 
 
+def test_the_time_in_which_readers_are_woken_does_not_make_commits_seldom(tmp_path: Path) -> None:
+    """Otherwise a producer with idle workers hands the lock over with each entry."""
+    with Store(tmp_path / "store", sync="none") as store:
+        lock = lock_of(store)
+        for _ in range(20):
+            store.xadd("s", {"f": "v"})
+            time.sleep(0.0002)  # as if the system had given the processor to those that were woken
+            lock.note_woken()
+        assert lock.kept
+
+
 @pytest.mark.parametrize("sync", ["none", "commit"])
 def test_a_commit_that_comes_later_keeps_no_lock(path: Path, sync: str) -> None:
     """Also after many that followed each other closely, beside another process."""
@@ -217,7 +228,7 @@ def test_a_commit_that_comes_later_keeps_no_lock(path: Path, sync: str) -> None:
             for _ in range(10):
                 while not lock.kept:
                     store.xadd("s", {"f": "v"})
-                time.sleep(0.0002)
+                time.sleep(0.0004)
                 store.xadd("s", {"f": "v"})  # in the slice
                 assert not lock.kept
                 time.sleep(0.0002)
