@@ -77,10 +77,10 @@ class Layout:
         raise KeyError(name)
 
     def table(self) -> str:
-        lines = ["| offset | size | field | type | meaning |", "|---|---|---|---|---|"]
+        lines = ["| offset | field | type | meaning |", "|---|---|---|---|"]
         at = 0
         for field in self.fields:
-            row = (str(at), str(field.size), f"`{field.name}`", field.type, field.meaning)
+            row = (str(at), f"`{field.name}`", field.type, field.meaning)
             lines.append("| " + " | ".join(row) + " |")
             at += field.size
         return "\n".join(lines)
