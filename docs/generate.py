@@ -17,7 +17,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,13 +72,6 @@ def render_tables() -> str:
         for number, table in TABLES.items()
     ]
     return "\n".join(["| number | name | key | value |", "|---|---|---|---|", *rows])
-
-
-def render_locks() -> str:
-    """Return the locks of the engine in their order."""
-    order = runpy.run_path(str(HERE.parent / "tests" / "lock_order.py"))["ORDER"]
-    rows = [f"| {lock.name} | `{lock.where}` | {lock.protects} |" for lock in order]
-    return "\n".join(["| lock | where | protects |", "|---|---|---|", *rows])
 
 
 # --- docs/decisions -----------------------------------------------------------------------------
@@ -164,7 +156,6 @@ PARTS: Final = (
     Part("reference/format.md", "segment row", INDEX_ROW.table),
     Part("reference/format.md", "segment record", SEGMENT_RECORD.table),
     Part("reference/format.md", "erasure", ERASURE.table),
-    Part("internals/locks.md", "locks", render_locks),
 )
 
 
