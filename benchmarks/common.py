@@ -155,13 +155,6 @@ def process_figure(name: str, file: str = "status") -> int:
     raise KeyError(name)
 
 
-def keep(path: Path, rows: Sequence[str], runs: Sequence[object]) -> None:
-    """Write all runs as JSON, an object on each line, and a table beside them."""
-    path.parent.mkdir(exist_ok=True)
-    path.with_suffix(".md").write_text("\n".join([*rows, ""]))
-    path.write_text("[\n" + ",\n".join(map(json.dumps, runs)) + "\n]\n")
-
-
 class Report:
     """Prints figures next to their targets, and remembers whether all were reached."""
 

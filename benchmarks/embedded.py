@@ -11,8 +11,6 @@ log that still grows makes half of the rate that it makes later.
 - RocksDB: the same rows, with or without `sync` of its log;
 - diskcache: a list of joined values (`push`), in a table of SQLite; synchronous=FULL or OFF;
 - queues: `queue` measures them.
-
-All rounds go to build/embedded.json, a table to build/embedded.md.
 """
 
 from __future__ import annotations
@@ -30,9 +28,8 @@ from typing import Any, Final, Protocol
 import lmdb
 
 import streamkeep
-from benchmarks.common import Report, entries, keep, process_figure, scratch
+from benchmarks.common import Report, entries, process_figure, scratch
 
-OUTPUT: Final = Path("build", "embedded.json")
 Fields = dict[bytes, bytes]
 
 _BATCH: Final = 1000
@@ -217,32 +214,19 @@ _STORED: Final = "on disk, closed, for each entry"
 
 def run(report: Report, *, quick: bool) -> None:
     """Measure each, with a sync in each call and without."""
-    rows: list[str] = []
-    runs: list[dict[str, Any]] = []
     for synced in (True, False):
         with scratch() as folder:
             found = _measure(report, folder, synced=synced, quick=quick)
-        title = "synced" if synced else "not synced"
-        rows += ["", f"| {title} | {' | '.join(found)} |", "|---" * (len(found) + 1) + "|"]
-        for name in found[_STORED]:
-            cells = []
-            for what, values in found.items():
-                report.section(f"{what}, {title}: {name}")
-                cells.append(_cell(report, what, values, name))
-            rows.append(f"| {name} | {' | '.join(cells)} |")
-        runs.append({"synced": synced, **found})
-    keep(OUTPUT, rows, runs)
-
-
-def _cell(report: Report, what: str, values: dict[str, list[float]], name: str) -> str:
-    """Report the median of a system, and how many times ours it is."""
-    ours, median = (statistics.median(values[one]) for one in ("streamkeep", name))
-    report.figure(name, median, "bytes" if what in (_WRITTEN, _STORED) else "us, median")
-    text = f"{median:,.{0 if median >= 100 else 1}f}"
-    if name == "streamkeep":
-        return text
-    report.figure("  by ours", median / ours, "times")
-    return f"{text} ({median / ours:,.2g})"
+        for what, values in found.items():
+            report.section(f"{what}, {'synced' if synced else 'not synced'}")
+            ours = statistics.median(values["streamkeep"])
+            for name, rounds in values.items():
+                median = statistics.median(rounds)
+                report.figure(
+                    name, median, "bytes" if what in (_WRITTEN, _STORED) else "us, median"
+                )
+                if name != "streamkeep":
+                    report.figure("  by ours", median / ours, "times")
 
 
 def _measure(

@@ -8,7 +8,7 @@ store takes turns with the one that grows, because the speed of a shared process
 growth is the ratio of the two at the largest size.
 
 GROWTH is the largest size: a million by default. 50000000 takes hours, and 20 GB of disk. GROWN
-selects what grows by a regex. All runs go to build/growth.json, a table to build/growth.md.
+selects what grows by a regex.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from typing import Any, Final
 
 import streamkeep
 from benchmarks.commits import SINGLES
-from benchmarks.common import Child, Report, entries, keep, scratch
+from benchmarks.common import Child, Report, entries, scratch
 from benchmarks.compare import Row, compare
 from streamkeep.recovery import Severity, backup, check, restore
 
-OUTPUT: Final = Path("build", "growth.json")
 _CALLS: Final = 1_000  # a flush among them, if they commit
 _ROUNDS: Final = 3
 _MOST: Final = 2  # times the cost at the smallest size: the tree gets deeper, and nothing else
@@ -342,24 +341,12 @@ def run(report: Report, *, quick: bool) -> None:
     """Measure all curves; a target is missed where the cost grows."""
     limit = int(os.environ.get("GROWTH", 1_000 if quick else 1_000_000))
     wanted = re.compile(os.environ.get("GROWN", ""))
-    found: list[dict[str, Any]] = []
-    rows: list[str] = []
     for kind in filter(wanted.search, (*_GROWN, "processes")):
-        sizes: list[int] = []
-        cells: dict[str, list[str]] = {}
         growth: Costs = {}
         for size, costs, others in measure(kind, limit, quick):
-            report.note(f"{size:,} {kind}")
-            found.append({"kind": kind, "size": size, "cpu_us": costs, "small_cpu_us": others})
-            sizes.append(size)
             for name, cost in costs.items():
-                empty = [""] * (len(sizes) - 1)
-                cells.setdefault(name, empty).append(f"{cost:,.{0 if cost >= 100 else 2}f}")
+                report.figure(f"{name}, {size:,} {kind}", cost, "us")
                 growth[name] = cost / others[name]
-        rows += ["", f"| us, by {kind} | {' | '.join(f'{size:,}' for size in sizes)} | growth |"]
-        rows += ["|---" * (len(sizes) + 2) + "|"]
         for name, ratio in growth.items():
             most = 0 if name in _LINEAR else _MOST
             report.figure(f"{name}, by {kind}", ratio, "of a small one", most=most)
-            rows.append(f"| {name} | {' | '.join(cells[name])} | {ratio:.1f} |")
-        keep(OUTPUT, rows, found)

@@ -7,8 +7,7 @@ comes in ten seconds without consumers; it is drained when they get entries that
 100 ms, while more of them come.
 
 A store, `streamkeep serve` and Redis take turns, with a sync per reply ("commit", `appendfsync
-always`) and once a second ("interval", `everysec`). All runs go to build/rates.json, a table to
-build/rates.md. RATES selects rows by a regex.
+always`) and once a second ("interval", `everysec`). RATES selects rows by a regex.
 """
 
 from __future__ import annotations
@@ -17,22 +16,18 @@ import math
 import os
 import re
 import shutil
-from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.common import Report, keep, scratch
+from benchmarks.common import Report, scratch
 from benchmarks.load import Load, Result, Sync, run_load, running
 
-OUTPUT: Final = Path("build", "rates.json")
 _TURNS: Final = 3
 _KEPT_MS: Final = 100
 _LEAST: Final = 100  # entries per second, below which a rate counts as none
 _SHARES: Final = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1}
+_UNITS: Final = {"kept": "entries/s", "sent": "entries/s", "drained": "s"}
 _SECONDS: Final = 10.0
-_HEAD: Final = """\
-| load | system | sent/s, or drained in | p50, ms | p99 | p99.9 | max | to Redis: p50 | p99 |
-|---|---|---|---|---|---|---|---|---|"""
 _LOADS: Final = {
     "1,000/s, 1 stream": Load(1_000, _SECONDS),
     "1,000/s, 100 streams": Load(1_000, _SECONDS, streams=100),
@@ -73,8 +68,6 @@ def run(report: Report, *, quick: bool) -> None:
     """Measure all rows, in both modes."""
     systems = ["store", "serve"] + ["redis"] * bool(shutil.which("redis-server"))
     wanted = re.compile(os.environ.get("RATES", ""))
-    found: list[dict[str, Any]] = []
-    rows = [_HEAD]
     for sync, how in _MODES.items():
         for title, load in (_LOADS | _HIGHEST).items():
             if not wanted.search(title) or (quick and title not in _QUICK):
@@ -89,30 +82,18 @@ def run(report: Report, *, quick: bool) -> None:
                     else:
                         kept, result = load.rate, measure(system, sync, load)
                     one = {name: result.age_ms(share) for name, share in _SHARES.items()}
-                    one |= {"kept": kept, "sent": result.rate, "drained_s": result.drained_s}
+                    one |= {"kept": kept, "sent": result.rate}
+                    if load.late:
+                        one["drained"] = result.drained_s
                     runs[system].append(one)
-            found.append({"title": title, "sync": sync, "load": load._asdict(), "runs": runs})
+            report.section(f"openmessaging, {title}, {how}")
             for system in systems:
-                rows.append(_row(report, f"{title}, {how}", system, runs, load))
-            keep(OUTPUT, rows, found)
-
-
-def _row(
-    report: Report, title: str, system: str, runs: dict[str, list[dict[str, float]]], load: Load
-) -> str:
-    """Report what a system did, and return its row; latencies and ratios are medians."""
-    each = {name: median(run[name] for run in runs[system]) for name in runs[system][0]}
-    name = f"{system}, {title}"
-    if title.startswith("highest"):
-        report.figure(name, each["kept"], "entries/s")
-    elif load.late:
-        report.figure(name, each["drained_s"], "s until drained")
-    else:
-        report.figure(name, each["p99"], "ms, 99 %")
-    pairs = list(zip(runs[system], runs.get("redis", []), strict=False))
-    ratios = ["", ""]
-    if pairs and system != "redis":
-        ratios = [f"{median(a[name] / b[name] for a, b in pairs):.2f}" for name in ("p50", "p99")]
-    what = f"{each['drained_s']:.1f} s" if load.late else f"{each['sent']:,.0f}"
-    ages = " | ".join(f"{each[share]:,.2f}" for share in _SHARES)
-    return f"| {title} | {system} | {what} | {ages} | {' | '.join(ratios)} |"
+                for name in runs[system][0]:
+                    unit = _UNITS.get(name, "ms")
+                    report.figure(
+                        f"{system}: {name}", median(one[name] for one in runs[system]), unit
+                    )
+                    if system != "redis" and "redis" in runs and name in ("p50", "p99"):
+                        pairs = zip(runs[system], runs["redis"], strict=True)
+                        ratio = median(one[name] / other[name] for one, other in pairs)
+                        report.figure("  against Redis", ratio, "times")

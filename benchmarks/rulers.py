@@ -6,7 +6,7 @@ socket, take the place of memtier_benchmark; in a mix, one redis-benchmark sends
 
 Both servers take turns. A ratio above 1 means that `streamkeep serve` is faster; it is the median.
 The second ratio is that of the server's processor time for a command, which other processes disturb
-less. All runs go to build/rulers.json, a table to build/rulers.md. RULERS selects tests by a regex.
+less. RULERS selects tests by a regex.
 """
 
 from __future__ import annotations
@@ -19,20 +19,16 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from benchmarks.common import Report, keep, redis_words, scratch, server, streamkeep_words
+from benchmarks.common import Report, redis_words, scratch, server, streamkeep_words
 
 _TURNS: Final = 3
 _CLIENTS: Final = 50
 _NUMBERED: Final = 100_000
 _SERVERS: Final = ("streamkeep", "redis")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
-OUTPUT: Final = Path("build", "rulers.json")
 
-_HEAD: Final = """\
-| test | rate of Redis | processor | serve/s | Redis/s | data.mdb, MiB | Redis's memory |
-|---|---|---|---|---|---|---|"""
 _DATA: Final = "x" * 100
 _WORDS: Final = {
     "ADD": f"XADD s * field {_DATA}",
@@ -193,8 +189,8 @@ def _turn(path: Path, pid: int, test: Test, turn: int) -> dict[str, float]:
     return {"per_s": round(count / seconds), "cpu_us": round(1e6 * ticks / _TICK / count, 2)}
 
 
-def measure(test: Test, always: bool, turns: int) -> dict[str, Any]:
-    """Run a test on both servers, in turns."""
+def measure(report: Report, test: Test, always: bool, turns: int) -> float:
+    """Run a test on both servers, in turns; return our rate as a part of Redis's."""
     with scratch() as folder, ExitStack() as stack:
         ends = {name: folder / f"{name}.sock" for name in _SERVERS}
         words = {
@@ -212,42 +208,27 @@ def measure(test: Test, always: bool, turns: int) -> dict[str, Any]:
         said = subprocess.run(info, capture_output=True, text=True, check=True).stdout
         size = (folder / "store" / "data.mdb").stat().st_size
     pairs = list(zip(runs["streamkeep"], runs["redis"], strict=True))
-    return {
-        "title": test.title,
-        "always": always,
-        "ratio": median(one["per_s"] / other["per_s"] for one, other in pairs),
-        "cpu_ratio": median(other["cpu_us"] / (one["cpu_us"] or 1) for one, other in pairs),
-        "data_mdb_mib": size / 2**20,
-        "redis_memory_mib": int(said.split("used_memory_dataset:")[1].split()[0]) / 2**20,
-        "runs": runs,
-    }
+    ratio = median(one["per_s"] / other["per_s"] for one, other in pairs)
+    report.figure(test.title, ratio, "of Redis", least=1 if always else 0.4)
+    cpu_ratio = median(other["cpu_us"] / (one["cpu_us"] or 1) for one, other in pairs)
+    report.figure("  by processor time", cpu_ratio, "of Redis")
+    for name in _SERVERS:
+        report.figure(f"  {name}", median(one["per_s"] for one in runs[name]), "/s")
+    report.figure("  data.mdb", size / 2**20, "MiB")
+    used = int(said.split("used_memory_dataset:")[1].split()[0])
+    report.figure("  memory of Redis", used / 2**20, "MiB")
+    return ratio
 
 
 def run(report: Report, *, quick: bool) -> None:
     """Measure all tests, without and with a sync per reply."""
     tests = [_parse(line, 50 if quick else 1) for line in _TESTS.strip().splitlines()]
     wanted = re.compile(os.environ.get("RULERS", ""))
-    rows, found = [_HEAD], []
     for always in (False, True):
-        how = "every reply on disk" if always else "no sync"
-        report.note(how)
-        ratios: list[float] = []
-        for test in tests:
-            if (
-                test.durable < always
-                or not wanted.search(test.title)
-                or (quick and always and ratios)
-            ):
-                continue
-            one = measure(test, always, 1 if quick else _TURNS)
-            found.append(one)
-            ratios.append(one["ratio"])
-            report.figure(test.title, one["ratio"], "of Redis", least=1 if always else 0.4)
-            both = [median(run["per_s"] for run in one["runs"][name]) for name in _SERVERS]
-            rates = " | ".join(f"{rate:,.0f}" for rate in both)
-            sizes = f"{one['data_mdb_mib']:,.0f} | {one['redis_memory_mib']:,.0f}"
-            ratio = f"{one['ratio']:.2f} | {one['cpu_ratio']:.2f}"
-            rows.append(f"| {test.title}, {how} | {ratio} | {rates} | {sizes} |")
-            keep(OUTPUT, rows, found)
+        report.section(f"rulers, {'every reply on disk' if always else 'no sync'}")
+        some = [one for one in tests if one.durable >= always and wanted.search(one.title)]
+        if quick and always:
+            del some[1:]
+        ratios = [measure(report, one, always, 1 if quick else _TURNS) for one in some]
         if ratios:
             report.figure("median", median(ratios), "of Redis", least=1 if always else 0.8)

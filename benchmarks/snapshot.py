@@ -5,8 +5,7 @@ consumers, each a process, append and acknowledge entries of 1 KiB, each call du
 2,000 a second; the stream keeps the newest 10,000. Once without a snapshot, once with one that is
 opened first and read again at the end.
 
-MINUTES is how long each of the four runs takes: 30 by default. All sizes go to build/snapshot.json,
-a table to build/snapshot.md.
+MINUTES is how long each of the four runs takes: 30 by default.
 """
 
 from __future__ import annotations
@@ -16,21 +15,17 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import streamkeep
-from benchmarks.common import Report, keep, scratch
-from benchmarks.load import Load, client_of, run_load, running
+from benchmarks.common import Report, scratch
+from benchmarks.load import Load, Result, client_of, run_load, running
 
-OUTPUT: Final = Path("build", "snapshot.json")
 _MIB: Final = 1 << 20
 _SAMPLES: Final = 30
 _RATES: Final = (500, 2_000)
 _KEEP: Final = 10_000
 _MOST: Final = 3  # bytes that data.mdb grows by with a snapshot, for each byte that is appended
-_HEAD: Final = """\
-| messages/s | snapshot | sent/s | p50, ms | p99 | max | data.mdb, MiB, over time | journal/ |
-|---|---|---|---|---|---|---|---|"""
 
 
 def _size(path: Path) -> float:
@@ -41,9 +36,17 @@ def _size(path: Path) -> float:
     return blocks * 512 / _MIB
 
 
-def measure(rate: int, seconds: float, *, held: bool) -> dict[str, Any]:
-    """Run the load once; return its figures and the sizes over time."""
-    sizes: list[dict[str, float]] = []
+class Sizes(NamedTuple):
+    """What a store takes on disk at one moment, in MiB."""
+
+    at_s: float
+    data_mdb: float
+    journal: float
+
+
+def measure(rate: int, seconds: float, *, held: bool) -> tuple[Result, list[Sizes]]:
+    """Run the load once; return what became of it, and the sizes over time."""
+    sizes: list[Sizes] = []
     ended = threading.Event()
     load = Load(rate, seconds, producers=4, consumers=4, keep=_KEEP)
     with scratch() as folder, running("store", "commit", folder) as where, ExitStack() as stack:
@@ -55,8 +58,8 @@ def measure(rate: int, seconds: float, *, held: bool) -> dict[str, Any]:
 
         def sample() -> None:
             while not ended.wait(seconds / _SAMPLES):
-                one = {"data_mdb": _size(path / "data.mdb"), "journal": _size(path / "journal")}
-                sizes.append({"at_s": round(time.monotonic() - began, 1), **one})
+                both = _size(path / "data.mdb"), _size(path / "journal")
+                sizes.append(Sizes(time.monotonic() - began, *both))
 
         sampler = threading.Thread(target=sample)
         sampler.start()
@@ -67,42 +70,26 @@ def measure(rate: int, seconds: float, *, held: bool) -> dict[str, Any]:
             sampler.join()
         if snapshot is not None:
             assert snapshot.xlen("0") == _KEEP
-    ages = {"p50": result.age_ms(0.5), "p99": result.age_ms(0.99), "max": result.age_ms(1)}
-    return {
-        "rate": rate,
-        "held": held,
-        "sent": result.rate,
-        **ages,
-        "trimmed": result.trimmed,
-        "sizes": sizes,
-    }
+    return result, sizes
 
 
 def run(report: Report, *, quick: bool) -> None:
     """Measure both rates, without and with a snapshot."""
     seconds = 4.0 if quick else 60 * float(os.environ.get("MINUTES", 30))
-    found: list[dict[str, Any]] = []
-    rows = [_HEAD]
     for rate in _RATES:
         for held in (False, True):
-            one = measure(rate, seconds, held=held)
-            found.append(one)
-            sizes = one["sizes"]
+            result, sizes = measure(rate, seconds, held=held)
             some = [sizes[place] for place in (len(sizes) // 10, len(sizes) // 2, -1)]
             title = f"{rate:,} messages/s, {'a snapshot open' if held else 'no snapshot'}"
-            report.figure(f"{title}: sent", one["sent"] / rate, "of it", least=0.99)
-            report.figure("  99 %", one["p99"], "ms")
-            if one["trimmed"]:
-                report.note(f"  {one['trimmed']:,} were trimmed before a consumer had them")
-            seconds_between = some[-1]["at_s"] - some[0]["at_s"]
-            grown = (some[-1]["data_mdb"] - some[0]["data_mdb"]) * _MIB / seconds_between
-            report.figure("  data.mdb", some[-1]["data_mdb"], "MiB")
+            report.figure(f"{title}: sent", result.rate / rate, "of it", least=0.99)
+            for name, share in (("median", 0.5), ("99 %", 0.99), ("longest", 1)):
+                report.figure(f"  {name}", result.age_ms(share), "ms")
+            if result.trimmed:
+                report.note(f"  {result.trimmed:,} were trimmed before a consumer had them")
+            for when, size in zip(("early", "in the middle", "at the end"), some, strict=True):
+                report.figure(f"  data.mdb {when}", size.data_mdb, "MiB")
+            grown = (some[-1].data_mdb - some[0].data_mdb) * _MIB / (some[-1].at_s - some[0].at_s)
             report.figure("  its growth", grown / 1e6, "MB/s")
             appended = rate * Load(rate, seconds).size
             report.figure("  against what is appended", grown / appended, "times", most=_MOST)
-            report.figure("  journal/", some[-1]["journal"], "MiB")
-            files = ", ".join(f"{size['data_mdb']:,.0f}" for size in some)
-            ages = f"{one['p50']:.2f} | {one['p99']:.1f} | {one['max']:.0f}"
-            what = f"| {rate:,} | {'open' if held else 'none'} | {one['sent']:,.0f} | {ages}"
-            rows.append(f"{what} | {files} | {some[-1]['journal']:,.0f} |")
-            keep(OUTPUT, rows, found)
+            report.figure("  journal/", some[-1].journal, "MiB")
