@@ -14,7 +14,7 @@ from typing import Final
 
 import redis
 
-from benchmarks.common import Child, Report, redis_words, scratch, server
+from benchmarks.common import Child, Report, redis_words, scratch, server, timed
 
 _TURNS: Final = 3
 _FOLLOWER: Final = """
@@ -61,11 +61,15 @@ def _append(count: int, pipeline: int, *, followed: bool) -> tuple[float, float]
         words: list[object] = ["redis-benchmark", "-s", folder / "redis", "-q", "-c", 50]
         words += ["-n", count, "-P", pipeline]
         words += ["XADD", "s", "MAXLEN", "~", "10000", "*", "field", "v" * 40]
+
+        def benchmark() -> None:
+            subprocess.run(list(map(str, words)), check=True, stdout=subprocess.DEVNULL)
+
         if not followed:
-            return _benchmark(words, count), 0.0
+            return count / timed(benchmark), 0.0
         with Child("-c", _FOLLOWER, f"unix://{folder / 'redis'}", folder / "store") as child:
             child.line()
-            rate = _benchmark(words, count)
+            rate = count / timed(benchmark)
             began = time.perf_counter()
             client.xadd("s", {"the": "last"})
             assert client.wait(1, 600_000) == 1
@@ -73,12 +77,6 @@ def _append(count: int, pipeline: int, *, followed: bool) -> tuple[float, float]
             child.go()  # it ends before its store goes
             child.process.wait()
             return rate, late
-
-
-def _benchmark(words: list[object], count: int) -> float:
-    began = time.perf_counter()
-    subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
-    return count / (time.perf_counter() - began)
 
 
 def _first_copy(report: Report, *, quick: bool) -> None:

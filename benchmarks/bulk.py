@@ -23,11 +23,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import streamkeep
-from benchmarks.common import Report, best, entries, interpreted, process_figure, scratch
+from benchmarks.common import (
+    Report,
+    batches,
+    best,
+    entries,
+    in_turns,
+    interpreted,
+    process_figure,
+    scratch,
+)
 from streamkeep import recovery
 from streamkeep.arrow.columns import ColumnWriter
 from streamkeep.engine.archive.archiver import ArchiveOptions
-from streamkeep.format.node import check, node, ranges
+from streamkeep.format.node import node, ranges
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import PAGE_LISTPACK
 from streamkeep.recovery.fsck.source import PAGE_SIZES, open_source
@@ -60,8 +69,8 @@ def run(report: Report, *, quick: bool) -> None:
 
 def _fill(path: Path, count: int) -> None:
     with streamkeep.open(path, sync="none") as store:
-        for first in range(0, count, 10_000):
-            store.xadd_many("s", entries(min(10_000, count - first), seed=first))
+        for batch in batches(count):
+            store.xadd_many("s", batch)
 
 
 # --- the codec ------------------------------------------------------------------------------
@@ -94,17 +103,12 @@ def _codec(repeat: int) -> dict[str, float]:
             writer.add(data, ms, seq, 0, 0, _TOP, _TOP)
         writer.finish()
 
-    def validate() -> None:
-        for ms, seq, data in nodes:
-            check.validate(data, ms, seq)
-
     gc.disable()
     try:
         return {
             "encode": count / best(lambda: encode_nodes(numbered, PAGE_LISTPACK), repeat),
             "decode to entries": count / best(decode, repeat),
             "decode to columns": count / best(to_columns, repeat),
-            "validate": count / best(validate, repeat),
         }
     finally:
         gc.enable()
@@ -306,11 +310,11 @@ def by_spark(report: Report, count: int) -> None:
                 columns = _source(spark, store, "").select("ms", "seq", "ts", "fields")
                 columns.write.mode("overwrite").option("compression", "zstd").parquet(str(table))
 
-            ours, theirs = (min(times) for times in _in_turns([job, plain], 4))
+            ours, theirs = (min(times) for times in in_turns([job, plain], 4))
             report.figure("to-lake", count / ours / 1e6, "M entries/s")
             report.figure("  against df.write.parquet", theirs / ours, "times", least=2)
             _audits(report, spark, store, count, audit)
-            ((took,),) = _in_turns([lambda: audit(spark, lake=str(lake))], 1)
+            ((took,),) = in_turns([lambda: audit(spark, lake=str(lake))], 1)
             report.figure("audit of a lake", count / took / 1e6, "M entries/s")
             _tail(report, spark, folder, 5 if count < 100_000 else 30)
         finally:
@@ -335,7 +339,7 @@ def _source_beside_parquet(
         return lambda: one.write.format("noop").mode("overwrite").save()
 
     # The median, not the best: the shorter of the two has more luck with a busy machine.
-    times = _in_turns([consume(frame), consume(table)], _WARM + 12)
+    times = in_turns([consume(frame), consume(table)], _WARM + 12)
     ours, theirs = (statistics.median(one[_WARM:]) for one in times)
     report.figure(f"source, {name}", count / ours / 1e6, "M entries/s")
     report.figure("  against Parquet, zstd", theirs / ours, "times", least=0.5)
@@ -362,20 +366,9 @@ def _audits(
 
         return call
 
-    fast, slow = (min(times) for times in _in_turns([checked(store), checked(many)], 7))
+    fast, slow = (min(times) for times in in_turns([checked(store), checked(many)], 7))
     report.figure("audit of an archive", count / fast / 1e6, "M entries/s", least=6)
     report.figure("  3,000 small segments against 30", slow / fast, "times", most=3)
-
-
-def _in_turns(calls: list[Callable[[], object]], repeat: int) -> list[list[float]]:
-    """Return the times of each call; they take turns, so that noise affects all of them."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(repeat):
-        for call, its in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            its.append(time.perf_counter() - start)
-    return times
 
 
 def _tail(report: Report, spark: SparkSession, folder: Path, samples: int) -> None:

@@ -12,8 +12,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from itertools import islice
-from pathlib import Path
+from functools import partial
+from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 import streamkeep
@@ -22,10 +22,12 @@ from benchmarks.common import (
     Report,
     best,
     entries,
+    in_turns,
     median_us,
     process_figure,
     scratch,
     sqlite_insert,
+    timed,
 )
 from benchmarks.compare import ROWS, compare
 
@@ -61,19 +63,6 @@ while True:
     store.xrevrange("s", count=1)
     time.sleep(1)
 """
-# argv: path, the call that this process makes in its turn.
-_TURNS: Final = """
-import sys, streamkeep
-store = streamkeep.open(sys.argv[1], sync="none")
-writes = sys.argv[2] == "xadd"
-print("ready", flush=True)
-while sys.stdin.readline():
-    if writes:
-        store.xadd("s", {"f": "v"})
-    else:
-        store.xrevrange("s", count=1)
-    print("done", flush=True)
-"""
 # argv: path, number of appends, key; it then waits until it is killed.
 SINGLES: Final = """
 import sys, streamkeep
@@ -91,29 +80,23 @@ sys.stdin.readline()
 
 def singles(report: Report, size: Size) -> None:
     """Measure single commands in turns with SQLite's insert."""
-    batch = entries(size.turn)
+    given = cycle(entries(size.turn))
     with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
         insert = sqlite_insert(folder, "off")
         store.xgroup_create(KEY, GROUP, id=0, mkstream=True)
-        calls: dict[str, Callable[[int], object]] = {
-            "sqlite": lambda one: insert(batch[one]),
-            "xadd": lambda one: store.xadd(KEY, batch[one]),
-            "xlen": lambda one: (store.xadd(KEY, batch[one]), store.xlen(KEY)),
-            "read": lambda one: (store.xadd(KEY, batch[one]), store.xrevrange(KEY, count=1)),
-        }
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(size.turns):
-            for name, call in calls.items():
-                start = time.perf_counter()
-                for one in range(size.turn):
-                    call(one)
-                times[name].append((time.perf_counter() - start) / size.turn * 1e6)
-        each = {name: statistics.median(found) for name, found in times.items()}
-        report.figure("SQLite, WAL, synchronous=OFF, an insert", each["sqlite"], "us, median")
-        report.figure("xadd", each["xadd"], "us, median")
-        report.figure("  against SQLite", each["sqlite"] / each["xadd"], "times", least=2)
-        report.figure("xadd, then xlen", each["xlen"], "us, median")
-        report.figure("xadd, then xrevrange(count=1)", each["read"], "us, median")
+        calls: list[Callable[[], object]] = [
+            lambda: insert(next(given)),
+            lambda: store.xadd(KEY, next(given)),
+            lambda: (store.xadd(KEY, next(given)), store.xlen(KEY)),
+            lambda: (store.xadd(KEY, next(given)), store.xrevrange(KEY, count=1)),
+        ]
+        times = in_turns(calls, size.turns, size.turn)
+        sqlite, xadd, xlen, read = (1e6 * statistics.median(found) for found in times)
+        report.figure("SQLite, WAL, synchronous=OFF, an insert", sqlite, "us, median")
+        report.figure("xadd", xadd, "us, median")
+        report.figure("  against SQLite", sqlite / xadd, "times", least=2)
+        report.figure("xadd, then xlen", xlen, "us, median")
+        report.figure("xadd, then xrevrange(count=1)", read, "us, median")
         alone, beside = [], []
         for _ in range(5):  # in turns
             alone.append(_rate(store, size))
@@ -137,10 +120,6 @@ def processes(report: Report, size: Size) -> None:
         if name != _WORKERS:
             report.figure("  slowest hundredth of the calls", turn.p99_us / 1000, "ms", most=15)
             report.figure("  longest call", turn.worst_us / 1000, "ms")
-    for command in ("xadd", "xrevrange"):
-        with scratch() as folder:
-            each = _turns(folder / "store", command, size.turn)
-        report.figure(f"xadd, then {command} of another process, in turns", each, "us, median")
 
 
 def minutes(report: Report, size: Size) -> None:
@@ -148,7 +127,7 @@ def minutes(report: Report, size: Size) -> None:
     with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
         batch = entries(1000)
         sizes: list[float] = []
-        device, own, done = _device_bytes(folder), process_figure("write_bytes", "io"), 0
+        own, done = process_figure("write_bytes", "io"), 0
         start = now = time.perf_counter()
         while now - start < size.seconds:
             for fields in batch:
@@ -167,9 +146,6 @@ def minutes(report: Report, size: Size) -> None:
             report.figure("  growth after the first fifth", sizes[-1] / sizes[0], "times", most=1.1)
         written = (process_figure("write_bytes", "io") - own) / done
         report.figure("  written for this process", written, "bytes per entry", most=400)
-        report.figure(
-            "  at the block device, all processes", (_device_bytes(folder) - device) / done, "bytes"
-        )
 
 
 def openings(report: Report, size: Size) -> None:
@@ -209,31 +185,10 @@ def _rate(store: Store, size: Size) -> float:
     return done / (time.perf_counter() - start)
 
 
-def _turns(path: Path, command: str, count: int) -> float:
-    """Return how long an `xadd` and then a command of another process take, in us."""
-    times = []
-    with streamkeep.open(path, sync="none") as store, Child("-c", _TURNS, path, command) as other:
-        for _ in range(count):
-            start = time.perf_counter()
-            store.xadd(KEY, {"f": "v"})
-            other.go()
-            assert other.line() == "done"
-            times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e6
-
-
-def _device_bytes(folder: Path) -> int:
-    """Return how many bytes were written to the block device of a folder; 0 if that is unknown."""
-    device = folder.stat().st_dev
-    stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
-    return int(stat.read_text().split()[6]) * 512 if stat.exists() else 0
-
-
 def groups(report: Report, size: Size) -> None:
     """Measure XREADGROUP with XACK, and what pending entries take and cost."""
     with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
         calls = 2_000
-        left = size.pending
         for _ in range((size.pending + 4 * calls) // 1000):
             store.xadd_many(KEY, entries(1000))
         for group in (GROUP, b"others"):
@@ -250,28 +205,27 @@ def groups(report: Report, size: Size) -> None:
             report.figure(f"xreadgroup and xack, COUNT {count}", rate, "entries/s", least=least)
         store.xgroup_setid(KEY, GROUP, 0)
         before = store.used_bytes - store.reusable_bytes
-        start = time.perf_counter()
-        while left > 0:
-            found = store.xreadgroup(GROUP, b"c", {KEY: b">"}, count=min(left, 1000))
-            left -= len(found[0][1])
-        rate = size.pending / (time.perf_counter() - start)
+
+        def deliver() -> None:
+            left = size.pending
+            while left > 0:
+                found = store.xreadgroup(GROUP, b"c", {KEY: b">"}, count=min(left, 1000))
+                left -= len(found[0][1])
+
+        rate = size.pending / timed(deliver)
         taken = store.used_bytes - store.reusable_bytes - before
         report.figure(f"deliver {size.pending:,}, 1,000 at a time", rate, "entries/s")
         report.figure("  disk per pending entry", taken / size.pending, "bytes")
         times: dict[bytes, list[float]] = {b"others": [], GROUP: []}
         for turn in range(2 * calls // 50):
             group = (b"others", GROUP)[turn % 2]
-            for _ in range(50):
-                start = time.perf_counter()
-                _cycle(store, group, 1)
-                times[group].append(time.perf_counter() - start)
+            one = partial(_cycle, store, group, 1)
+            times[group] += [timed(one) for _ in range(50)]
         empty, full = (statistics.median(one) * 1e6 for one in times.values())
         report.figure("cycle of COUNT 1, nothing else pending", empty, "us, median")
         report.figure(f"  with {size.pending:,} pending", full, "us, median")
         report.figure("  against nothing pending", full / empty, "times", most=1.5)
-        start = time.perf_counter()
-        store.xgroup_destroy(KEY, GROUP)
-        ended = (time.perf_counter() - start) * 1000
+        ended = 1000 * timed(lambda: store.xgroup_destroy(KEY, GROUP))
         report.figure(f"xgroup_destroy with {size.pending:,} pending", ended, "ms")
 
 
@@ -280,10 +234,7 @@ def reads(report: Report, size: Size) -> None:
     with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
         batch = entries(1000)
         start = process_figure("RssAnon")
-        began = time.perf_counter()
-        for _ in range(size.large // len(batch)):
-            store.xadd_many(KEY, batch)
-        rate = size.large / (time.perf_counter() - began)
+        rate = size.large / timed(lambda: store.xadd_many(KEY, batch), size.large // len(batch))
         report.figure("xadd_many of 1,000", rate, "entries/s", least=1_000_000)
         memory = [process_figure("RssAnon")]
         with store.snapshot() as snapshot:

@@ -13,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
 import lmdb
 
@@ -38,24 +39,42 @@ def entries(count: int, seed: int = 1) -> list[dict[bytes, bytes]]:
     ]
 
 
+def batches(count: int) -> Iterator[list[dict[bytes, bytes]]]:
+    """Yield so many entries, 10,000 at a time."""
+    for first in range(0, count, 10_000):
+        yield entries(min(10_000, count - first), seed=first)
+
+
+def timed(
+    call: Callable[[], object], count: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return how long so many calls take, in seconds."""
+    start = clock()
+    for _ in range(count):
+        call()
+    return clock() - start
+
+
+def in_turns(
+    calls: Iterable[Callable[[], object]],
+    turns: int,
+    count: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
+    """Return how long one call of each took in each turn, so that noise is the same for all."""
+    some = list(calls)
+    rounds = [[timed(call, count, clock) / count for call in some] for _ in range(turns)]
+    return [list(times) for times in zip(*rounds, strict=True)]
+
+
 def best(call: Callable[[], object], repeat: int = 5) -> float:
     """Return the shortest of several runs, in seconds, because noise only adds."""
-    shortest = float("inf")
-    for _ in range(repeat):
-        start = time.perf_counter()
-        call()
-        shortest = min(shortest, time.perf_counter() - start)
-    return shortest
+    return min(timed(call) for _ in range(repeat))
 
 
 def median_us(call: Callable[[], object], count: int) -> float:
     """Return the median duration of one call in microseconds."""
-    times = []
-    for _ in range(count):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[count // 2] * 1e6
+    return median(timed(call) for _ in range(count)) * 1e6
 
 
 @contextmanager
@@ -69,14 +88,20 @@ def scratch() -> Iterator[Path]:
 
 
 class Child:
-    """A process of this Python that says "ready", begins when told, and is killed at the end."""
+    """A process of a Python that says "ready", begins when told, and is killed at the end."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(
+        self,
+        *arguments: object,
+        python: str = sys.executable,
+        environment: dict[str, str] | None = None,
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *map(str, arguments)],
+            [python, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=environment,
         )
 
     def __enter__(self) -> Child:
@@ -96,7 +121,9 @@ class Child:
     def line(self) -> str:
         """Wait for a line."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip("\n")
+        if line := self.process.stdout.readline():
+            return line.rstrip("\n")
+        raise RuntimeError(f"{self.process.args!r} has ended early")
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import streamkeep
-from benchmarks.common import Child, Report, entries, scratch, sqlite_insert
+from benchmarks.common import Child, Report, batches, entries, scratch, sqlite_insert, timed
 from streamkeep.engine.api.views import Sync
-from streamkeep.recovery import restore_copy, ship, verify_copy
+from streamkeep.recovery import restore_copy, ship
 from streamkeep.recovery.copies.restore import plan_restore
 from streamkeep.recovery.copies.shipper import Shipper
 from streamkeep.recovery.copies.target import Target
@@ -84,7 +84,8 @@ def _writers(report: Report, *, quick: bool) -> None:
                 rates = []
                 for shipped in (False, True):
                     with scratch() as folder, system(folder, shipped=shipped) as (append, _):
-                        rates.append(_append(append, batch))
+                        call = partial(next, map(append, batch))
+                        rates.append(1 / timed(call, len(batch)))
                 ratios[name].append(rates[1] / rates[0])
         for name, target, _ in systems:
             report.figure(name, statistics.median(ratios[name]), "of without", least=target)
@@ -124,13 +125,6 @@ def _sqlite(folder: Path, *, synchronous: str, shipped: bool) -> _Running:
             yield append, shipper.pid
         finally:
             shipper.terminate()
-
-
-def _append(append: _Append, batch: list[dict[bytes, bytes]]) -> float:
-    start = time.perf_counter()
-    for fields in batch:
-        append(fields)
-    return len(batch) / (time.perf_counter() - start)
 
 
 def _beside_litestream(report: Report, *, quick: bool) -> None:
@@ -211,13 +205,13 @@ def _restores(report: Report, count: int) -> None:
     with scratch() as folder:
         copies = folder / "ours", folder / "theirs"
         with streamkeep.open(folder / "store", sync="none") as store:
-            for start in range(0, count, 10_000):
-                store.xadd_many("s", entries(10_000, seed=start))
+            for batch in batches(count):
+                store.xadd_many("s", batch)
             ship(store, copies[0])
         sqlite_insert(folder, "normal")
         with sqlite3.connect(folder / "sqlite.db") as database:
-            for start in range(0, count, 10_000):
-                rows = map(tuple, map(dict.values, entries(10_000, seed=start)))
+            for batch in batches(count):
+                rows = map(tuple, map(dict.values, batch))
                 database.executemany("insert into s (a, b, c) values (?, ?, ?)", rows)
         database.close()
         url = f"file://{copies[1]}"
@@ -232,9 +226,7 @@ def _restores(report: Report, count: int) -> None:
         seconds: dict[str, list[float]] = {name: [] for name in words}
         for _ in range(1 if count < 100_000 else 3):
             for name, command in words.items():
-                began = time.perf_counter()
-                _run(*command)
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(timed(partial(_run, *command)))
                 for path in folder.glob("new*"):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name, found in seconds.items():
@@ -250,20 +242,13 @@ def _restore(report: Report, *, quick: bool) -> None:
     with scratch() as folder:
         target = str(folder / "target")
         with streamkeep.open(folder / "store", sync="none") as store:
-            for start in range(0, count, 10_000):
-                store.xadd_many(f"s{start % 7}", entries(10_000, seed=start))
+            for number, batch in enumerate(batches(count)):
+                store.xadd_many(f"s{number % 7}", batch)
             used = store.used_bytes - store.reusable_bytes
-            began = time.perf_counter()
             ship(store, target)
-            report.figure("base", used / 1e6 / (time.perf_counter() - began), "MB/s")
-            began = time.perf_counter()
-            restore_copy(target, folder / "new")
-            seconds = time.perf_counter() - began
+            seconds = timed(lambda: restore_copy(target, folder / "new"))
             report.figure("restore, entries", count / seconds, "entries/s", least=1_500_000)
             report.figure("restore, rows", used / 1e6 / seconds, "MB/s")
-            began = time.perf_counter()
-            verify_copy(target, everything=True)
-            report.figure("verify", used / 1e6 / (time.perf_counter() - began), "MB/s")
 
 
 def _requests(report: Report, *, quick: bool) -> None:

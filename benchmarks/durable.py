@@ -9,37 +9,40 @@ import asyncio
 import json
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import count as numbers
+from itertools import cycle
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import lmdb
 
 import streamkeep
 import streamkeep.aio
-from benchmarks.common import Child, Report, entries, median_us, scratch, sqlite_insert
+from benchmarks.common import (
+    Child,
+    Report,
+    entries,
+    in_turns,
+    median_us,
+    scratch,
+    sqlite_insert,
+    timed,
+)
+from benchmarks.compare import ROWS, compare
+from benchmarks.embedded import RocksDB
 
 KEY: Final = b"s"
 PAGE: Final = 4096
+_PROBED: Final = 4096  # pages
 _ROUNDS: Final = 20
 _WAITERS: Final = 100
-_WRITER: Final = """
-import sys, time, streamkeep
-from benchmarks.common import entries
-store = streamkeep.open(sys.argv[1])
-batch = entries(int(sys.argv[2]))
-print("ready", flush=True)
-sys.stdin.readline()
-start = time.perf_counter()
-for fields in batch:
-    store.xadd("s", fields)
-print(len(batch) / (time.perf_counter() - start), flush=True)
-"""
-
-
+_PROCESSES: Final = ("1 process", "4 processes")
 # argv: path, command, how many entries; prints how long each was under way, in ns.
 _READER: Final = """
 import json, sys, time, streamkeep
@@ -65,18 +68,19 @@ def commits(report: Report, *, quick: bool) -> None:
     with scratch() as folder:
         with streamkeep.open(folder / "store") as store:
             store.xadd(KEY, batch[0])
-            probe_file = _probe_file(folder)
+            given = cycle(batch)
             insert = sqlite_insert(folder, "full")
-            calls: dict[str, Callable[[int], object]] = {
-                "probe": lambda one: os.pwrite(probe_file, bytes(PAGE), one * PAGE),
+            calls: dict[str, Callable[[], object]] = {
+                "probe": _probe(folder),
                 "lmdb": _lmdb_put(folder),
-                "sqlite": lambda one: insert(batch[one]),
-                "xadd": lambda one: store.xadd(KEY, batch[one]),
+                "sqlite": lambda: insert(next(given)),
+                "xadd": lambda: store.xadd(KEY, next(given)),
             }
-            rocks = _rocks_put(folder, batch)
-            if rocks is not None:
-                calls["rocksdb"] = rocks
-            rates = _side_by_side(calls, count)
+            if find_spec("rocksdict"):
+                rocks = RocksDB(folder, synced=True)
+                calls["rocksdb"] = lambda: rocks.append(next(given))
+            times = in_turns(calls.values(), _ROUNDS, max(1, count // _ROUNDS))
+            rates = {name: 1 / fmean(found) for name, found in zip(calls, times, strict=True)}
             probe, bare, alone = rates["probe"], rates["lmdb"], rates["xadd"]
             sqlite, rocksdb = rates["sqlite"], rates.get("rocksdb", 0.0)
             report.figure("write of 4 KiB, O_DSYNC (probe)", probe, "/s")
@@ -98,16 +102,16 @@ def commits(report: Report, *, quick: bool) -> None:
                 report.figure("  against LMDB's own", rate / bare, "times", least=least)
             thousand = entries(1000)
             rounds = 5 if quick else 100
-            seconds = _seconds_each(lambda _: store.xadd_many(KEY, thousand), rounds)
-            report.figure("xadd_many of 1,000", 1000 / seconds, "entries/s", least=700_000)
+            seconds = timed(lambda: store.xadd_many(KEY, thousand), rounds)
+            report.figure("xadd_many of 1,000", 1000 * rounds / seconds, "entries/s", least=700_000)
         rate = asyncio.run(_tasks(folder / "tasks", 64, batch * 8))
         report.figure("xadd, 64 tasks of asyncio", rate, "entries/s")
         report.figure("  against LMDB's own", rate / bare, "times", least=12)
-        one = _processes(folder / "one", 1, count)
-        four = _processes(folder / "four", 4, count)
-        report.figure("xadd, one other process", one, "entries/s")
-        report.figure("xadd, four processes together", four, "entries/s")
-        report.figure("  against one", four / one, "times", least=1.8)
+    rows = (ROWS[f"xadd, {how}, durable"]._replace(calls=count) for how in _PROCESSES)
+    one, four = (compare([sys.executable], row, 1)[0][0].rate for row in rows)
+    report.figure("xadd, one other process", one, "entries/s")
+    report.figure("xadd, four processes together", four, "entries/s")
+    report.figure("  against one", four / one, "times", least=1.8)
 
 
 def wakes(report: Report, *, quick: bool) -> None:
@@ -151,62 +155,27 @@ def waiting(report: Report) -> None:
         report.figure("  more than with none", beside - alone, "us")
 
 
-def _seconds_each(call: Callable[[int], object], count: int) -> float:
-    start = time.perf_counter()
-    for one in range(count):
-        call(one)
-    return (time.perf_counter() - start) / count
-
-
-def _side_by_side(calls: dict[str, Callable[[int], object]], count: int) -> dict[str, float]:
-    """Return the calls per second of each, made in turns, because the speed of the disk changes."""
-    seconds = dict.fromkeys(calls, 0.0)
-    turn = max(1, count // _ROUNDS)
-    for first in range(0, count, turn):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            for one in range(first, min(first + turn, count)):
-                call(one)
-            seconds[name] += time.perf_counter() - start
-    return {name: count / taken for name, taken in seconds.items()}
-
-
-def _probe_file(folder: Path) -> int:
-    """Return a descriptor for synced writes to a file whose blocks were written before."""
+def _probe(folder: Path) -> Callable[[], object]:
+    """Return what writes a page, synced, to a file whose blocks were written before."""
     path = folder / "probe"
     with path.open("wb", buffering=0) as file:
-        for _ in range(4096):  # a large write may stay one unit, which is synced whole
+        for _ in range(_PROBED):  # a large write may stay one unit, which is synced whole
             file.write(bytes(PAGE))
         os.fsync(file.fileno())
-    return os.open(path, os.O_RDWR | os.O_DSYNC)
+    descriptor = os.open(path, os.O_RDWR | os.O_DSYNC)
+    page = cycle(range(_PROBED))
+    return lambda: os.pwrite(descriptor, bytes(PAGE), next(page) * PAGE)
 
 
-def _lmdb_put(folder: Path) -> Callable[[int], None]:
+def _lmdb_put(folder: Path) -> Callable[[], None]:
     (folder / "lmdb").mkdir()
     raw = lmdb.open(str(folder / "lmdb"), map_size=1 << 30)
     value = bytes(PAGE - 16)
+    number = numbers()
 
-    def put(one: int) -> None:
+    def put() -> None:
         with raw.begin(write=True) as txn:
-            txn.put(b"%d" % (one // 66), value)
-
-    return put
-
-
-def _rocks_put(folder: Path, batch: list[dict[bytes, bytes]]) -> Callable[[int], None] | None:
-    """Return what writes an entry to RocksDB; None where its package is not installed."""
-    try:
-        import rocksdict
-    except ImportError:
-        return None
-    database = rocksdict.Rdict(str(folder / "rocksdb"), rocksdict.Options(raw_mode=True))
-    options = rocksdict.WriteOptions()
-    options.sync = True
-    database.set_write_options(options)
-    values = [b"".join(fields.values()) for fields in batch]
-
-    def put(one: int) -> None:
-        database[b"%016d" % one] = values[one]
+            txn.put(b"%d" % (next(number) // 66), value)
 
     return put
 
@@ -243,16 +212,6 @@ async def _tasks(path: Path, tasks: int, batch: list[dict[bytes, bytes]]) -> flo
         start = time.perf_counter()
         await asyncio.gather(*(work(number) for number in range(tasks)))
         return share * tasks / (time.perf_counter() - start)
-
-
-def _processes(path: Path, count: int, each: int) -> float:
-    """Return the entries per second that several processes append together."""
-    with ExitStack() as stack:
-        children = [Child("-c", _WRITER, path, each) for _ in range(count)]
-        workers = [stack.enter_context(one) for one in children]
-        for worker in workers:
-            worker.go()
-        return sum(float(worker.line()) for worker in workers)
 
 
 def run(report: Report, *, quick: bool) -> None:

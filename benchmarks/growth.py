@@ -13,7 +13,6 @@ selects what grows by a regex.
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import re
@@ -25,7 +24,7 @@ from typing import Any, Final
 
 import streamkeep
 from benchmarks.commits import SINGLES
-from benchmarks.common import Child, Report, entries, scratch
+from benchmarks.common import Child, Report, entries, in_turns, scratch
 from benchmarks.compare import Row, compare
 from streamkeep.recovery import Severity, backup, check, restore
 
@@ -257,14 +256,7 @@ _GROWN: Final = {"entries": _Entries, "streams": _Streams, "groups": _Groups, "p
 
 def _cost(*calls: Call, count: int = 1, rounds: int = 1) -> list[float]:
     """Return the processor time of calls that take turns: the least of some rounds."""
-    least = [math.inf] * len(calls)
-    for _ in range(rounds):
-        for place, call in enumerate(calls):
-            start = time.process_time()
-            for _ in range(count):
-                call()
-            least[place] = min(least[place], 1e6 * (time.process_time() - start) / count)
-    return least
+    return [1e6 * min(times) for times in in_turns(calls, rounds, count, time.process_time)]
 
 
 def _whole(grown: _Grown, folder: Path) -> Costs:
