@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -124,6 +125,14 @@ class Child:
         if line := self.process.stdout.readline():
             return line.rstrip("\n")
         raise RuntimeError(f"{self.process.args!r} has ended early")
+
+
+def installed(report: Report, modules: Mapping[str, str]) -> list[str]:
+    """Return the systems whose module is installed."""
+    for name, module in modules.items():
+        if find_spec(module) is None:
+            report.note(f"{name}: skipped, it is not installed")
+    return [name for name, module in modules.items() if find_spec(module)]
 
 
 @contextmanager

@@ -23,19 +23,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
 
 import streamkeep
-from benchmarks.common import Child, Report, redis_words, scratch, server
+from benchmarks.common import Child, Report, installed, redis_words, scratch, server, timed
 from streamkeep.jobs import Job, Queue, Worker
 from streamkeep.jobs.job_calls import NOTHING
 
@@ -164,7 +162,7 @@ def run(report: Report, *, quick: bool) -> None:
 def systems(report: Report, *, quick: bool) -> None:
     """Measure all systems that are installed."""
     count = 200 if quick else 2000
-    found = {name: _rates(name, count, 1 if quick else 3) for name in _installed(report)}
+    found = {name: _rates(name, count, 1 if quick else 3) for name in installed(report, _NEEDS)}
     for call in ("put", "get", "after", "next", "put 100", "get 100"):
         report.section(f"{_TITLES.get(call, call)}, one process, durable")
         for name, rates in found.items():
@@ -196,22 +194,15 @@ def systems(report: Report, *, quick: bool) -> None:
             report.figure("  against the best", rate, "times", least=1)
 
 
-def _installed(report: Report) -> list[str]:
-    found = []
-    for name, module in _NEEDS.items():
-        if find_spec(module) is None:
-            report.note(f"{name}: skipped, it is not installed")
-        else:
-            found.append(name)
-    return found
-
-
 def _rates(name: str, count: int, turns: int) -> dict[str, float]:
     best: dict[str, float] = {}
     for _ in range(turns):
         with _served(name) as folder:
-            for call, rate in json.loads(_child("measure", name, folder, count)).items():
-                best[call] = max(rate, best.get(call, 0))
+            words = ("-m", "benchmarks.queues", "measure", "all", name, folder, count)
+            with Child(*words) as child:
+                child.go()
+                for call, rate in json.loads(child.line()).items():
+                    best[call] = max(rate, best.get(call, 0))
     return best
 
 
@@ -231,38 +222,25 @@ def _together(call: str, name: str, count: int) -> float:
     """Return how many jobs several processes put, or end, in a second."""
     with _served(name) as folder:
         if call != "put":  # taskiq fetches a hundred at a time, which others then do not get
-            _child("alone put", name, folder, count + _WORKERS * _BATCH)
-        return count // _WORKERS * _WORKERS / _run_together(call, name, folder, count)
+            _seconds("put", name, folder, count + _WORKERS * _BATCH)
+        share = count // _WORKERS
+        return share * _WORKERS / _seconds(call, name, folder, share, _WORKERS)
 
 
-def _run_together(call: str, name: str, folder: Path, count: int) -> float:
+def _seconds(call: str, name: str, folder: Path, count: int, workers: int = 1) -> float:
     """Run processes that begin at the same time; return for how many seconds they ran."""
-    words = ("-m", "benchmarks.queues", f"together {call}", name, folder, count // _WORKERS)
+    words = ("-m", "benchmarks.queues", "calls", call, name, folder, count)
     with ExitStack() as stack:
-        children = [Child(*words) for _ in range(_WORKERS)]
-        workers = [stack.enter_context(one) for one in children]
-        start = time.perf_counter()
-        for worker in workers:
-            worker.go()
-        for worker in workers:
-            worker.process.wait()
-        return time.perf_counter() - start
+        begun = [Child(*words) for _ in range(workers)]
+        children = [stack.enter_context(one) for one in begun]
 
+        def all_of_them() -> None:
+            for child in children:
+                child.go()
+            for child in children:
+                child.process.wait()
 
-def _command(what: str, name: str, folder: Path, count: int) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.queues", what, name, str(folder), str(count)]
-
-
-def _child(what: str, name: str, folder: Path, count: int) -> str:
-    command = _command(what, name, folder, count)
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def _seconds(call: Callable[[], object], count: int) -> float:
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    return time.perf_counter() - start
+        return timed(all_of_them)
 
 
 def wakes(report: Report, *, quick: bool) -> None:
@@ -290,7 +268,8 @@ def _delays(what: str, count: int) -> list[float]:
         queue = Queue(store)
         queue.core.set_up()
         task = queue.task(name="note")(_never)
-        with Child("-m", "benchmarks.queues", f"wait {what}", "streamkeep", folder, count) as child:
+        words = ("-m", "benchmarks.queues", "wait", what, "streamkeep", folder, count)
+        with Child(*words) as child:
             time.sleep(0.5)
             for _ in range(count):
                 now = time.time()
@@ -334,34 +313,37 @@ def _wait(what: str, folder: Path, count: int) -> None:
     print(json.dumps([1000 * one for one in delays]))
 
 
-def main(what: str, name: str, folder: str, count: int) -> None:
+def _measure(calls: Calls, count: int) -> None:
+    """Be the only process; print the rate of each call."""
+    rates: dict[str, float] = {}
+    calls["put"]()
+    calls["get"]()
+    for call in ("put", "get"):
+        rates[call] = count / timed(calls[call], count)
+    for call in _ONLY_OURS:
+        if call in calls:
+            timed(calls["put"], count + 1)
+            calls[call]()
+            rates[call] = count / timed(calls[call], count)
+    for call in ("put 100", "get 100"):
+        if call in calls:
+            rates[call] = count // 2 * _BATCH / timed(calls[call], count // 2)
+    print(json.dumps(rates))
+
+
+def main(how: str, call: str, name: str, folder: str, count: str) -> None:
     """Be one process of one system."""
-    how, _, chosen = what.partition(" ")
     if how == "wait":
-        _wait(chosen, Path(folder), count)
+        _wait(call, Path(folder), int(count))
         return
     calls = _SYSTEMS[name](Path(folder))
-    if chosen:
-        if how == "together":
-            print("ready", flush=True)
-            sys.stdin.readline()
-        _seconds(calls[chosen], count)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    if how == "calls":
+        timed(calls[call], int(count))
     else:
-        rates: dict[str, Any] = {}
-        calls["put"]()
-        calls["get"]()
-        for call in ("put", "get"):
-            rates[call] = count / _seconds(calls[call], count)
-        for call in _ONLY_OURS:
-            if call in calls:
-                _seconds(calls["put"], count + 1)
-                calls[call]()
-                rates[call] = count / _seconds(calls[call], count)
-        for call in ("put 100", "get 100"):
-            if call in calls:
-                rates[call] = count // 2 * _BATCH / _seconds(calls[call], count // 2)
-        print(json.dumps(rates))
+        _measure(calls, int(count))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(*sys.argv[1:])

@@ -29,22 +29,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, Final
 
-from benchmarks.common import Report, redis_words, scratch, server
+from benchmarks.common import Report, installed, redis_words, scratch, server
 
 _NEEDS: Final = {
-    "streamkeep": "streamkeep",
     "celery": "celery",
     "dramatiq": "dramatiq",
     "rq": "rq",
     "dbos": "dbos",
     "huey": "huey",
 }
-# Seconds after which a job is given up that no worker takes: what is documented, and some more.
 _LINES: Final = "lines"
 _SOCKET: Final = "redis.sock"
 _SETTLE_S: Final = 0.3  # after its line, until a worker waits for jobs
@@ -304,12 +301,7 @@ def run(report: Report, *, quick: bool) -> None:
     for jobs in (10, 100):
         title = f"{jobs} jobs in flight, 2 other workers"
         _figures(report, title, "streamkeep", "default", 2, jobs, max(1, kills // jobs))
-    for system, module in _NEEDS.items():
-        if system == "streamkeep":
-            continue
-        if find_spec(module) is None:
-            report.note(f"{system}: skipped, it is not installed")
-            continue
+    for system in installed(report, _NEEDS):
         few = 1 if quick else _KILLS_OTHERS
         if (documented := _DOCUMENTED.get(system)) is not None:
             report.note(f"{system}, defaults: {documented} s by its documentation")
@@ -336,14 +328,9 @@ def _figures(
 def main(system: str, setting: str, folder: str, jobs: str) -> None:
     """Be one worker of one system."""
     _, work = _SYSTEMS[system](Path(folder), setting, int(jobs))
-    handle_ready(folder)
-    work()
-
-
-def handle_ready(folder: str) -> None:
-    """Write the line of a worker that is about to wait for jobs."""
     with Path(folder, _LINES).open("a") as file:
         file.write(f"{time.monotonic_ns()} {os.getsid(0)} ready\n")
+    work()
 
 
 if __name__ == "__main__":
