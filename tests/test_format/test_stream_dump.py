@@ -153,12 +153,6 @@ def test_a_payload_without_a_checksum_is_taken_and_a_newer_one_is_not() -> None:
         list(stream_dump.read_payload(sealed(REDIS_8_6[:-10] + b"\x00\x0d\x00"), "test"))
 
 
-def entry_node(ms: int, seq: int = 0) -> Node:
-    builder = NodeBuilder(ms, seq, [b"f"])
-    builder.append(ms, seq, [b"f", b"v"])
-    return Node(ms, seq, builder.listpack())
-
-
 GROUP = GroupPart(
     b"g",
     (1, 0),
@@ -167,6 +161,14 @@ GROUP = GroupPart(
     [Pending(1, 0, 0, 5, 1), Pending(2, 0, NOBODY, 0, 1)],
     [(2, 0)],
 )
+
+
+def entry_node(ms: int, seq: int = 0) -> Node:
+    builder = NodeBuilder(ms, seq, [b"f"])
+    builder.append(ms, seq, [b"f", b"v"])
+    return Node(ms, seq, builder.listpack())
+
+
 COUNTERS = Counters(1, (1, 0), (1, 0), (0, 0), 1, 0)
 
 
@@ -175,49 +177,31 @@ COUNTERS = Counters(1, (1, 0), (1, 0), (0, 0), 1, 0)
     [
         ([entry_node(1), COUNTERS._replace(length=2)], "the length is 2"),
         ([entry_node(2), COUNTERS], "last_generated_id 1-0 is below the entry 2-0"),
-        ([entry_node(1), COUNTERS._replace(max_deleted_id=(2, 0))], "max_deleted_id 2-0 is above"),
         ([entry_node(1), COUNTERS._replace(entries_added=0)], "entries_added is 0"),
         ([entry_node(1), entry_node(1), COUNTERS], "macro node 1-0 is out of order"),
-        ([COUNTERS._replace(length=0, groups=2), GROUP, GROUP], "group b'g' is repeated"),
-        (
-            [
-                COUNTERS._replace(length=0, groups=1),
-                GROUP._replace(consumers=[ConsumerPart(b"a", 5)] * 2),
-            ],
-            "consumer b'a' is repeated",
-        ),
-        (
-            [COUNTERS._replace(length=0, groups=1), GROUP._replace(zone=[])],
-            "the pending entry 2-0 has no consumer",
-        ),
-        (
-            [COUNTERS._replace(length=0, groups=1), GROUP._replace(zone=[(2, 0), (1, 0)])],
-            "two consumers own 1-0",
-        ),
-        (
-            [COUNTERS._replace(length=0, groups=1), GROUP._replace(zone=[(2, 0), (3, 0)])],
-            "a consumer owns 3-0, which is not pending",
-        ),
-        (
-            [
-                COUNTERS._replace(length=0, groups=1),
-                GROUP._replace(pending=[Pending(1, 0, 0, -1, 1)], zone=[]),
-            ],
-            "the delivery time of 1-0 is -1",
-        ),
-        (
-            [
-                COUNTERS._replace(length=0, groups=1),
-                GROUP._replace(pending=list(GROUP.pending)[::-1]),
-            ],
-            "the pending entry 1-0 is out of order",
-        ),
+        ([COUNTERS._replace(length=0, groups=2), *[GROUP] * 2], "group b'g' is repeated"),
         ([COUNTERS._replace(length=0), Messages(0, 100, [], 0, 0)], "idmp-duration is 0"),
-        ([COUNTERS._replace(length=0), Messages(1, 10001, [], 0, 0)], "idmp-maxsize is 10001"),
     ],
 )
 def test_what_contradicts_itself_is_refused(parts: list[Part], problem: str) -> None:
     with pytest.raises(CorruptionError, match=problem):
+        list(stream_dump.read_payload(payload(parts), "test"))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"consumers": [ConsumerPart(b"a", 5)] * 2}, "consumer b'a' is repeated"),
+        ({"zone": []}, "the pending entry 2-0 has no consumer"),
+        ({"zone": [(2, 0), (1, 0)]}, "two consumers own 1-0"),
+        ({"zone": [(2, 0), (3, 0)]}, "a consumer owns 3-0, which is not pending"),
+        ({"pending": [Pending(1, 0, 0, -1, 1)], "zone": []}, "the delivery time of 1-0 is -1"),
+        ({"pending": [*GROUP.pending][::-1]}, "the pending entry 1-0 is out of order"),
+    ],
+)
+def test_a_group_that_contradicts_itself_is_refused(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(CorruptionError, match=problem):
+        parts = [COUNTERS._replace(length=0, groups=1), GROUP._replace(**change)]
         list(stream_dump.read_payload(payload(parts), "test"))
 
 
@@ -244,7 +228,6 @@ def test_the_types_are_those_of_redis() -> None:
 
 TOP = (1 << 64) - 1
 SOUND_COUNTERS = Counters(2, (5, 0), (4, 0), (3, 0), 2, 0)
-SOUND_GROUP = GroupPart(b"g", (5, 0), 2, [ConsumerPart(b"c", 7)], [Pending(4, 0, 0, 7, 1)], [])
 MESSAGES = NO_MESSAGES._replace(producers=[ProducerPart(b"p", [(b"m", 4, 0)])], maxsize=2)
 
 
@@ -252,8 +235,8 @@ def test_sound_parts_have_no_problem() -> None:
     assert parts.problem_of_counters(SOUND_COUNTERS, (5, 0)) == ""
     unknown = SOUND_COUNTERS._replace(max_deleted_id=None, entries_added=None)
     assert parts.problem_of_counters(unknown, None) == ""
-    assert parts.problem_of_group(SOUND_GROUP) == ""
-    assert parts.problem_of_group(SOUND_GROUP._replace(entries_read=-1)) == ""
+    assert parts.problem_of_group(GROUP) == ""
+    assert parts.problem_of_group(GROUP._replace(entries_read=-1)) == ""
     assert parts.problem_of_messages(MESSAGES) == ""
 
 
@@ -261,9 +244,7 @@ def test_sound_parts_have_no_problem() -> None:
     ("change", "problem"),
     [
         ({"last_id": (TOP + 1, 0)}, "last_generated_id 18446744073709551616-0 is out of range"),
-        ({"last_id": (4, 9)}, "last_generated_id 4-9 is below the entry 5-0"),
         ({"max_deleted_id": (5, 1)}, "max_deleted_id 5-1 is above last_generated_id 5-0"),
-        ({"entries_added": 1}, "entries_added is 1, expected at least the length, 2"),
     ],
 )
 def test_counters_that_contradict_each_other(change: dict[str, Any], problem: str) -> None:
@@ -276,12 +257,11 @@ def test_counters_that_contradict_each_other(change: dict[str, Any], problem: st
         ({"last_id": (-1, 0)}, "last_delivered_id -1-0 is out of range"),
         ({"entries_read": -2}, "entries_read is -2, expected -1"),
         ({"consumers": [ConsumerPart(b"c", -1)]}, "consumer b'c' has a time before 1970"),
-        ({"pending": [Pending(4, 0, 0, -7, 1)]}, "the delivery time of 4-0 is -7, out of range"),
-        ({"pending": [Pending(4, 0, 0, 7, -1)]}, "the delivery count of 4-0 is -1, out of range"),
+        ({"pending": [Pending(1, 0, 0, 7, -1)]}, "the delivery count of 1-0 is -1, out of range"),
     ],
 )
 def test_groups_that_no_server_has(change: dict[str, Any], problem: str) -> None:
-    assert parts.problem_of_group(SOUND_GROUP._replace(**change)).startswith(problem)
+    assert parts.problem_of_group(GROUP._replace(**change)).startswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +269,7 @@ def test_groups_that_no_server_has(change: dict[str, Any], problem: str) -> None
     [
         ({"duration": 0}, "idmp-duration is 0, expected 1"),
         ({"maxsize": 0}, "idmp-maxsize is 0, expected 1"),
+        ({"maxsize": 10001}, "idmp-maxsize is 10001"),
         ({"added": -1}, "iids-added -1 or iids-duplicates 0 is out of range"),
         ({"producers": [*MESSAGES.producers] * 2}, "producer b'p' is repeated"),
         (
