@@ -7,13 +7,12 @@ from typing import Final
 
 import streamkeep
 from spark.in_process import LOCAL
+from spark.lakes import rows_in
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.distribution.units import Report
 from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake.executor import read_file
 from streamkeep.pipeline.lake.lake import Lake
-from streamkeep.pipeline.storage.places import file_system
 
 IDS: Final = [f"{1_717_200_000_000 + number}-0" for number in range(500)]
 LAST: Final = "1817200000000-0"  # of an entry that comes later
@@ -38,13 +37,9 @@ def published(path: Path, tag: str, fleet: str) -> str:
 
 def rows_of(lake: str) -> list[tuple[str, str, str]]:
     """Return store, tag and ID of all rows, sorted."""
-    table = Lake.open(lake)
-    system, root = file_system(lake)
     return sorted(
         (file.store, row["fields"][0]["value"].decode(), f"{row['ms']}-{row['seq']}")
-        for file in table.files()
-        for batch in read_file(system, root, file, ["ms", "seq", "fields"])
-        for row in batch.to_pylist()
+        for file, row in rows_in(Lake.open(lake), ["ms", "seq", "fields"])
     )
 
 

@@ -49,7 +49,7 @@ from streamkeep.pipeline.store_fleet import live
 
 ATTEMPTS: Final = 3
 BATCH: Final = 700  # entries of a micro-batch
-_SMALL: Final = 24 << 10  # of a partition, so that a job has several tasks
+_SMALL: Final = 4 << 10  # of a partition, so that a job has several tasks
 _SCHEMA: Final = DEFAULT_SCHEMA
 
 
@@ -193,10 +193,9 @@ def run_job(spark: Any, wanted: Plan) -> dict[str, Any]:
     if wanted.job == "compact":
         return compact(spark, target, **wanted.options).as_json()
     if wanted.job == "erase":
-        options = {"key": "orders", **wanted.options}
-        return erase(spark, **options, store=store, lake=target).as_json()
+        return erase(spark, **wanted.options, store=store, lake=target).as_json()
     assert wanted.job == "restore"
-    return restore(spark, target, store, "orders", **wanted.options).as_json()
+    return restore(spark, target, store, **wanted.options).as_json()
 
 
 def tail(spark: LocalSpark, wanted: Plan) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.jobs.executor import audit as audit_worker
-from streamkeep.pipeline.lake.executor import FileWriter
+from streamkeep.pipeline.lake.executor import FileWriter, read_file
 from streamkeep.pipeline.lake.files import LakeFile, Origin, signed
 from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.storage.places import file_system
@@ -41,6 +42,15 @@ def write(
     writer = FileWriter(system, root, origin(key, number, store), lake.entry_schema)
     writer.add(rows(lake.entry_schema, ids))
     return writer.close()
+
+
+def rows_in(lake: Lake, names: Sequence[str]) -> Iterator[tuple[LakeFile, dict[str, Any]]]:
+    """Yield these columns of each row of a lake, in the order of its files, which come with it."""
+    system, root = file_system(lake.uri)
+    for file in lake.files():
+        for batch in read_file(system, root, file, names):
+            for row in batch.to_pylist():
+                yield file, row
 
 
 def committed(lake: Lake, files: list[LakeFile]) -> Lake:

@@ -1,6 +1,6 @@
 """A fleet, on a disk and in an S3 server, whose processes are killed at any moment.
 
-`test_killed_jobs` kills runs at each commit point, and the tests of archives publications.
+`test_random_jobs` kills runs at each commit point, and the tests of archives publications.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from spark.in_process import LOCAL
-from spark.lakes import DAY_MS, fill, origin, problems_of, rows, write
+from spark.lakes import DAY_MS, fill, origin, problems_of, rows, rows_in, write
 from streamkeep.arrow.keys import key_of_text
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.entry import MAX_ID, StreamId
@@ -20,7 +20,7 @@ from streamkeep.pipeline.jobs import compact as compact_job
 from streamkeep.pipeline.jobs import erase as erase_job
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake import lake as lakes
-from streamkeep.pipeline.lake.executor import FileWriter, read_file
+from streamkeep.pipeline.lake.executor import FileWriter
 from streamkeep.pipeline.lake.files import (
     LakeConflictError,
     LakeError,
@@ -59,13 +59,7 @@ def test_any_key_and_any_id_can_be_in_a_lake(lake: Lake, key: bytes) -> None:
     assert committed.files() == sorted(files, key=lambda file: file.first)
     assert problems_of(lake, *files) == []
     assert all((Path(lake.uri) / file.path).is_file() for file in files)
-    system, root = file_system(lake.uri)
-    texts = {
-        row["stream"]
-        for file in files
-        for batch in read_file(system, root, file, ("stream",))
-        for row in batch.to_pylist()
-    }
+    texts = {row["stream"] for _, row in rows_in(committed, ("stream",))}
     assert {key_of_text(text) for text in texts} == {key}
 
 
@@ -103,14 +97,8 @@ def test_a_file_ends_with_its_day(lake: Lake) -> None:
     assert [file.date for file in files] == ["1970-01-01", "1970-01-02", "1970-01-04"]
     assert [file.entries for file in files] == [1, 2, 1]
     assert (files[1].first, files[1].last) == (StreamId(DAY_MS, 0), StreamId(DAY_MS, 1))
-    system, root = file_system(lake.uri)
-    read = [
-        (row["ms"], row["seq"])
-        for file in files
-        for batch in read_file(system, root, file, ("ms", "seq"))
-        for row in batch.to_pylist()
-    ]
-    assert read == ids
+    read = rows_in(lake.commit("test", files), ("ms", "seq"))
+    assert [(row["ms"], row["seq"]) for _, row in read] == ids
 
 
 def test_an_abandoned_writer_leaves_no_file(lake: Lake) -> None:
@@ -198,14 +186,8 @@ def test_columns_that_are_added_later_are_filled_in(orders: Store[bytes], uri: s
     report = compact_job.compact(LOCAL, uri, fill=True, target_bytes=1)
     assert (report.files, report.entries) == (2, 102)
     assert compact_job.compact(LOCAL, uri, fill=True, target_bytes=1).files == 0
-    system, root = file_system(uri)
     names = ["ms", "sku", "note", "n"]
-    found = [
-        tuple(row.values())
-        for file in Lake.open(uri).files()
-        for batch in read_file(system, root, file, names)
-        for row in batch.to_pylist()
-    ]
+    found = [tuple(row.values()) for _, row in rows_in(Lake.open(uri), names)]
     expected = [(n * 60_000, n % 7, f"n{n}", None) for n in range(2, 101)]
     special = [(3000100, 7, "old", None), (3000101, None, None, None), (3000102, 2, None, None)]
     assert found == sorted([*expected, *special])

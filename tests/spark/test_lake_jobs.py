@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark.in_process import LOCAL
-from spark.lakes import KEY, STORE, committed, fill, origin, problems_of, write
+from spark.lakes import KEY, STORE, committed, fill, origin, problems_of, rows_in, write
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import restore as restore_engine
 from streamkeep.engine.system import failpoints
@@ -23,10 +23,8 @@ from streamkeep.pipeline.jobs import compact as compact_job
 from streamkeep.pipeline.jobs import erase as erase_job
 from streamkeep.pipeline.jobs import restore as restore_job
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake.executor import read_file
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, ids_of_path, new_path
 from streamkeep.pipeline.lake.lake import Lake
-from streamkeep.pipeline.storage.places import file_system
 
 
 @pytest.fixture
@@ -102,9 +100,8 @@ def test_files_of_other_programs_are_read_erased_and_made_ours(lake: Lake) -> No
     assert merged.foreign
     assert (merged.origin, merged.entries) == (origin(), 5)
     assert (merged.first, merged.last) == (StreamId(5, 0), StreamId(9, 0))
-    system, root = file_system(lake.uri)
-    (batch,) = read_file(system, root, merged, ("seq", "ms"))
-    assert batch.column("ms").to_pylist() == [5, 5, 7, 8, 9]
+    read = rows_in(Lake.open(lake.uri), ("seq", "ms"))
+    assert [row["ms"] for _, row in read] == [5, 5, 7, 8, 9]
     done = erase_job.erase(LOCAL, KEY, ["7-3"], lake=lake.uri)
     assert (done.problems, done.details["erased_in_lake"]) == ([], 1)
     (ours,) = Lake.open(lake.uri).files()
