@@ -200,9 +200,9 @@ def test_what_contradicts_itself_is_refused(parts: list[Part], problem: str) -> 
     ],
 )
 def test_a_group_that_contradicts_itself_is_refused(change: dict[str, Any], problem: str) -> None:
+    made: list[Part] = [COUNTERS._replace(length=0, groups=1), GROUP._replace(**change)]
     with pytest.raises(CorruptionError, match=problem):
-        parts = [COUNTERS._replace(length=0, groups=1), GROUP._replace(**change)]
-        list(stream_dump.read_payload(payload(parts), "test"))
+        list(stream_dump.read_payload(payload(made), "test"))
 
 
 def test_a_node_without_live_entries_as_redis_7_0_leaves_them_is_passed_over() -> None:
