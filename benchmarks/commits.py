@@ -26,10 +26,10 @@ from benchmarks.common import (
     median_us,
     process_figure,
     scratch,
-    sqlite_insert,
     timed,
 )
 from benchmarks.compare import ROWS, compare
+from benchmarks.embedded import new_sqlite
 
 KEY: Final = b"s"
 GROUP: Final = b"workers"
@@ -82,10 +82,10 @@ def singles(report: Report, size: Size) -> None:
     """Measure single commands in turns with SQLite's insert."""
     given = cycle(entries(size.turn))
     with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
-        insert = sqlite_insert(folder, "off")
+        table = new_sqlite(folder, "off")
         store.xgroup_create(KEY, GROUP, id=0, mkstream=True)
         calls: list[Callable[[], object]] = [
-            lambda: insert(next(given)),
+            lambda: table.append(next(given)),
             lambda: store.xadd(KEY, next(given)),
             lambda: (store.xadd(KEY, next(given)), store.xlen(KEY)),
             lambda: (store.xadd(KEY, next(given)), store.xrevrange(KEY, count=1)),

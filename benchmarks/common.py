@@ -170,17 +170,10 @@ def streamkeep_words(path: Path, sync: str) -> list[object]:
     return [*words, "--socket", path, "--sync", sync]
 
 
-def sqlite_insert(folder: Path, synchronous: str) -> Callable[[dict[bytes, bytes]], object]:
-    """Return what inserts an entry of three fields into a table of SQLite, with its WAL."""
-    connection = sqlite3.connect(folder / "sqlite.db", isolation_level=None)
-    connection.execute("pragma journal_mode=wal")
-    connection.execute("pragma synchronous=off")
-    connection.execute("create table s (id integer primary key, a blob, b blob, c blob)")
-    query = "insert into s (a, b, c) values (?, ?, ?)"
-    for fields in entries(5_000):  # until the WAL has its size: it is slower while it grows
-        connection.execute(query, tuple(fields.values()))
-    connection.execute(f"pragma synchronous={synchronous}")
-    return lambda fields: connection.execute(query, tuple(fields.values()))
+def cpu_s(process: int) -> float:
+    """Return the processor time that a process has used, in seconds."""
+    user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def process_figure(name: str, file: str = "status") -> int:

@@ -6,10 +6,8 @@ Writers append with and without a shipper in turns; the shipper is a process of 
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -21,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import streamkeep
-from benchmarks.common import Child, Report, batches, entries, scratch, sqlite_insert, timed
+from benchmarks.common import Child, Report, batches, cpu_s, entries, scratch, timed
+from benchmarks.embedded import new_sqlite
 from streamkeep.engine.api.views import Sync
 from streamkeep.recovery import restore_copy, ship
 from streamkeep.recovery.copies.restore import plan_restore
@@ -111,7 +110,7 @@ def _store(folder: Path, *, sync: Sync, shipped: bool) -> _Running:
 @contextmanager
 def _sqlite(folder: Path, *, synchronous: str, shipped: bool) -> _Running:
     """Have a database of SQLite, with Litestream to `folder/target` or without."""
-    append = sqlite_insert(folder, synchronous)
+    append = new_sqlite(folder, synchronous).append
     append(entries(1)[0])
     if not shipped:
         yield append, 0
@@ -159,12 +158,12 @@ def _cost(append: _Append, process: int, target: Path, seconds: int) -> tuple[fl
     """Return seconds of processor per second, and bytes and objects per commit, at 100 per s."""
     time.sleep(2)
     batch = entries(100 * seconds)
-    began, cpu, before = time.perf_counter(), _cpu_s(process), _files(target)
+    began, cpu, before = time.perf_counter(), cpu_s(process), _files(target)
     for number, fields in enumerate(batch):
         time.sleep(max(0.0, began + number / 100 - time.perf_counter()))
         append(fields)
     time.sleep(2.5)
-    spent, after = _cpu_s(process) - cpu, _files(target)
+    spent, after = cpu_s(process) - cpu, _files(target)
     size = sum(after.values()) - sum(before.values())
     return spent / seconds, size / len(batch), (len(after) - len(before)) / len(batch)
 
@@ -194,12 +193,6 @@ def _commits(target: Path) -> set[Path]:
     return {path for path in _files(target) if path.parent.name == "0"}
 
 
-def _cpu_s(process: int) -> float:
-    """Return the processor time that a process has used."""
-    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _restores(report: Report, count: int) -> None:
     """Restore the same entries, each time in a new process that also checks them."""
     with scratch() as folder:
@@ -208,12 +201,10 @@ def _restores(report: Report, count: int) -> None:
             for batch in batches(count):
                 store.xadd_many("s", batch)
             ship(store, copies[0])
-        sqlite_insert(folder, "normal")
-        with sqlite3.connect(folder / "sqlite.db") as database:
-            for batch in batches(count):
-                rows = map(tuple, map(dict.values, batch))
-                database.executemany("insert into s (a, b, c) values (?, ?, ?)", rows)
-        database.close()
+        table = new_sqlite(folder, "normal")
+        for batch in batches(count):
+            table.batch(batch)
+        table.close()
         url = f"file://{copies[1]}"
         _run(_LITESTREAM, "replicate", "-once", "-force-snapshot", folder / "sqlite.db", url)
         ours = sys.executable, "-m", "streamkeep", "ship", "restore", copies[0], folder / "new"

@@ -24,18 +24,9 @@ import lmdb
 
 import streamkeep
 import streamkeep.aio
-from benchmarks.common import (
-    Child,
-    Report,
-    entries,
-    in_turns,
-    median_us,
-    scratch,
-    sqlite_insert,
-    timed,
-)
+from benchmarks.common import Child, Report, entries, in_turns, median_us, scratch, timed
 from benchmarks.compare import ROWS, compare
-from benchmarks.embedded import RocksDB
+from benchmarks.embedded import RocksDB, new_sqlite
 
 KEY: Final = b"s"
 PAGE: Final = 4096
@@ -69,11 +60,11 @@ def commits(report: Report, *, quick: bool) -> None:
         with streamkeep.open(folder / "store") as store:
             store.xadd(KEY, batch[0])
             given = cycle(batch)
-            insert = sqlite_insert(folder, "full")
+            table = new_sqlite(folder, "full")
             calls: dict[str, Callable[[], object]] = {
                 "probe": _probe(folder),
                 "lmdb": _lmdb_put(folder),
-                "sqlite": lambda: insert(next(given)),
+                "sqlite": lambda: table.append(next(given)),
                 "xadd": lambda: store.xadd(KEY, next(given)),
             }
             if find_spec("rocksdict"):

@@ -80,13 +80,17 @@ class Streamkeep:
 class SQLite:
     """A table."""
 
-    def __init__(self, folder: Path, *, synced: bool) -> None:
+    def __init__(self, folder: Path, *, synced: bool = False) -> None:
         self._raw = sqlite3.connect(folder / "sqlite.db", isolation_level=None)
         self._raw.execute("pragma journal_mode=wal")
-        self._raw.execute(f"pragma synchronous={'full' if synced else 'off'}")
+        self.set("full" if synced else "off")
         self._raw.execute(
             "create table if not exists s (id integer primary key, a blob, b blob, c blob)"
         )
+
+    def set(self, synchronous: str) -> None:
+        """Choose which calls wait for the disk."""
+        self._raw.execute(f"pragma synchronous={synchronous}")
 
     def append(self, fields: Fields) -> object:
         return self._raw.execute("insert into s (a, b, c) values (?, ?, ?)", (*fields.values(),))
@@ -103,6 +107,15 @@ class SQLite:
 
     def close(self) -> None:
         self._raw.close()
+
+
+def new_sqlite(folder: Path, synchronous: str) -> SQLite:
+    """Return a new table whose WAL has its size: it is slower while that grows."""
+    table = SQLite(folder)
+    for fields in entries(5_000):
+        table.append(fields)
+    table.set(synchronous)
+    return table
 
 
 class LMDB:

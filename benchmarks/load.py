@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import json
 import math
-import os
 import sys
 import time
 from collections import Counter
@@ -25,7 +24,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import redis
 
 import streamkeep
-from benchmarks.common import Child, redis_words, server, streamkeep_words
+from benchmarks.common import Child, cpu_s, redis_words, server, streamkeep_words
 
 GROUP: Final = "g"
 _END: Final = "ended"  # a stream that exists when all producers have ended
@@ -154,9 +153,7 @@ def _server_s(client: Any) -> float:
     """Return the processor time of the server, in seconds; 0 without one."""
     if not isinstance(client, redis.Redis):
         return 0.0
-    pid = client.info("server")["process_id"]
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return cpu_s(client.info("server")["process_id"])
 
 
 def _go(children: list[Child]) -> None:

@@ -14,20 +14,18 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
 
-from benchmarks.common import Report, redis_words, scratch, server, streamkeep_words
+from benchmarks.common import Report, cpu_s, redis_words, scratch, server, streamkeep_words, timed
 
 _TURNS: Final = 3
 _CLIENTS: Final = 50
 _NUMBERED: Final = 100_000
 _SERVERS: Final = ("streamkeep", "redis")
-_TICK: Final = os.sysconf("SC_CLK_TCK")
 
 _DATA: Final = "x" * 100
 _WORDS: Final = {
@@ -181,12 +179,10 @@ def _turn(path: Path, pid: int, test: Test, turn: int) -> dict[str, float]:
     _Data(path, test, turn)
     commands = [one._replace(words=one.words.replace("{turn}", str(turn))) for one in test.commands]
     count = sum(one.requests for one in commands)
-    stat, start = Path(f"/proc/{pid}/stat"), time.perf_counter()
-    before = stat.read_text().split()[13:15]  # user and system time
-    _wait([_start(path, one, test.keys) for one in commands])
-    seconds = time.perf_counter() - start
-    ticks = sum(map(int, stat.read_text().split()[13:15])) - sum(map(int, before))
-    return {"per_s": round(count / seconds), "cpu_us": round(1e6 * ticks / _TICK / count, 2)}
+    before = cpu_s(pid)
+    seconds = timed(lambda: _wait([_start(path, one, test.keys) for one in commands]))
+    used = cpu_s(pid) - before
+    return {"per_s": round(count / seconds), "cpu_us": round(1e6 * used / count, 2)}
 
 
 def measure(report: Report, test: Test, always: bool, turns: int) -> float:
