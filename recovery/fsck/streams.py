@@ -169,7 +169,7 @@ class StreamFacts:
         if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq):
             place = f"{envelope.ms}-{envelope.seq} of stream {envelope.number}"
             found.append(("SK114", f"the envelope is of node {place}"))
-        if deep or self.sealed_nodes == 1:
+        if deep:
             return found + self.add_node(ms, seq, envelope.listpack, envelope.trimmed)
         try:
             live, deleted = peek_counts(envelope.listpack[:_PEEKED])
@@ -199,16 +199,6 @@ class StreamFacts:
         self._previous = ids.last_slot
         return found
 
-    def end_with(self, ms: int, seq: int, data: bytes) -> Problems:
-        """Check every byte of the last node, which was added with `deep` false."""
-        try:
-            ids = validate(data, ms, seq)
-        except CorruptionError as error:
-            return self._unreadable(f"{error.problem} (byte {error.offset})")
-        self.last = ids.last_live
-        self._previous = ids.last_slot
-        return []
-
     def _unreadable(self, problem: str) -> Problems:
         self.damaged = True
         return [("SK110", problem)]
@@ -223,25 +213,20 @@ def walk_nodes(
     tables: Tables, stream: Stream, where: str, scope: Scope, facts: StreamFacts
 ) -> Iterator[Finding]:
     """SK110, SK111, SK113, SK114: each node is sound, has its key, is above the one before."""
-    last_key = b""
-    for row in tables.walk(keys.NODES, stream.db_key):
-        if len(row.key) != NODE_KEY_SIZE:
-            continue
+    rows = (row for row in tables.walk(keys.NODES, stream.db_key) if len(row.key) == NODE_KEY_SIZE)
+    following = next(rows, None)
+    while (row := following) is not None:
+        following = next(rows, None)
+        deep = not scope.quick or facts.sealed_nodes == 0 or following is None
         try:
-            problems = facts.add_sealed(row.key, row.value(), not scope.quick)
+            problems = facts.add_sealed(row.key, row.value(), deep)
         except CorruptionError as error:
             facts.damaged = True
             problems = [("SK110", f"{error.where}: {error.problem}")]
         if problems:
             yield from _reported(where, keys.unpack_node_key(row.key)[1:], problems)
-        last_key = row.key
         if facts.sealed_nodes % _REPORT_EVERY == 0:
             scope.progress.advance(_REPORT_EVERY)
-    if scope.quick and facts.sealed_nodes > 1:  # it was skipped, but its last IDs are needed
-        with suppress(CorruptionError):  # reported already
-            envelope = decode_envelope(tables.get(keys.NODES, last_key) or b"", "macro node")
-            key = keys.unpack_node_key(last_key)[1:]
-            yield from _reported(where, key, facts.end_with(*key, envelope.listpack))
     if stream.has_tail():
         key = stream.tail_ms, stream.tail_seq
         problems = facts.add_node(*key, stream.tail_data(), stream.trimmed)
