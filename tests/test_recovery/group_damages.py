@@ -208,4 +208,8 @@ DAMAGES: Final[list[tuple[str, Damage]]] = [
     ("SK233", lambda raw: raw.delete(CONSUMER_PEL, raw.keys(CONSUMER_PEL, MANY)[1])),
     ("SK234", index_of_no_owner),
     ("SK234", put(CONSUMER_PEL, owned_key(2, ANN, 9, 9), b"")),
+    (  # damage to one group hides nothing of another
+        "SK207 SK211 SK216",
+        each(torn_page, set_in_group(b"few", pending=99), set_in_group(b"idle", entries_read=-2)),
+    ),
 ]

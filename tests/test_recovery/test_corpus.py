@@ -414,22 +414,6 @@ def test_every_code_has_a_case_and_no_case_is_left_over() -> None:
     assert lacking == ELSEWHERE
 
 
-def test_damage_to_one_group_hides_nothing_of_another(
-    sound: Callable[[str, Path], Path], tmp_path: Path
-) -> None:
-    path = sound("groups", tmp_path)
-    with raw_store(path) as raw:
-        group_damages.torn_page(raw)
-        group_damages.set_in_group(b"few", pending=99)(raw)
-        group_damages.set_in_group(b"idle", entries_read=-2)(raw)
-    found = [(one.code, one.where) for one in recovery.check(path)]
-    assert found == [
-        ("SK207", "stream 's' group 'few'"),
-        ("SK216", "stream 's' group 'idle'"),
-        ("SK211", "stream 's' group 'many' NACK page 1-43"),
-    ]
-
-
 def pending_above_the_last_id(path: Path) -> None:
     """XSETID goes back in a stream that was trimmed empty, and Redis keeps what is pending."""
     with Store(path, sync="none") as store:
@@ -568,15 +552,6 @@ def test_a_standby_is_repaired_and_stays_one(tmp_path: Path) -> None:
     assert repair(path, target).findings == []
     with raw_store(target) as raw:
         assert decode_standby(raw.body(keys.META, META_STANDBY), "meta") == row
-
-
-def test_a_lost_place_of_the_archive_is_reported(path: Path, tmp_path: Path) -> None:
-    build(path)
-    with raw_store(path) as raw:
-        raw.put_value(keys.META, META_REMOTE, b"not a setting")
-    assert codes(path) == ["SK002"]
-    [line] = repair(path, tmp_path / "repaired").report.lines()
-    assert line.startswith("lost: where the archive is also kept: the row is damaged")
 
 
 def test_a_killed_repair_leaves_nothing_that_the_next_one_keeps(tmp_path: Path) -> None:
