@@ -12,7 +12,7 @@ import pytest
 
 from hostile import HUGE, NOW_MS, Change, add_rare_rows, build, hold, hostile
 from inside import run_write
-from raw_store import codes, raw_store
+from raw_store import Damage, RawStore, codes, put, raw_store, rows
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys as of_keys
@@ -147,38 +147,95 @@ def test_garbage_that_is_half_removed_is_nothing_wrong(
 ORDERS: Final = keys.name_key(b"", b"orders")
 GROUP: Final = keys.pack_number(1)
 
-ROWS: Final = {
-    "a key row cut off": (keys.KEYS, ORDERS, b"short"),
-    "the highest number of a stream": (keys.KEYS, ORDERS, encode_key_row(HUGE, b"orders")),
-    "a stream with the number 0": (keys.KEYS, keys.name_key(b"", b"z"), encode_key_row(0, b"z")),
-    "a short store UUID": (keys.META, META_UUID, b"short"),
-    "an epoch that fits no envelope": (keys.META, META_EPOCH, encode_number(1 << 32)),
-    "a short time of creation": (keys.META, META_CREATED, b"1234567"),
-    "a short manifest sequence": (keys.META, NEXT_SEQUENCE, b"1234567"),
-    "a short number of garbage": (keys.META, NEXT_GARBAGE, b"1234567"),
-    "no next number of garbage": (keys.META, NEXT_GARBAGE, encode_number(0)),
-    "the highest number of messages": (keys.META, NEXT_IDEMPOTENCE, encode_number(HUGE)),
-    "a standby cut off": (keys.META, META_STANDBY, b"short"),
-    "a standby in too many lists": (keys.META, META_STANDBY, b"[" * 100_000),
-    "a server in too many lists": (keys.META, META_FOLLOWING, b"[" * 100_000),
-    "an archive in too many lists": (keys.META, META_REMOTE, b"[" * 100_000),
-    "a batch cut off": (keys.META, batch_key(b"app"), b"short"),
-    "the highest number of a consumer": (
-        keys.CONSUMERS,
-        keys.number_key(GROUP, (1 << 32) - 1),
-        b"bob",
+
+def hidden_erasure(raw: RawStore) -> None:
+    """The row of a segment hides what was erased."""
+    (db_key,) = raw.keys(keys.SEGMENTS)
+    number, ms, seq = keys.unpack_node_key(db_key)
+    raw.put(keys.ERASURES, erasure_key(number, ms, seq), encode_erasure(1))
+    raw.move(keys.SEGMENTS, db_key, segment_key(number, ms + 5, seq))
+
+
+def same_first_nack(raw: RawStore) -> None:
+    """Pages begin the order with the same NACK: one row of `pel_order` names one of them only."""
+    at, end = NACK.offset("order_time"), NACK.offset("delivery_time")
+    pages = {db_key: raw.body(keys.PEL, db_key) for db_key in raw.keys(keys.PEL, GROUP)}
+    (order,) = {b"\x80" + page[at + 1 : at + 6] + bytes(end - at - 6) for page in pages.values()}
+    for db_key in raw.keys(keys.PEL_ORDER, GROUP):
+        raw.delete(keys.PEL_ORDER, db_key)
+    for db_key, page in pages.items():
+        raw.put(keys.PEL, db_key, page[:at] + order + page[end:])
+        raw.put(keys.PEL_ORDER, GROUP + order, db_key[8:])
+
+
+def node_in_place_of_a_name(raw: RawStore) -> None:
+    """A retired node says that it is where names are."""
+    db_key = raw.keys(keys.RETIRED)[0]
+    old = decode_envelope(raw.value(keys.RETIRED, db_key), "test")
+    value = encode_envelope(old.number, 0, 0, 1, 1, b"", old.listpack, b"")
+    raw.put_value(keys.RETIRED, db_key, value)
+
+
+def in_nack(field: str, value: bytes) -> Damage:
+    """Change the third NACK of a page."""
+
+    def damage(raw: RawStore) -> None:
+        db_key = raw.keys(keys.PEL, GROUP)[0]
+        body = raw.body(keys.PEL, db_key)
+        at = 2 * NACK_SIZE + NACK.offset(field)
+        raw.put(keys.PEL, db_key, body[:at] + value + body[at + len(value) :])
+
+    return damage
+
+
+ROWS: Final[dict[str, tuple[str, Damage]]] = {
+    "a key row cut off": ("SK001", put(keys.KEYS, ORDERS, b"short")),
+    "the highest number of a stream": (
+        "SK001",
+        put(keys.KEYS, ORDERS, encode_key_row(HUGE, b"orders")),
     ),
-    "a key of another size": (keys.ERASURES, b"short", keys.pack_number(1)),
+    "a stream with the number 0": (
+        "SK012",
+        put(keys.KEYS, keys.name_key(b"", b"z"), encode_key_row(0, b"z")),
+    ),
+    "a short store UUID": ("SK002", put(keys.META, META_UUID, b"short")),
+    "an epoch that fits no envelope": ("SK002", put(keys.META, META_EPOCH, encode_number(1 << 32))),
+    "a short time of creation": ("SK002", put(keys.META, META_CREATED, b"1234567")),
+    "a short manifest sequence": ("SK002", put(keys.META, NEXT_SEQUENCE, b"1234567")),
+    "a short number of garbage": ("SK002", put(keys.META, NEXT_GARBAGE, b"1234567")),
+    "no next number of garbage": ("SK002", put(keys.META, NEXT_GARBAGE, encode_number(0))),
+    "the highest number of messages": (
+        "SK002",
+        put(keys.META, NEXT_IDEMPOTENCE, encode_number(HUGE)),
+    ),
+    "a standby cut off": ("SK002", put(keys.META, META_STANDBY, b"short")),
+    "a standby in too many lists": ("SK002", put(keys.META, META_STANDBY, b"[" * 100_000)),
+    "a server in too many lists": ("SK002", put(keys.META, META_FOLLOWING, b"[" * 100_000)),
+    "an archive in too many lists": ("SK002", put(keys.META, META_REMOTE, b"[" * 100_000)),
+    "a batch cut off": ("SK002", put(keys.META, batch_key(b"app"), b"short")),
+    "the highest number of a consumer": (
+        "SK001",
+        put(keys.CONSUMERS, keys.number_key(GROUP, (1 << 32) - 1), b"bob"),
+    ),
+    "a key of another size": ("SK001", put(keys.ERASURES, b"short", keys.pack_number(1))),
+    "a segment whose row hides what was erased": ("SK307", hidden_erasure),
+    "pages that begin with the same NACK": ("SK231", same_first_nack),
+    "a retired node in the place of a name": ("SK306", node_in_place_of_a_name),
+    "a delivery time that no group writes": ("SK211", in_nack("delivery_time", b"\xff" * 6)),
+    "an update counter that no group writes": ("SK211", in_nack("order", b"\xff" * 6)),
+    "a consumer that no group has": ("SK211", in_nack("consumer", b"\xff" * 4)),
 }
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_that_once_stopped_a_repair(path: Path, tmp_path: Path, name: str) -> None:
-    table, db_key, body = ROWS[name]
-    with raw_store(path) as raw:
-        raw.put(table, db_key, body)
-    assert codes(path) != []
+    code, damage = ROWS[name]
+    rows(damage)(path)
+    assert code in codes(path)
     hold(path, tmp_path / "repaired")
+    if name.endswith(("no group writes", "no group has")):
+        with Store(tmp_path / "repaired", readonly=True) as store:
+            assert store.xpending("orders", "mail")["pending"] == 53  # all of them
     again = repair(tmp_path / "repaired", tmp_path / "again")
     assert (again.findings, again.report.lines()) == ([], [])
 
@@ -208,67 +265,9 @@ def test_a_message_under_another_order_is_not_forgotten_for_ever(path: Path) -> 
         store.xadd("orders", {"x": "y"}, idmp=("p0", "new"))
 
 
-def test_a_segment_whose_row_hides_what_was_erased(path: Path, tmp_path: Path) -> None:
-    with raw_store(path) as raw:
-        (db_key,) = raw.keys(keys.SEGMENTS)
-        number, ms, seq = keys.unpack_node_key(db_key)
-        raw.put(keys.ERASURES, erasure_key(number, ms, seq), encode_erasure(1))
-        raw.move(keys.SEGMENTS, db_key, segment_key(number, ms + 5, seq))
-    assert {"SK307"} <= set(codes(path))
-    hold(path, tmp_path / "repaired")
-
-
-def test_pages_that_begin_the_order_with_the_same_nack(path: Path, tmp_path: Path) -> None:
-    """One row of `pel_order` can name one of them only."""
-    size = NACK.offset("delivery_time") - NACK.offset("order_time")
-    with raw_store(path) as raw:
-        orders = set()
-        for db_key in raw.keys(keys.PEL, GROUP):
-            body = bytearray(raw.body(keys.PEL, db_key))
-            at = NACK.offset("order_time")
-            body[at : at + size] = b"\x80" + body[at + 1 : at + 6] + bytes(size - 6)
-            orders.add(bytes(body[at : at + size]))
-            raw.put(keys.PEL, db_key, bytes(body))
-        assert len(orders) == 1
-        for db_key in raw.keys(keys.PEL_ORDER, GROUP):
-            raw.delete(keys.PEL_ORDER, db_key)
-        for db_key in raw.keys(keys.PEL, GROUP):
-            raw.put(keys.PEL_ORDER, GROUP + orders.copy().pop(), db_key[8:])
-    assert "SK231" in codes(path)
-    hold(path, tmp_path / "repaired")
-
-
-def test_a_retired_node_that_says_it_is_where_names_stand(path: Path, tmp_path: Path) -> None:
-    with raw_store(path) as raw:
-        db_key = raw.keys(keys.RETIRED)[0]
-        old = decode_envelope(raw.value(keys.RETIRED, db_key), "test")
-        value = encode_envelope(old.number, 0, 0, 1, 1, b"", old.listpack, b"")
-        raw.put_value(keys.RETIRED, db_key, value)
-    assert "SK306" in codes(path)
-    hold(path, tmp_path / "repaired")
-
-
 @pytest.mark.parametrize("name", ["a short store UUID", "an epoch that fits no envelope"])
 def test_open_says_what_is_wrong_with_meta(path: Path, name: str) -> None:
-    table, db_key, body = ROWS[name]
-    with raw_store(path) as raw:
-        raw.put(table, db_key, body)
+    rows(ROWS[name][1])(path)
     for readonly in (True, False):
         with pytest.raises(CorruptionError, match="meta: "):
             Store(path, readonly=readonly)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("delivery_time", b"\xff" * 6), ("order", b"\xff" * 6), ("consumer", b"\xff" * 4)],
-)
-def test_a_nack_that_no_group_writes(path: Path, tmp_path: Path, field: str, value: bytes) -> None:
-    with raw_store(path) as raw:
-        db_key = raw.keys(keys.PEL, GROUP)[0]
-        body = raw.body(keys.PEL, db_key)
-        at = 2 * NACK_SIZE + NACK.offset(field)
-        raw.put(keys.PEL, db_key, body[:at] + value + body[at + len(value) :])
-    assert "SK211" in codes(path)
-    hold(path, tmp_path / "repaired")
-    with Store(tmp_path / "repaired", readonly=True) as store:
-        assert store.xpending("orders", "mail")["pending"] == 53  # all of them
