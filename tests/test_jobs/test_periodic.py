@@ -237,7 +237,7 @@ def test_a_renamed_task_puts_no_jobs_for_ever(
     def former() -> None: ...
 
     queue.register_periodic()
-    del queue.core.tasks["former"]
+    del queue.core.tasks[b"former"]
     caplog.set_level(logging.WARNING, "streamkeep.jobs")
     known = known_tasks([queue])
     for _ in range(14):

@@ -278,7 +278,7 @@ def test_parked_jobs_without_an_attempt_are_purged_and_cancelled(
     begun.retry(after=0)
     assert len(queue.get_many(9)) == 4
     lives.die()
-    del queue.core.tasks["old"]
+    del queue.core.tasks[b"old"]
     assert take([queue], queue.consumer, 9, timeout=0, known=known_tasks([queue])) == []
     parked = queue.jobs("parked")
     assert parked == queue.jobs("waiting")

@@ -102,7 +102,7 @@ def queue(folder: Path) -> Iterator[Queue]:
 
 def put(queue: Queue, task: str, *args: Any) -> Any:
     """Put a job for a task that this process does not have."""
-    known = queue.core.tasks.get(task) or queue.task(name=task)(lambda *args: None)
+    known = queue.core.tasks.get(task.encode()) or queue.task(name=task)(lambda *args: None)
     return known.delay(*args)
 
 

@@ -149,7 +149,7 @@ def test_schedules_are_listed_and_removed(path: Path) -> None:
     with queue_of(path) as queue:
         queue.periodic("0 3 * * *", name="nightly")(lambda: None)
         queue.register_periodic()
-        queue.task(name="nightly")(queue.core.tasks.pop("nightly").call).delay()
+        queue.task(name="nightly")(queue.core.tasks.pop(b"nightly").call).delay()
         queue.core.tasks.clear()
         queue.run_until_idle()
     heading, row = lines("queue", "schedules", path)

@@ -146,27 +146,12 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-class _Names(Collection[bytes]):
-    """The names of tasks, as jobs have them; a take that waits finds those that come later."""
-
-    def __init__(self, tasks: dict[str, Task[Any, Any]]) -> None:
-        self._tasks = tasks
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, bytes) and name.decode(errors="surrogateescape") in self._tasks
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter([one.encode() for one in list(self._tasks)])
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-
 class Core(LazyStore):
     """The store of a queue, its tasks, and how its transactions run.
 
     Attributes:
         most_payload: the largest payload, in bytes.
+        tasks: by their names, as jobs have them.
     """
 
     most_payload = 16 << 20
@@ -197,7 +182,7 @@ class Core(LazyStore):
         self.name = name
         self.immediate = immediate
         self.codec = codecs.check_codec(codec)
-        self.tasks: dict[str, Task[Any, Any]] = {}
+        self.tasks: dict[bytes, Task[Any, Any]] = {}
         self.max_result_bytes = max_result_bytes
         self.policy = policy
         self.rules: dict[str, Rule] = {}
@@ -356,14 +341,14 @@ class Core(LazyStore):
 
     def task_of(self, job: Job) -> Task[Any, Any] | None:
         """Return the task of a job; None if this program has none of its name."""
-        return self.tasks.get(job.task)
+        return self.tasks.get(job.fields.get(TASK, b""))
 
     def known_tasks(self) -> Collection[bytes]:
-        return _Names(self.tasks)
+        """Return the names of the tasks; a take that waits finds those that come later."""
+        return self.tasks.keys()
 
     def policy_of(self, fields: Fields) -> Policy:
-        name = fields.get(TASK)
-        task = None if name is None else self.tasks.get(name.decode(errors="replace"))
+        task = self.tasks.get(fields.get(TASK, b""))
         return (self.policy if task is None else task.policy).of_job(fields)
 
     def _tidy(self, txn: Transaction[Any]) -> int:

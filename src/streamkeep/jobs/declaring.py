@@ -56,13 +56,13 @@ class Declaring:
             if not callable(made_of):
                 raise ArgumentError(f"a task is made of a function, not of {as_given(made_of)}")
             task: Task[Any, Any] = Task(self.core.queue, made_of, given)
-            known = self.core.tasks.get(task.name)
+            known = self.core.tasks.get(task.name.encode())
             if known is not None and not _same_function(known.call, made_of):
                 raise ArgumentError(
                     f"the queue {self.name!r} has another task called {task.name!r}; give one of "
                     "them a name: @queue.task(name=...)"
                 )
-            self.core.tasks[task.name] = task
+            self.core.tasks[task.name.encode()] = task
             return task
 
         return make if function is None else make(function)
@@ -107,7 +107,7 @@ class Declaring:
         name = given.get("name")
 
         def make(made_of: Callable[Parameters, Result]) -> Task[Parameters, Result]:
-            found = self.core.tasks.get(name or made_of.__name__)
+            found = self.core.tasks.get((name or made_of.__name__).encode())
             own: dict[str, Any] = {}
             if isinstance(made_of, Task):
                 task: Any = made_of

@@ -336,7 +336,7 @@ def _parked_prefixes(step: Step, known: Collection[bytes] | None) -> list[bytes]
         prefix = key[: 2 + key[1]]
         name = prefix[2:]  # which may have been shortened
         shortened = len(name) >= layout.MOST_PART
-        if name in known or (shortened and any(layout.short(one) == name for one in known)):
+        if name in known or (shortened and any(layout.short(one) == name for one in list(known))):
             found.append(prefix)
         first = prefix + b"\xff" * (layout.PLACE_SIZE + 1)
     return found

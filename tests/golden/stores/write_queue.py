@@ -56,8 +56,8 @@ def fill(queue: Queue, clock: ManualClock) -> None:
     other.task(name="unknown")(lambda: None).delay()
     other.core.tasks.clear()
     assert take([other], other.consumer, 1, timeout=0, known=known_tasks([other])) == []
-    queue.core.tasks["limited"].delay(1)  # type: ignore[arg-type]
-    queue.core.tasks["limited"].delay(2)  # type: ignore[arg-type]
+    queue.core.tasks[b"limited"].delay(1)  # type: ignore[arg-type]
+    queue.core.tasks[b"limited"].delay(2)  # type: ignore[arg-type]
     queue.set_limits(max_length=1000)
     assert [done.id, failed.id, cancelled.id] == [
         f"{NOW_MS}-0",

@@ -129,19 +129,19 @@ class TaskCore(Core):
 
     def task_of(self, job: Job) -> QueueTask[Any, Any] | None:
         """Return the task of a job, which is imported; None if this program does not have it."""
-        path = job.task
-        known = self.tasks.get(path)
+        path, name = job.task, job.fields.get(TASK, b"")
+        known = self.tasks.get(name)
         if known is None:
             try:
                 task = import_string(path)
                 if not isinstance(task, interface.Task):
                     raise ImportError(f"{path} is a {type(task).__name__}, and not a task")
             except Exception as error:  # of the module: any can happen
-                if path.encode() not in self.possible.failed:
+                if name not in self.possible.failed:
                     log.error("the task %r cannot be imported: %r", path, error)
-                self.possible.failed |= {path.encode(), short(path.encode())}
+                self.possible.failed |= {name, short(name)}
                 return None
-            known = self.tasks[path] = QueueTask(self.queue, task.func, {"name": path})
+            known = self.tasks[name] = QueueTask(self.queue, task.func, {"name": path})
         return known
 
     # --- run ------------------------------------------------------------------------------------
