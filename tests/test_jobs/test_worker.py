@@ -27,7 +27,7 @@ from streamkeep.format.core.errors import (
     StoreError,
     StoreFullError,
 )
-from streamkeep.jobs import waiting, worker_runs
+from streamkeep.jobs import take_call, worker_runs
 from streamkeep.jobs import worker as worker_module
 from streamkeep.jobs.async_queue import AsyncQueue
 from streamkeep.jobs.errors import QueueError
@@ -249,7 +249,7 @@ def test_an_error_of_the_store_ends_no_worker_and_is_told_once(
 
     job = task.delay()
     texts = [*["the disk is full"] * 9, *["not now"] * 9]
-    real, failures = waiting.take, [StoreFullError(text) for text in texts]
+    real, failures = take_call.take, [StoreFullError(text) for text in texts]
 
     def take(*args: Any, **options: Any) -> Any:
         if failures:
@@ -510,7 +510,7 @@ def test_tasks_that_run_have_their_time_when_the_store_is_gone(
         return "done"
 
     job = task.delay()
-    real = waiting.take
+    real = take_call.take
 
     def take(queues: Any, consumer: Any, count: int, **options: Any) -> Any:
         if count == 1:  # room for one more

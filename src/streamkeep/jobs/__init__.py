@@ -28,8 +28,8 @@ from streamkeep.jobs.layout import Attempt, JobState, ListState
 from streamkeep.jobs.listing import QueueStats
 from streamkeep.jobs.queue import Queue, queue_names
 from streamkeep.jobs.running import Outcome
+from streamkeep.jobs.take_call import known_tasks, take
 from streamkeep.jobs.task import Task
-from streamkeep.jobs.waiting import known_tasks, take
 from streamkeep.jobs.worker import Worker
 
 __all__ = [

@@ -26,9 +26,8 @@ from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.putting import collect, plan_put
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.running import return_job
-from streamkeep.jobs.take_call import Take
+from streamkeep.jobs.take_call import UNSYNCED, Take
 from streamkeep.jobs.task import Task
-from streamkeep.jobs.waiting import UNSYNCED
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
@@ -301,7 +300,7 @@ async def atake(
     known: dict[str, Collection[bytes]] | None = None,
     begins: bool = True,
 ) -> list[Job]:
-    """Take jobs of several queues of one store, whose streams exist; see `waiting.take`."""
+    """Take jobs of several queues of one store, whose streams exist; see `take_call.take`."""
     call = Take(queues, consumer, count, known, begins=begins)
     wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
     stopping = False

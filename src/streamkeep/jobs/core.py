@@ -38,7 +38,7 @@ from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.running import Outcome, execute, run_job
 from streamkeep.jobs.state import Step
-from streamkeep.jobs.waiting import known_tasks, take
+from streamkeep.jobs.take_call import known_tasks, take
 
 if TYPE_CHECKING:
     from streamkeep.jobs.async_queue import AsyncQueue

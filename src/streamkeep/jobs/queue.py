@@ -35,8 +35,7 @@ from streamkeep.jobs.options import (
 from streamkeep.jobs.periodic import Rule
 from streamkeep.jobs.putting import put_all
 from streamkeep.jobs.state import EVERYONE, Settings, Step, load_settings
-from streamkeep.jobs.take_call import Take
-from streamkeep.jobs.waiting import take
+from streamkeep.jobs.take_call import Take, take
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

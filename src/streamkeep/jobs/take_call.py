@@ -1,31 +1,37 @@
-"""One call that takes jobs: what it runs in a transaction, and what follows it.
+"""One call that takes jobs: what it runs in a transaction, what follows it, and how it waits.
 
-Compiled by mypyc, since each job needs one; `waiting` has the calls that wait.
+A worker that waits sleeps until a job comes into a stream, until the next time of the schedule, or
+until a worker dies. The kernel and the commits of other processes wake it; nothing is polled.
+
+Compiled by mypyc, since each job needs one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import When
-from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.format.core.durations import Duration, milliseconds
+from streamkeep.format.core.errors import ArgumentError, CommandError, StoreError
 from streamkeep.jobs.ending import remove_expired
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.job_calls import begin_all, end_jobs, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
 from streamkeep.jobs.state import Step, job_id_of
-from streamkeep.jobs.taking import Taken, Taking, due_in, take
+from streamkeep.jobs.taking import Taken, Taking, due_in, take_in
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api.views import Sync
     from streamkeep.engine.store.environment import Environment
     from streamkeep.engine.txn.txn import WriteTxn
     from streamkeep.jobs.queue import Queue
 
+# A power loss after a take makes the job wait again, as if it had not been taken. That is right: it
+# has not ended. The end of a job is synced, and every commit before it is on disk then.
+UNSYNCED: Final[Sync] = "none"
 _ONE_STORE: Final = "one or more queues of one store are needed"
 
 
@@ -95,7 +101,7 @@ class Take:
                 turn // len(self.queues),
                 queue.core.policy_of,
             )
-            taken = take(step, wanted)
+            taken = take_in(step, wanted)
             found += [(queue, one) for one in taken]
             self._deaths.update(step.deaths)
             self.goes_on |= step.looked_at > 0
@@ -159,6 +165,17 @@ class Take:
         for queue in self.queues:
             queue.core.set_up_again() if again else queue.core.set_up()
 
+    def wait(self, wait_ms: int | None, stop: Callable[[], bool] | None) -> list[Job]:
+        """Run `work` until it finds something, or the time is over: None for no limit."""
+        core = self.queues[0].core
+        if wait_ms == 0:
+            while not (now := core.apply(self.work, sync=UNSYNCED)) and self.goes_on:
+                pass
+            return self.jobs(now)
+        block = wait_ms or 0
+        found = core.store.apply_when(self.work, self.when(), block=block, stop=stop, sync=UNSYNCED)
+        return self.jobs(found)
+
     def jobs(self, found: list[Any]) -> list[Job]:
         jobs = [Job(queue, job_id_of(one.place, one.fields), one) for queue, one in found]
         self._forget_counted()
@@ -176,3 +193,39 @@ class Take:
         txn = self._txn
         if deaths and txn is not None and txn.committed:
             self._environment.leases.forget_work(deaths)
+
+
+def known_tasks(queues: Sequence[Queue]) -> dict[str, Collection[bytes]]:
+    return {one.name: one.core.known_tasks() for one in queues}
+
+
+def take(
+    queues: Sequence[Queue],
+    consumer: bytes,
+    count: int,
+    *,
+    timeout: Duration | None = None,
+    known: dict[str, Collection[bytes]] | None = None,
+    stop: Callable[[], bool] | None = None,
+    begins: bool = True,
+) -> list[Job]:
+    """Take jobs of several queues of one store; sleep until there is one.
+
+    Args:
+        consumer: the consumer that they are pending with; `Queue.consumer`.
+        count: the most that are taken.
+        timeout: seconds, or a text; None for no limit, 0 for no wait.
+        known: the names of the tasks that the worker has, by queue (`known_tasks`); jobs of other
+            tasks stay pending for other workers. None takes every job.
+        stop: asked before each sleep, and once a second; True ends the wait.
+        begins: the death of this process counts for all of the jobs from now on. False if the
+            caller begins each when its handler does (`Job.begin`).
+    """
+    call = Take(queues, consumer, count, known, begins=begins)
+    call.set_up()
+    wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
+    try:
+        return call.wait(wait_ms, stop)
+    except CommandError:  # a stream or its group was deleted
+        call.set_up(again=True)
+        return call.wait(wait_ms, stop)

@@ -73,7 +73,7 @@ class Taking(NamedTuple):
     policy_of: Callable[[layout.Fields], Policy]
 
 
-def take(step: Step, wanted: Taking) -> list[Taken]:
+def take_in(step: Step, wanted: Taking) -> list[Taken]:
     """Take jobs for a worker; return them, at most `wanted.most`."""
     taken: list[Taken] = []
     settings = step.settings
@@ -359,7 +359,7 @@ def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> N
 
 
 def due_in(snapshot: Snapshot[Any], names: layout.Names, known: Collection[bytes] | None) -> int:
-    """Return in how many milliseconds `take` may find something; -1 if only a commit decides."""
+    """Return in how many milliseconds `take_in` may find something; -1 if only a commit decides."""
     step = Step(snapshot, names)
     settings = step.settings
     found = step.rows(layout.SCHEDULE, layout.SCHEDULE + b"\xff" * 8, 1)

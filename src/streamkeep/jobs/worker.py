@@ -35,8 +35,7 @@ from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.handler_errors import FOR_GOOD, kind_of, text_of
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.running import at_once, block, return_job
-from streamkeep.jobs.take_call import Take
-from streamkeep.jobs.waiting import known_tasks, take
+from streamkeep.jobs.take_call import Take, known_tasks, take
 from streamkeep.jobs.worker_log import Report, Told, log
 
 if TYPE_CHECKING:
