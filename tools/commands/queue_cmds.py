@@ -27,10 +27,6 @@ from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import confirm_loss, open_store
 
 STATES: Final = ("waiting", "parked", "running", "delayed", "failed")  # columns of tables
-# Fields that `show` has under other names, or not at all.
-_SHOWN_ELSEWHERE: Final = (
-    *("id", "job", "task", "queued", "begun", "ended", "failed", "worker", "history"),
-)
 
 QueueName = Annotated[str, "(--queue NAME): The queue; without it, the only one of the store."]
 Count = Annotated[Positive, "(-n N): At most N."]
@@ -141,9 +137,10 @@ def show(store_path: StorePath, job: str, name: QueueName | None = None) -> None
     with _opened(store_path, name) as found:
         listed, _ = _look_up(found, job)
     members = _members(listed, found.name)
-    left_out = {*_SHOWN_ELSEWHERE, *members}
-    fields = {key.decode(errors="replace"): one for key, one in listed.fields.items()}
-    members |= {key: json_bytes(one) for key, one in fields.items() if key not in left_out}
+    # Shown under other names, or not at all.
+    left_out = {"id", "queued", "begun", "ended", "failed", *members}
+    fields = {key.decode(errors="replace"): json_bytes(one) for key, one in listed.fields.items()}
+    members |= {key: one for key, one in fields.items() if key not in left_out}
     if common.as_json():
         output.summary(**members)
         return

@@ -12,15 +12,24 @@ import select
 import time
 from typing import TYPE_CHECKING, Final
 
-from streamkeep.commands.command_table import Spec, find
-from streamkeep.commands.replies import CodedError
+from streamkeep.commands.command_table import READS, Spec, find
+from streamkeep.commands.read import Waiting
+from streamkeep.commands.replies import CodedError, Named
 from streamkeep.commands.words import option
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
 from streamkeep.server.resp import server_commands
 from streamkeep.server.resp.encoder import encode
 from streamkeep.server.resp.transactions import drop_transaction
-from streamkeep.server.resp.turn import ALREADY, HANDLERS, TABLE, Turn, failure_line
+from streamkeep.server.resp.turn import (
+    ALREADY,
+    HANDLERS,
+    TABLE,
+    Step,
+    Turn,
+    failure_line,
+    of_streams,
+)
 from streamkeep.server.resp.turns import ClientState, size_of
 
 if TYPE_CHECKING:
@@ -262,8 +271,7 @@ class Connection(ClientState, asyncio.Protocol):
             return
         waiting.call.may_wait = True
         waiting.call.resp3 = self.resp3
-        reply = self.server.attempt(self, spec, words, waiting, turn)
-        if reply is not None:
+        if self._found(spec, words, waiting, turn):
             return
         if self.ended:
             self.close()
@@ -274,3 +282,28 @@ class Connection(ClientState, asyncio.Protocol):
         self.kept += self.blocked.size
         turn.watcher = self.server.blocked
         self.turns.ends = True
+
+    def _found(self, spec: Spec, words: list[bytes], waiting: Waiting, turn: Turn) -> bool:
+        """Run a command that may wait; return False if it must, after which it has no reply."""
+        try:
+            if spec.kind == READS:
+                found = of_streams(turn.read_txn(), waiting.call.run)
+            else:
+                found = turn.change(lambda txn: of_streams(txn, waiting.call.run))
+            reply = encode(Named(found), self.resp3) if found else None
+        except Exception as error:
+            if spec.kind == READS or turn.apart or isinstance(error, CommandError):
+                self.reply(failure_line(error))
+                return True
+            turn.run_apart()
+            return self._found(spec, words, waiting, turn)
+        if spec.kind != READS:
+            self.wrote = True
+        if reply is None:
+            return False
+        if spec.kind == READS:
+            self.reply(reply)
+            turn.repeatable = True
+        else:
+            turn.add(Step(self, [(spec, words)]), reply)
+        return True

@@ -17,9 +17,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
-from streamkeep.commands.command_table import READS, Spec
-from streamkeep.commands.read import Waiting
-from streamkeep.commands.replies import CodedError, Named
+from streamkeep.commands.replies import CodedError
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.engine.txn.txn import WriteTxn
@@ -35,7 +33,7 @@ from streamkeep.server.resp.lock_wait import LockWait
 from streamkeep.server.resp.memory import Memory
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.settings import Settings
-from streamkeep.server.resp.turn import Step, Turn, failure_line, of_streams
+from streamkeep.server.resp.turn import Turn, failure_line
 from streamkeep.server.resp.turns import Turns
 from streamkeep.server.resp.upstream import Upstream
 
@@ -234,33 +232,6 @@ class Server:
         client.out_size = client.unsent = client.kept = 0
         self.memory.forget(client)
         client.recount()
-
-    def attempt(
-        self, client: Connection, spec: Spec, words: list[bytes], waiting: Waiting, turn: Turn
-    ) -> bool | None:
-        """Run a command that may wait; return None if it must, after which it has no reply."""
-        try:
-            if spec.kind == READS:
-                found = of_streams(turn.read_txn(), waiting.call.run)
-            else:
-                found = turn.change(lambda txn: of_streams(txn, waiting.call.run))
-            reply = encode(Named(found), client.resp3) if found else None
-        except Exception as error:
-            if spec.kind == READS or turn.apart or isinstance(error, CommandError):
-                client.reply(failure_line(error))
-                return True
-            turn.run_apart()
-            return self.attempt(client, spec, words, waiting, turn)
-        if spec.kind != READS:
-            client.wrote = True
-        if reply is None:
-            return None
-        if spec.kind == READS:
-            client.reply(reply)
-            turn.repeatable = True
-        else:
-            turn.add(Step(client, [(spec, words)]), reply)
-        return True
 
     def _unblocked(self, client: Connection) -> None:
         if client.blocked is not None:
