@@ -74,16 +74,6 @@ def render_tables() -> str:
     return "\n".join(["| number | name | key | value |", "|---|---|---|---|", *rows])
 
 
-# --- docs/decisions -----------------------------------------------------------------------------
-
-
-def render_decisions() -> str:
-    """Return a list of the decisions, by their first lines."""
-    pages = sorted((HERE / "decisions").glob("0*.md"))
-    titles = [page.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for page in pages]
-    return "\n".join(f"- [{title}]({page.name})" for title, page in zip(titles, pages, strict=True))
-
-
 # --- llms.txt -----------------------------------------------------------------------------------
 
 SECTIONS: Final = {  # of llms.txt, by folder
@@ -133,7 +123,6 @@ PARTS: Final = (
     Part("examples.md", "crawler", program("programs/crawler.py")),
     Part("guide/migrate.md", "migrate", program("programs/migrate.py")),
     Part("guide/web.md", "forked", program("programs/forked.py")),
-    Part("decisions/README.md", "decisions", render_decisions),
     Part("cli/README.md", "statuses", render_statuses),
     Part("reference/format.md", "tables", render_tables),
     Part("reference/format.md", "batch", BATCH_ROW.table),
