@@ -121,8 +121,6 @@ def program(path: str) -> Callable[[], str]:
 PARTS: Final = (
     Part("../llms.txt", "pages", render_pages),
     Part("examples.md", "crawler", program("programs/crawler.py")),
-    Part("guide/migrate.md", "migrate", program("programs/migrate.py")),
-    Part("guide/web.md", "forked", program("programs/forked.py")),
     Part("cli/README.md", "statuses", render_statuses),
     Part("reference/format.md", "tables", render_tables),
     Part("reference/format.md", "batch", BATCH_ROW.table),
