@@ -331,25 +331,15 @@ def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def has_id(batch: pa.RecordBatch, ids: Collection[StreamId]) -> Any:
+def without_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> pa.RecordBatch:
+    """Return the rows of a batch that have none of the IDs."""
     chosen = {(files.signed(one.ms), files.signed(one.seq)) for one in ids}
     ms, seq = batch.column("ms"), batch.column("seq")
     maybe = pc.is_in(ms, pa.array([one[0] for one in chosen], pa.int64()))
-    rows = pc.indices_nonzero(maybe).to_pylist()
-    flags = bytearray(len(batch))
-    for row in rows:
-        flags[row] = (ms[row].as_py(), seq[row].as_py()) in chosen
-    return pa.Array.from_buffers(pa.uint8(), len(batch), [None, pa.py_buffer(flags)]).cast(
-        pa.bool_()
-    )
-
-
-def without_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> pa.RecordBatch:
-    return batch.filter(pc.invert(has_id(batch, ids))) if ids else batch
-
-
-def count_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> int:
-    return (pc.sum(has_id(batch, ids)).as_py() or 0) if ids else 0
+    kept = np.ones(len(batch), bool)
+    for row in pc.indices_nonzero(maybe).to_pylist():
+        kept[row] = (ms[row].as_py(), seq[row].as_py()) not in chosen
+    return batch if kept.all() else batch.filter(pa.array(kept))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from streamkeep.format.core.errors import MissingSegmentError, StreamkeepError
 from streamkeep.format.segment.manifest import SegmentRecord, as_in_file
 from streamkeep.format.segment.segment import Segment
 from streamkeep.pipeline.lake import files as lake_files
-from streamkeep.pipeline.lake.executor import ascending, count_ids, id_at, read_file
+from streamkeep.pipeline.lake.executor import ascending, id_at, read_file, without_ids
 from streamkeep.pipeline.lake.files import LakeFile, Origin, Statistics
 from streamkeep.pipeline.storage.places import check_reached, file_system, host
 from streamkeep.pipeline.store_fleet import pieces
@@ -245,7 +245,7 @@ def _rows_problems(
         if not ascending(batch, last):
             yield f"IDs do not rise (rows {entries} to {entries + len(batch)})"
         first, last = first or ends[0], ends[1]
-        erased_entries += count_ids(batch, erased)
+        erased_entries += len(batch) - len(without_ids(batch, erased))
         entries += len(batch)
         if any(lake_files.day_of(one.ms) != file.date for one in ends):
             yield f"rows {entries - len(batch)} to {entries} are not all of {file.date}"

@@ -55,6 +55,6 @@ def count_in_file(
     system: pafs.FileSystem, root: str, file: LakeFile, ids: tuple[StreamId, ...]
 ) -> int:
     return sum(
-        executor.count_ids(batch, ids)
+        len(batch) - len(executor.without_ids(batch, ids))
         for batch in executor.read_file(system, root, file, ("ms", "seq"))
     )
