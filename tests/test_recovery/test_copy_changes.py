@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from streamkeep.engine.remote.object_store import FolderObjects
 from streamkeep.recovery import changes, restore_copy, ship
 from streamkeep.recovery.copies import changes as feed_of_copy
 from streamkeep.recovery.copies import writer
-from streamkeep.recovery.copies.standby import Standby
 from tiers import slow_but
 
 
@@ -144,17 +142,6 @@ def test_what_a_copy_refuses(store: Store, target: str, tmp_path: Path) -> None:
     (tmp_path / "target" / first).unlink()
     ship(store, str(tmp_path / "other"))
     assert list(changes(target)) == []  # the rest is what the shipper would write next
-
-
-def test_a_standby_names_its_source(store: Store, target: str, tmp_path: Path) -> None:
-    store.xadd("a", {"n": "1"})
-    ship(store, target)
-    with (
-        closing(Standby(target, tmp_path / "standby")),
-        streamkeep.open(tmp_path / "standby", readonly=True) as standby,
-        pytest.raises(streamkeep.StoreError, match="changes file://"),
-    ):
-        standby.changes()
 
 
 def test_the_rows_of_a_reader_are_removed(store: Store, tmp_path: Path) -> None:
