@@ -6,9 +6,9 @@ import pytest
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> str:
+def target(tmp_path: Path) -> Path:
     """Where a test ships to; nothing is there yet."""
-    return str(tmp_path / "target")
+    return tmp_path / "target"
 
 
 @pytest.fixture

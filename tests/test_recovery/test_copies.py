@@ -137,13 +137,12 @@ def change(store: Store[Any], chance: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", slow_but(range(3), 0))
 def test_each_commit_can_be_restored(
-    open_store: Open, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     """Rows of level 1, records, and half a piece give the store as it was, at each commit."""
     monkeypatch.setattr(writer, "_SMALL", 20)
     chance = random.Random(seed)
     store = open_store()
-    target = tmp_path / "target"
     states: dict[int, Any] = {}
     first = 0
     for _ in range(60):
@@ -151,29 +150,28 @@ def test_each_commit_can_be_restored(
             change(store, chance)
             states[newest(store)] = describe(store)
         if chance.random() < 0.5:
-            report = ship(store, str(target))
+            report = ship(store, target)
             first = first or report.commit_number
-    report = ship(store, str(target))
+    report = ship(store, target)
     assert report.pieces <= 1  # nothing is shipped twice
-    proved = verify_copy(str(target))
+    proved = verify_copy(target)
     assert (proved.problems, proved.last_commit, proved.noted) == ((), newest(store), True)
     store.xadd("s0", {"n": "one more"})
-    ship(store, str(target))
-    again = verify_copy(str(target))
+    ship(store, target)
+    again = verify_copy(target)
     assert (again.problems, again.commits) == ((), newest(store) - proved.last_commit)
     states[newest(store)] = describe(store)
     for commit in chance.sample([one for one in sorted(states) if one >= first], 12):
         place = tmp_path / f"restored-{commit}"
-        done = restore_copy(str(target), place, commit=commit)
+        done = restore_copy(target, place, commit=commit)
         assert (done.commit_number, done.behind) == (commit, newest(store) - commit)
         with streamkeep.open(place, readonly=True) as restored:
             assert describe(restored) == states[commit]
         assert_sound(place)
 
 
-def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
+def test_the_same_generation_goes_on_after_a_kill(path: Path, target: Path, tmp_path: Path) -> None:
     """A recovery raises the epoch; records of both epochs follow each other in the copy."""
-    path, target = tmp_path / "store", str(tmp_path / "target")
 
     def work(*, ships: bool) -> None:
         store = streamkeep.open(path, sync="none")
@@ -187,12 +185,12 @@ def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
         killed(partial(work, ships=False))
     with streamkeep.open(path) as store:
         assert ship(store, target).base_bytes == 0
-        assert len(os.listdir(tmp_path / "target")) == 3  # head, probe, one generation
+        assert len(os.listdir(target)) == 3  # head, probe, one generation
         assert_restored(target, tmp_path / "restored", store)
     assert not verify_copy(target).problems
 
 
-def test_the_journal_is_held_and_not_for_ever(store: Store, target: str, tmp_path: Path) -> None:
+def test_the_journal_is_held_and_not_for_ever(store: Store, target: Path, tmp_path: Path) -> None:
     """A checkpoint keeps what the copy needs; past the bound the copy begins anew."""
     journal_of(store).file_size = journal_of(store).first_size = 1 << 16
     store.xadd("s", {"n": "1"})
@@ -210,12 +208,12 @@ def test_the_journal_is_held_and_not_for_ever(store: Store, target: str, tmp_pat
 
 
 def test_a_drill_compares_with_the_store(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     """As the store was when the drill began; writers go on, and the copy may be ahead."""
     monkeypatch.setattr(ship_cmd, "_CATCH_UP_S", 0.0)
     store = open_store()
-    target, path = str(tmp_path / "target"), str(store.path)
+    path = str(store.path)
     store.xgroup_create("s", "g", mkstream=True)
     add(store, 20)
     store.xreadgroup("g", "c", {"s": ">"}, count=3)
@@ -235,10 +233,10 @@ def test_a_drill_compares_with_the_store(
 
 
 def test_a_drill_names_what_differs(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     """A row that every checksum fits, and that the store does not have."""
-    target, path = str(tmp_path / "target"), str(store.path)
+    path = str(store.path)
     store.xadd("s", {"n": "1"}, id="1-1")
     with monkeypatch.context() as patch:
         patch.setattr(writer.Writer, "_note", lambda self, body: [])  # no row has changed
@@ -252,9 +250,8 @@ def test_a_drill_names_what_differs(
     assert "differences between" in done.stderr
 
 
-def test_archived_segments_go_along(store: Store, tmp_path: Path) -> None:
+def test_archived_segments_go_along(store: Store, tmp_path: Path, target: Path) -> None:
     """A restored store reads its whole history; each segment is written once."""
-    target = tmp_path / "target"
     store.set_retention("s", archive=True)
     for n in range(3):
         add(store, 500)
@@ -277,11 +274,11 @@ def test_archived_segments_go_along(store: Store, tmp_path: Path) -> None:
         assert restored.xrange("s", history=True) == store.xrange("s", history=True)[:-1]
 
 
-def test_erase_searches_the_copy(open_store: Open, tmp_path: Path) -> None:
+def test_erase_searches_the_copy(open_store: Open, target: Path) -> None:
     """In bases, rows, records and segments: until the shipper has replaced them, it is found."""
     clock = ManualClock(1_718_004_800_000)
     store = open_store(clock=clock)
-    target, path = str(tmp_path / "target"), str(store.path)
+    path = str(store.path)
     erase = ("erase", path, "s", "--yes", "--timeout", "10ms", "--verify", target)
     store.set_retention("s", archive=True)
     ids: dict[str, bytes] = {}
@@ -321,7 +318,7 @@ def test_erase_searches_the_copy(open_store: Open, tmp_path: Path) -> None:
 
 
 def test_erase_searches_the_copy_for_streams_that_had_the_key_later_or_before(
-    store: Store, target: str
+    store: Store, target: Path
 ) -> None:
     """A load writes under another name; of a deleted stream, a base has only the former name."""
     ship(store, target)
@@ -347,56 +344,53 @@ def test_erase_searches_the_copy_for_streams_that_had_the_key_later_or_before(
 
 
 def search(
-    store: Store[Any], target: str, ids: list[bytes], wanted: dict[bytes, list[bytes]] | None
+    store: Store[Any], target: Path, ids: list[bytes], wanted: dict[bytes, list[bytes]] | None
 ) -> list[str]:
     """Return the names of the objects of a copy that have entries."""
     parsed = [(one.ms, one.seq) for one in map(StreamId.parse, ids)]
     return sorted(one.name for one in find_in_copy(store, target, b"s", parsed, wanted, 0))
 
 
-def test_erase_waits_for_the_shipper(store: Store, tmp_path: Path) -> None:
+def test_erase_waits_for_the_shipper(store: Store, target: Path) -> None:
     """One that runs begins a generation at once; then nothing of the entry is left."""
     erased = store.xadd("s", entry(0))
-    with shipping(store, str(tmp_path / "target"), every="10ms") as shipper:
+    with shipping(store, target, every="10ms") as shipper:
         wait_until(lambda: shipper.report().commit_number >= newest(store))
         erase = ("erase", store.path, "s", erased, "--yes", "--timeout", "5m", "--verify")
-        assert run(*erase, tmp_path / "target").stderr.endswith("clean\n")
-        assert SECRET not in copied(tmp_path / "target")
+        assert run(*erase, target).stderr.endswith("clean\n")
+        assert SECRET not in copied(target)
 
 
 def test_erase_searches_no_copy_that_goes_away(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(store, 1, tmp_path / "target")
-    unmount = partial((tmp_path / "target").rename, tmp_path / "unmounted")
+    add(store, 1, target)
+    unmount = partial(target.rename, tmp_path / "unmounted")
     monkeypatch.setattr(remains, "read_slot", lambda *_: unmount() and None)
     with pytest.raises(NotAStoreError):
-        find_in_copy(store, tmp_path / "target", b"s", [(1, 0)], None, 0)
+        find_in_copy(store, target, b"s", [(1, 0)], None, 0)
 
 
-def test_erasure_reaches_the_copy_after_a_step_of_the_clock(
-    open_store: Open, tmp_path: Path
-) -> None:
+def test_erasure_reaches_the_copy_after_a_step_of_the_clock(open_store: Open, target: Path) -> None:
     """The base was made a day later than the erasure, and the journal that records it is wiped."""
     clock = ManualClock(1_718_004_800_000)
     store = open_store(clock=clock)
-    target = tmp_path / "target"
     erased = store.xadd("s", entry(0))
-    ship(store, str(target))
+    ship(store, target)
     clock.ms -= 86_400_000
     store.erase("s", erased)
-    ship(store, str(target))
+    ship(store, target)
     assert SECRET not in copied(target)
     again = store.xadd("s", entry(1))
-    ship(store, str(target))
+    ship(store, target)
     store.erase("s", again)  # at the same time as the one before
-    ship(store, str(target))
+    ship(store, target)
     assert SECRET not in copied(target)
 
 
 def copied(target: Path) -> bytes:
     """Return what pieces and segments of a copy hold, decompressed."""
-    source, data = Target(str(target)), b""
+    source, data = Target(target), b""
     for folder in source.objects.folders():
         for level in (0, 1):
             for name in source.names(folder, level):
@@ -407,7 +401,7 @@ def copied(target: Path) -> bytes:
     return data
 
 
-def test_old_generations_are_dropped(open_store: Open, target: str, tmp_path: Path) -> None:
+def test_old_generations_are_dropped(open_store: Open, target: Path, tmp_path: Path) -> None:
     """They are kept as long as somebody may want to go back to their time."""
     clock = ManualClock(1_718_004_800_000)
     store = open_store(clock=clock)
@@ -427,7 +421,7 @@ def test_old_generations_are_dropped(open_store: Open, target: str, tmp_path: Pa
 
 @pytest.mark.parametrize("hours", [48, 480])
 def test_a_step_of_the_clock_hides_no_later_state(
-    open_store: Open, target: str, tmp_path: Path, hours: int
+    open_store: Open, target: Path, tmp_path: Path, hours: int
 ) -> None:
     hour = 3_600_000
     clock = ManualClock(1_718_004_800_000)
@@ -457,7 +451,7 @@ def test_a_step_of_the_clock_hides_no_later_state(
 
 
 def test_a_shipper_that_does_not_say_how_long_removes_nothing_that_another_one_keeps(
-    open_store: Open, target: str
+    open_store: Open, target: Path
 ) -> None:
     clock = ManualClock(1_718_004_800_000)
     store = open_store(clock=clock)
@@ -477,7 +471,7 @@ def test_a_shipper_that_does_not_say_how_long_removes_nothing_that_another_one_k
     assert kept() == before
 
 
-def test_bad_input(store: Store, target: str, tmp_path: Path) -> None:
+def test_bad_input(store: Store, target: Path, tmp_path: Path) -> None:
     """Each mistake gets a sentence, and changes nothing."""
     store.xadd("s", {"n": "1"})
     with pytest.raises(NotAStoreError, match="no copy of a store"):
@@ -507,12 +501,12 @@ def test_bad_input(store: Store, target: str, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_waiting_for_the_copy(store: Store, tmp_path: Path) -> None:
+def test_waiting_for_the_copy(store: Store, target: Path) -> None:
     """A caller can wait until the target has its commits, and have them shipped at once."""
     store.xadd("s", {"n": "1"})
     with pytest.raises(StoreError, match="nothing ships"):
         store.wait_shipped(1)
-    with shipping(store, str(tmp_path / "target"), every=60) as shipper:
+    with shipping(store, target, every=60) as shipper:
         wait_until(lambda: shipper.report().commit_number > 0)
         assert store.wait_shipped(10)
         store.xadd("s", {"n": "2"})
@@ -524,10 +518,9 @@ def test_waiting_for_the_copy(store: Store, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["copy", "another store"])
 def test_no_caller_waits_for_the_copy_of_a_store_that_was_replaced(
-    store: Store, tmp_path: Path, by: str
+    store: Store, tmp_path: Path, by: str, target: Path
 ) -> None:
     """What was shipped before says nothing of the store that is there now."""
-    target = tmp_path / "target"
     add(store, 5, target)
     if by == "another store":
         restore_copy(target, tmp_path / "new")
@@ -582,11 +575,11 @@ def test_a_store_that_was_put_back_has_no_copy_however_many_commits_it_makes(
 
 
 def test_a_store_that_was_refused_is_refused_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing holds the journal that showed why: the next shipper had taken the copy over."""
     monkeypatch.setattr(journal, "FILE_SIZE", 1 << 16)
-    place, target = tmp_path / "store", tmp_path / "target"
+    place = tmp_path / "store"
     with streamkeep.open(place) as store:
         backup(store, tmp_path / "backup")
         add(store, 2, target)
@@ -601,9 +594,8 @@ def test_a_store_that_was_refused_is_refused_again(
 
 
 @pytest.mark.parametrize("step", slow_but(steps("ship:"), "ship:head", "ship:segment"))
-def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
+def test_killed_at_each_step(path: Path, target: Path, tmp_path: Path, step: str) -> None:
     """The next shipper goes on, and the copy is what the store is."""
-    path, target = tmp_path / "store", str(tmp_path / "target")
 
     def work() -> None:
         store = streamkeep.open(path, sync="none")
@@ -631,7 +623,7 @@ def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", slow_but(steps("ship-restore:"), "ship-restore:segment"))
-def test_restore_killed_at_each_step(store: Store, target: str, tmp_path: Path, step: str) -> None:
+def test_restore_killed_at_each_step(store: Store, target: Path, tmp_path: Path, step: str) -> None:
     """The next one goes on, and its store is whole; none is there before it is."""
     store.set_retention("s", archive=True)
     for n in range(4):
@@ -649,7 +641,7 @@ def test_restore_killed_at_each_step(store: Store, target: str, tmp_path: Path, 
     assert_same(new, store)
 
 
-def test_standby(store: Store, target: str, place: Path, tmp_path: Path) -> None:
+def test_standby(store: Store, target: Path, place: Path, tmp_path: Path) -> None:
     """It follows through generations, can be read meanwhile, and takes the place of its source."""
     chance = random.Random(7)
     store.set_retention("s0", archive=True)
@@ -699,7 +691,7 @@ def test_standby(store: Store, target: str, place: Path, tmp_path: Path) -> None
 
 
 def test_a_power_loss_of_a_standby_brings_back_no_row_of_a_removed_segment(
-    store: Store, target: str, place: Path, tmp_path: Path
+    store: Store, target: Path, place: Path, tmp_path: Path
 ) -> None:
     archive_some(store, 500, 9)
     ship(store, target)
@@ -716,7 +708,7 @@ def test_a_power_loss_of_a_standby_brings_back_no_row_of_a_removed_segment(
 
 @pytest.mark.usefixtures("plain_locks")
 def test_a_standby_names_a_process_that_is_stopped_while_it_opens_the_store(
-    store: Store, target: str, place: Path
+    store: Store, target: Path, place: Path
 ) -> None:
     def take() -> None:
         with (place / JOURNAL_FOLDER / CONTROL_FILE).open() as file:
@@ -738,7 +730,7 @@ def test_a_standby_names_a_process_that_is_stopped_while_it_opens_the_store(
 
 @pytest.mark.parametrize("promoted", [False, True])
 def test_a_killed_standby_leaves_no_file_that_no_row_names(
-    store: Store, target: str, place: Path, promoted: bool
+    store: Store, target: Path, place: Path, promoted: bool
 ) -> None:
     """Neither one that was to be removed, nor one that it was fetching."""
     archive_some(store, 500, 9)
@@ -760,7 +752,7 @@ def test_a_killed_standby_leaves_no_file_that_no_row_names(
     assert_sound(place)
 
 
-def test_a_standby_begins_anew(store: Store, target: str, place: Path, tmp_path: Path) -> None:
+def test_a_standby_begins_anew(store: Store, target: Path, place: Path, tmp_path: Path) -> None:
     """Where the copy does not go on after its commit, it takes the next base, under readers.
 
     It stays there, closed, read and promoted, though its checkpoint of the history before has a
@@ -829,7 +821,7 @@ def test_a_copy_that_goes_away_lacks_no_segment(
 
 
 def test_a_standby_that_is_killed_before_it_publishes_a_commit_has_it(
-    store: Store, target: str, place: Path
+    store: Store, target: Path, place: Path
 ) -> None:
     """Nothing else has the commit: no journal, and no checkpoint yet."""
     add(store, 1, target)
@@ -910,7 +902,7 @@ with streamkeep.open(sys.argv[1], readonly=True) as store:
 
 
 def test_other_processes_read_a_standby(
-    store: Store, target: str, place: Path, tmp_path: Path
+    store: Store, target: Path, place: Path, tmp_path: Path
 ) -> None:
     """Each of their snapshots is of a commit of the source; none waits, and none sees a mixture."""
     chance = random.Random(11)
@@ -950,9 +942,11 @@ def test_other_processes_read_a_standby(
     assert_sound(place)
 
 
-def test_commits_are_counted_on_after_a_compaction(store: Store, tmp_path: Path) -> None:
+def test_commits_are_counted_on_after_a_compaction(
+    store: Store, target: Path, tmp_path: Path
+) -> None:
     """The copy begins anew, and still has what was before."""
-    target, path = str(tmp_path / "target"), store.path
+    path = store.path
     add(store, 9)
     before = ship(store, target).commit_number
     store.close()
@@ -977,7 +971,7 @@ def test_commits_are_counted_on_after_a_compaction(store: Store, tmp_path: Path)
 
 
 def test_rows_that_were_not_completed_are_written_again(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have several parts, the first of which is there, of another moment."""
     monkeypatch.setattr(writer, "_MOST_ROWS", 100)
@@ -1008,7 +1002,7 @@ def test_rows_that_were_not_completed_are_written_again(
 @pytest.mark.parametrize("table", [STREAMS, KEYS])
 def test_a_damaged_row_is_not_copied(
     table: int,
-    target: str,
+    target: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -1062,7 +1056,7 @@ def test_pages_that_lmdb_would_misread_are_not_copied(tmp_path: Path) -> None:
 
 
 def test_after_a_damaged_row_no_more_rows_are_tried(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However many were changed: each try would write the rows before it again, and warn again."""
     monkeypatch.setattr(writer, "_MOST_ROWS", 100)
@@ -1092,7 +1086,7 @@ def test_after_a_damaged_row_no_more_rows_are_tried(
         assert (restored.xlen("s29"), restored.xlen("t")) == (1, 5)
 
 
-def test_a_restored_store_holds_no_journal(open_store: Open, target: str, tmp_path: Path) -> None:
+def test_a_restored_store_holds_no_journal(open_store: Open, target: Path, tmp_path: Path) -> None:
     """Until it is shipped, nothing needs it; then its copy begins anew."""
     ship(open_store(), target)
     restore_copy(target, tmp_path / "restored")
@@ -1105,7 +1099,7 @@ def test_a_restored_store_holds_no_journal(open_store: Open, target: str, tmp_pa
         assert len(journal_names(journal.folder)) < 4
 
 
-def test_one_shipper_of_a_store_and_target(store: Store, target: str, tmp_path: Path) -> None:
+def test_one_shipper_of_a_store_and_target(store: Store, target: Path, tmp_path: Path) -> None:
     """Two would write one slot; the other one gets an error, and ends nothing."""
     with shipping(store, target) as shipper:
         wait_until(lambda: shipper.report().commit_number > 0)
@@ -1118,24 +1112,23 @@ def test_one_shipper_of_a_store_and_target(store: Store, target: str, tmp_path: 
     assert "holds nothing" in run("ship", store.path, target, "--forget").stderr
 
 
-def test_a_copy_that_is_gone(store: Store, tmp_path: Path) -> None:
+def test_a_copy_that_is_gone(store: Store, tmp_path: Path, target: Path) -> None:
     """A disk that is not mounted is not taken for a new target."""
-    target = tmp_path / "target"
-    ship(store, str(target))
+    ship(store, target)
     target.rename(tmp_path / "unmounted")
     [slot] = (store.path / "journal").glob("slot-*")
     for text in (slot.read_text(), ""):  # a power cut may leave that of it
         slot.write_text(text)
         with pytest.raises(UnreachableError, match="the copy that was there is gone"):
-            ship(store, str(target))
+            ship(store, target)
         assert not target.exists()
     assert not verify_copy(str(tmp_path / "unmounted")).problems
-    ship(store, str(target), take_over=True)
-    assert not verify_copy(str(target)).problems
+    ship(store, target, take_over=True)
+    assert not verify_copy(target).problems
 
 
 def test_a_target_that_heeds_no_condition(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     """Two stores could mix their commits there: it is refused before anything is written."""
 
@@ -1143,39 +1136,37 @@ def test_a_target_that_heeds_no_condition(
         put_bytes(self, name, data)
         return True
 
-    target = tmp_path / "target"
     for name in ("create", "replace"):
         with monkeypatch.context() as patch:
             patch.setattr(FolderObjects, name, careless)
             with pytest.raises(StoreError, match=r"in spite of If-None-Match or If-Match"):
-                ship(open_store(), str(target))
+                ship(open_store(), target)
         assert os.listdir(target) == ["probe"]
 
 
-def test_pieces_that_the_target_has_lost(store: Store, tmp_path: Path) -> None:
+def test_pieces_that_the_target_has_lost(store: Store, target: Path) -> None:
     """An earlier verification does not prove that they are still there."""
-    target = tmp_path / "target"
-    add(store, 4, str(target))
-    proved = verify_copy(str(target)).last_commit
+    add(store, 4, target)
+    proved = verify_copy(target).last_commit
     last = max(target.rglob("0/*.skp"))
     last.unlink()
-    report = verify_copy(str(target))
+    report = verify_copy(target)
     assert report.last_commit == proved - 1
     assert last.name in str(report.problems[0])
     assert f"up to commit {proved} are missing, which were proved" in str(report.problems[0])
-    ship(store, str(target))
-    report = verify_copy(str(target))
+    ship(store, target)
+    report = verify_copy(target)
     assert (report.last_commit, report.problems) == (proved, ())
     earlier = sorted(target.rglob("0/*.skp"))[1]
     data = earlier.read_bytes()
     earlier.unlink()
-    assert [earlier.name in str(one) for one in verify_copy(str(target)).problems] == [True]
+    assert [earlier.name in str(one) for one in verify_copy(target).problems] == [True]
     earlier.write_bytes(data)
-    assert not verify_copy(str(target)).problems
+    assert not verify_copy(target).problems
 
 
 def test_a_commit_between_two_generations(
-    open_store: Open, target: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    open_store: Open, target: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The journal was not held: what the copy lacks is said, and not proved."""
     clock = ManualClock(1_718_004_800_000)
@@ -1197,7 +1188,7 @@ def test_a_commit_between_two_generations(
 
 
 def test_a_list_that_is_old_removes_no_segment(
-    store: Store, target: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.set_retention("s", archive=True)
     for _ in range(2):  # another generation, and what is left of the one before
@@ -1290,32 +1281,30 @@ def test_a_bucket(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "", "00000001", "/tmp", "0000000g-00000000"])
-def test_a_hostile_head(store: Store, tmp_path: Path, name: str) -> None:
+def test_a_hostile_head(store: Store, tmp_path: Path, name: str, target: Path) -> None:
     """No name leads out of the target, whoever has made its checksum."""
-    target = tmp_path / "target"
-    ship(store, str(target))
+    ship(store, target)
     head = decode_head((target / HEAD).read_bytes(), "")
     hostile = head._replace(generations=(head.generations[0]._replace(name=name),))
     (target / HEAD).write_bytes(hostile.encode())
     for command in (verify_copy, partial(ship, store), partial(restore_copy, new=tmp_path / "new")):
         with pytest.raises(CorruptionError, match=r"head\.json.*name is"):
-            command(str(target))
+            command(target)
     assert not (tmp_path / "new").exists()
 
 
 def test_a_target_that_has_lost_its_last_piece(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     """Rows that were written after it are of commits that the copy does not have any more."""
     monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 3)
     store = open_store()
-    target = tmp_path / "target"
     for n in range(4):
         store.xadd(f"s{n}", {"n": str(n)})
         ship(store, target)
     (generation,) = Target(target).known_head().generations
     assert Target(target).rows(generation.name)[-1].last == newest(store)
-    Path(target / str(Target(target).names(generation.name, 0)[-1])).unlink()
+    (target / str(Target(target).names(generation.name, 0)[-1])).unlink()
     for n in range(4, 12):
         store.xadd(f"s{n}", {"n": str(n)})  # the next piece ends elsewhere
         store.xadd(f"s{n}", {"n": str(n)})
@@ -1360,15 +1349,16 @@ def test_a_standby_leaves_a_generation_whose_end_it_cannot_find(tmp_path: Path, 
             assert_same(tmp_path / "standby", store)
 
 
-def test_a_standby_of_a_target_that_has_lost_its_last_piece(store: Store, tmp_path: Path) -> None:
+def test_a_standby_of_a_target_that_has_lost_its_last_piece(
+    store: Store, tmp_path: Path, target: Path
+) -> None:
     """The piece that comes in its place ends elsewhere, so the next one has no known name."""
-    target = tmp_path / "target"
     add(store, 1, target)
     with closing(Standby(target, tmp_path / "standby", every="1ms")) as following:
         add(store, 1, target)
         following.run(once=True)
         (generation,) = Target(target).known_head().generations
-        Path(target / str(Target(target).names(generation.name, 0)[-1])).unlink()
+        (target / str(Target(target).names(generation.name, 0)[-1])).unlink()
         add(store, 1, target)
         with beside(following.run, stop=following.stop.set):
             wait_until(lambda: following.state.commit_number >= newest(store))

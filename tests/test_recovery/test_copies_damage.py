@@ -175,8 +175,9 @@ def test_no_flipped_bit_of_a_header_looks_like_a_newer_format(copy: Copy) -> Non
         decode_piece(bytes(data[:-8]) + xxh3_64_intdigest(data[:-8]).to_bytes(8, "big"), "piece")
 
 
-def test_a_flipped_format_of_records_stops_no_restore_from_rows(copy: Copy, tmp_path: Path) -> None:
-    target = tmp_path / "target"
+def test_a_flipped_format_of_records_stops_no_restore_from_rows(
+    copy: Copy, tmp_path: Path, target: Path
+) -> None:
     shutil.copytree(copy.target, target)
     for path in target.glob("*/0/*.skp"):
         data = bytearray(path.read_bytes())
@@ -187,9 +188,8 @@ def test_a_flipped_format_of_records_stops_no_restore_from_rows(copy: Copy, tmp_
     assert restored(copy, target, tmp_path / "restored", last) == ""
 
 
-def test_damaged_rows_stop_no_reader_of_the_changes(copy: Copy, tmp_path: Path) -> None:
+def test_damaged_rows_stop_no_reader_of_the_changes(copy: Copy, target: Path) -> None:
     """It begins at any commit that a restore can make, for which records make up for rows."""
-    target = tmp_path / "target"
     shutil.copytree(copy.target, target)
     before = list(changes(target, max(copy.states) - 3))
     for path in copy.objects["rows"]:
@@ -198,10 +198,9 @@ def test_damaged_rows_stop_no_reader_of_the_changes(copy: Copy, tmp_path: Path) 
 
 
 def test_an_error_for_a_damaged_piece_names_the_command_that_does_without_it(
-    copy: Copy, tmp_path: Path
+    copy: Copy, target: Path
 ) -> None:
     """A reader of the changes has no such option."""
-    target = tmp_path / "target"
     shutil.copytree(copy.target, target)
     spoil(max(target.glob("*/0/*.skp")))
     with pytest.raises(CorruptionError, match=r"next: `streamkeep ship restore --commit [0-9]+`"):
@@ -215,16 +214,16 @@ def spoil(path: Path) -> None:
     path.write_bytes(data)
 
 
-def names(target: str) -> list[str]:
+def names(target: Path) -> list[str]:
     return [one.name for one in Target(target).known_head().generations]
 
 
 def test_a_damaged_generation_is_followed_by_another_one(
-    store: Store, target: str, tmp_path: Path
+    store: Store, target: Path, tmp_path: Path
 ) -> None:
     """The damaged one goes on until then, and stays for what can be restored of it."""
     add(store, 6, target)
-    pieces = sorted(Path(target).rglob("0/*.skp"))
+    pieces = sorted(target.rglob("0/*.skp"))
     spoil(pieces[2])
     failed = run("ship", "verify", target, status=4)
     assert f"{pieces[2].name}: the checksum" in failed.stdout
@@ -248,12 +247,12 @@ def test_a_damaged_generation_is_followed_by_another_one(
 
 @pytest.mark.parametrize("what", ["0/*.skp", "1/*-end.skp"])
 def test_damage_that_the_shipper_itself_finds(
-    store: Store, target: str, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, target: Path, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the last piece, from which it goes on, or in rows, into which it merges others."""
     monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 2)
     add(store, 5, target)
-    spoil(max(Path(target).rglob(what)))
+    spoil(max(target.rglob(what)))
     add(store, 5, target)
     ship(store, target)
     assert len(names(target)) == 2
@@ -261,11 +260,11 @@ def test_damage_that_the_shipper_itself_finds(
     assert_restored(target, tmp_path / "restored", store)
 
 
-def test_a_damaged_segment_is_written_again(store: Store, target: str) -> None:
+def test_a_damaged_segment_is_written_again(store: Store, target: Path) -> None:
     """A new generation needs the same segments; it is not enough that they are there."""
     archive_some(store, 900, 10)
     ship(store, target)
-    segment = next(one for one in Path(target, "segments").rglob("*.seg.*"))
+    segment = next(one for one in (target / "segments").rglob("*.seg.*"))
     spoil(segment)
     assert [segment.name in str(one) for one in verify_copy(target, everything=True).problems]
     ship(store, target)
@@ -275,8 +274,9 @@ def test_a_damaged_segment_is_written_again(store: Store, target: str) -> None:
     assert not verify_copy(target, everything=True).problems
 
 
-def test_a_lost_segment_is_told_and_takes_nothing_else_along(store: Store, tmp_path: Path) -> None:
-    target = tmp_path / "target"
+def test_a_lost_segment_is_told_and_takes_nothing_else_along(
+    store: Store, tmp_path: Path, target: Path
+) -> None:
     for _ in range(2):
         archive_some(store, 300, 0)
     ship(store, target)
@@ -300,7 +300,7 @@ def test_a_lost_segment_is_told_and_takes_nothing_else_along(store: Store, tmp_p
     assert {one.code for one in found} == {"SK302"}
 
 
-def test_a_segment_that_the_store_lacks_is_told(store: Store, target: str, tmp_path: Path) -> None:
+def test_a_segment_that_the_store_lacks_is_told(store: Store, target: Path, tmp_path: Path) -> None:
     """By the verification, too, in a base and in records; but not if it is elsewhere."""
     store.set_retention("s", archive=True)
 
@@ -338,12 +338,12 @@ def test_a_segment_that_the_store_lacks_is_told(store: Store, target: str, tmp_p
 
 
 def test_a_standby_follows_the_generation_after_a_damaged_one(
-    store: Store, target: str, tmp_path: Path
+    store: Store, target: Path, tmp_path: Path
 ) -> None:
     ship(store, target)
     with closing(Standby(target, tmp_path / "standby")) as following:
         add(store, 1, target)
-        spoil(max(Path(target).rglob("0/*.skp")))
+        spoil(max(target.rglob("0/*.skp")))
         with pytest.raises(CorruptionError, match="the checksum"):
             following.run(once=True)
         add(store, 1, target)
@@ -352,7 +352,7 @@ def test_a_standby_follows_the_generation_after_a_damaged_one(
 
 
 def test_a_restore_to_a_time_trusts_no_header(
-    open_store: Open, target: str, tmp_path: Path
+    open_store: Open, target: Path, tmp_path: Path
 ) -> None:
     """A flipped time would have it end too early, at a piece that it does not read."""
     clock = ManualClock(1_718_004_800_000)
@@ -362,7 +362,7 @@ def test_a_restore_to_a_time_trusts_no_header(
         store.xadd("s", {"n": str(n)})
         ship(store, target)
     wanted = clock.ms - 60_000
-    piece = sorted(Path(target).rglob("0/*.skp"))[-2]
+    piece = sorted(target.rglob("0/*.skp"))[-2]
     assert restore_copy(target, tmp_path / "sound", at_ms=wanted).commit_number == newest(store) - 1
     data = bytearray(piece.read_bytes())
     data[PIECE.offset("last_ms") + 2] ^= 1  # years later

@@ -72,7 +72,7 @@ def test_a_rival_that_is_stopped_while_it_writes_the_head_is_named(
 
 
 def test_a_removed_generation_still_refuses_the_store_before(
-    open_store: Open, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its end stays: else the store before would ship into nothing, and promise."""
     bucket_like(monkeypatch)
@@ -131,7 +131,7 @@ def test_what_took_the_place_of_a_store_may_make_other_commits(
 
 
 def test_calls_that_ship_once_begin_a_generation_when_the_copy_has_grown(
-    store: Store, target: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each begins without a memory of the rows that the others have written."""
     monkeypatch.setattr(shipper, "_LEAST_BASE", 2000)
@@ -148,7 +148,7 @@ def test_calls_that_ship_once_begin_a_generation_when_the_copy_has_grown(
 )
 def test_a_restore_to_a_time_has_nothing_that_was_committed_later(
     open_store: Open,
-    target: str,
+    target: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     place: Any,
@@ -177,10 +177,10 @@ def test_a_restore_to_a_time_has_nothing_that_was_committed_later(
 
 
 def test_ends_are_removed_in_the_end(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     monkeypatch.setattr(generations, "_ENDS", 2)
-    store, target = open_store(), tmp_path / "target"
+    store = open_store()
     for _ in range(6):
         ship(store, target, renew=True)
     left = {path.parts[-3][:8] for path in target.rglob("*.skp")}
@@ -200,10 +200,10 @@ def test_no_copy_is_in_its_store(store: Store, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_disk_that_is_unmounted_while_the_store_is_shipped(
-    open_store: Open, tmp_path: Path
+    open_store: Open, tmp_path: Path, target: Path
 ) -> None:
     """Nothing is written to its mount point or acknowledged; and an older copy may come back."""
-    store, target = open_store(), tmp_path / "target"
+    store = open_store()
     ship(store, target)
     shutil.copytree(target, tmp_path / "older")
     with shipping(store, target, every="10ms") as running:
@@ -256,10 +256,9 @@ def test_a_disk_that_is_unmounted_before_or_after_any_write(
 
 
 def test_a_disk_that_is_unmounted_after_a_kill_at_the_first_head(
-    store: Store, tmp_path: Path
+    store: Store, tmp_path: Path, target: Path
 ) -> None:
     """A new copy began at the mount point: the store did not know yet that there is one."""
-    target = tmp_path / "target"
     killed_at("ship:head", lambda: ship(store.path, target))
     target.rename(tmp_path / "unmounted")
     target.mkdir()
@@ -272,7 +271,7 @@ def test_a_disk_that_is_unmounted_after_a_kill_at_the_first_head(
     assert not verify_copy(target).problems
 
 
-def test_a_copy_that_was_begun_is_known_after_a_compaction(open_store: Open, target: str) -> None:
+def test_a_copy_that_was_begun_is_known_after_a_compaction(open_store: Open, target: Path) -> None:
     """A kill left no note that it is whole, and its part of the journal was given up."""
     with open_store() as store:
         store.xadd("s", {"n": "0"})
@@ -287,7 +286,7 @@ def test_a_copy_that_was_begun_is_known_after_a_compaction(open_store: Open, tar
 
 
 def test_an_older_copy_of_a_store_is_refused_after_a_compaction(
-    target: str, tmp_path: Path
+    target: Path, tmp_path: Path
 ) -> None:
     first, older = tmp_path / "first", tmp_path / "older"
     with streamkeep.open(first) as store:
@@ -384,20 +383,20 @@ def test_a_folder_that_goes_while_an_object_is_written(
         objects.replace("a/b", b"", "0")
 
 
-def test_a_copy_that_goes_away_is_not_damaged(store: Store, tmp_path: Path) -> None:
+def test_a_copy_that_goes_away_is_not_damaged(store: Store, target: Path, tmp_path: Path) -> None:
     """A reader of its changes, between a look for a piece and its read, had told of damage."""
-    add(store, 2, tmp_path / "target")
-    source = Target(tmp_path / "target")
+    add(store, 2, target)
+    source = Target(target)
     (generation,) = source.known_head().generations
     (name,) = source.names(generation.name, 0)
-    (tmp_path / "target").rename(tmp_path / "unmounted")
+    target.rename(tmp_path / "unmounted")
     for read in (source.piece, source.header):
         with pytest.raises(UnreachableError, match="is gone"):
             read(name)
 
 
 def test_an_error_between_records_loses_none(
-    store: Store, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As without a descriptor: what was read before it is read again."""
     ship(store, target)
@@ -422,7 +421,7 @@ def test_an_error_between_records_loses_none(
     assert_restored(target, tmp_path / "restored", store)
 
 
-def test_a_damaged_segment_stops_no_commit(store: Store, target: str) -> None:
+def test_a_damaged_segment_stops_no_commit(store: Store, target: Path) -> None:
     """The copy lacks that segment, as the store does."""
     ship(store, target)
     archive_some(store, 900, 10)
@@ -435,9 +434,9 @@ def test_a_damaged_segment_stops_no_commit(store: Store, target: str) -> None:
     path.write_bytes(data)
 
 
-def test_what_a_killed_shipper_has_left_of_an_erasure(open_store: Open, tmp_path: Path) -> None:
+def test_what_a_killed_shipper_has_left_of_an_erasure(open_store: Open, target: Path) -> None:
     """Segments that no generation needs are removed by the next one, too."""
-    store, target = open_store(), tmp_path / "target"
+    store = open_store()
     store.set_retention("s", archive=True)
     ids = [store.xadd("s", entry(n)) for n in range(600)]
     store.xtrim("s", maxlen=9, approximate=False)
@@ -451,9 +450,8 @@ def test_what_a_killed_shipper_has_left_of_an_erasure(open_store: Open, tmp_path
     assert SECRET not in copied(target)
 
 
-def test_an_erasure_reaches_what_killed_shippers_have_left(store: Store, tmp_path: Path) -> None:
+def test_an_erasure_reaches_what_killed_shippers_have_left(store: Store, target: Path) -> None:
     """Of two generations of one number, either name may be the later one."""
-    target = tmp_path / "target"
     one = store.xadd("s", entry(1))
     store.xadd("s", {"n": "2"})
     name = ship(store, target).generation
@@ -467,11 +465,11 @@ def test_an_erasure_reaches_what_killed_shippers_have_left(store: Store, tmp_pat
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_target_that_is_away_before_the_old_generation_is_ended(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool, target: Path
 ) -> None:
     """The shipper that took over ends it when the target is back; at its next start if killed."""
     bucket_like(monkeypatch)
-    store, target = open_store(), str(tmp_path / "target")
+    store = open_store()
     running = Shipper(store, target)
     running.run(once=True)
     restore_copy(target, tmp_path / "second")
@@ -494,7 +492,7 @@ def test_a_target_that_is_away_before_the_old_generation_is_ended(
     assert not store.wait_shipped(0)
 
 
-def test_a_take_over_is_done_once(store: Store, target: str, tmp_path: Path) -> None:
+def test_a_take_over_is_done_once(store: Store, target: Path, tmp_path: Path) -> None:
     """Two shippers with --take-over would begin generations in turns for ever."""
     ship(store, target)
     restore_copy(target, tmp_path / "second")
@@ -509,10 +507,10 @@ def test_a_take_over_is_done_once(store: Store, target: str, tmp_path: Path) -> 
 
 
 def test_calls_that_survive_the_machine(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     """They return when the target has their commit; without a shipper, nothing is done."""
-    store, target = open_store(sync="none"), tmp_path / "target"
+    store = open_store(sync="none")
     with pytest.raises(StoreError, match="nothing ships"):
         store.using("shipped").xadd("s", {"n": "0"})
     with pytest.raises(StoreError, match="nothing ships"), store.transaction(sync="shipped") as txn:
@@ -536,10 +534,10 @@ def test_calls_that_survive_the_machine(
 
 
 def test_calls_of_tasks_that_survive_the_machine(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, target: Path
 ) -> None:
     """All that wait go on with the piece that has their commits, and hold up no other task."""
-    store, target = open_store(sync="none"), tmp_path / "target"
+    store = open_store(sync="none")
     tasks = AsyncStore(store)
 
     async def run() -> None:
@@ -582,9 +580,9 @@ def test_calls_of_tasks_that_survive_the_machine(
     asyncio.run(go_on())  # in another event loop
 
 
-def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: Path) -> None:
+def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, target: Path) -> None:
     """Half an object: in a container, the next process has the same number, and must not stop."""
-    store, target = open_store(), tmp_path / "target"
+    store = open_store()
     archive_some(store, 900, 10)
     ship(store, target)
     segment = next(one for one in (target / "segments").rglob("*.seg.*"))
@@ -604,7 +602,7 @@ def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, tmp_path: 
 
 
 def test_a_shipper_that_is_stopped_ships_the_rest(
-    store: Store, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a machine is shut down: what was committed before is not lost without a word."""
     unmounted = tmp_path / "unmounted"
@@ -613,7 +611,7 @@ def test_a_shipper_that_is_stopped_ships_the_rest(
         store.xadd("s", {"n": "1"})
     assert store.wait_shipped(0)
     store.xadd("s", {"n": "2"})
-    Path(target).rename(unmounted)
+    target.rename(unmounted)
     running = Shipper(store, target)
     monkeypatch.setattr(running.stop, "wait", lambda _: running.stop.set())
     with pytest.raises(UnreachableError, match="is gone"):
@@ -631,7 +629,7 @@ def test_a_shipper_that_is_stopped_ships_the_rest(
 
 @pytest.mark.parametrize("what", ["rows", "generation"])
 def test_what_a_shipper_removes_during_a_verification_is_no_damage(
-    store: Store, target: str, monkeypatch: pytest.MonkeyPatch, what: str
+    store: Store, target: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Rows that were merged, and generations that nobody needs any more."""
     monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 1)
@@ -655,7 +653,7 @@ def test_what_a_shipper_removes_during_a_verification_is_no_damage(
 
 @pytest.mark.parametrize("requests", slow_but(range(1, 10), 3, 6, 8))
 def test_a_restore_and_a_reader_go_on_with_what_replaces_a_generation(
-    store: Store, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: int
+    store: Store, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: int
 ) -> None:
     """An erasure, for example, removes what they are reading: that is no damage."""
     add(store, 20)

@@ -24,7 +24,7 @@ from tiers import slow_but
 
 @pytest.mark.parametrize("seed", slow_but(range(40), 0))
 def test_a_copy_has_the_changes_of_its_store(
-    open_store: Open, target: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    open_store: Open, target: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They give its state at each commit; a reader goes on at any, also of the store's feed."""
     monkeypatch.setattr(writer, "_SMALL", 20)
@@ -57,7 +57,7 @@ def test_a_copy_has_the_changes_of_its_store(
 
 
 def test_a_reader_goes_from_one_generation_to_the_next(
-    store: Store, target: str, tmp_path: Path
+    store: Store, target: Path, tmp_path: Path
 ) -> None:
     """Where the next one goes on; otherwise it says so, with both numbers."""
     store.xadd("a", {"n": "1"}, id="1-1")
@@ -88,7 +88,7 @@ def test_a_reader_goes_from_one_generation_to_the_next(
     assert_sound(tmp_path / "third")
 
 
-def test_an_erased_entry_is_in_no_feed_of_the_copy(store: Store, target: str) -> None:
+def test_an_erased_entry_is_in_no_feed_of_the_copy(store: Store, target: Path) -> None:
     ship(store, target)
     first = state_of(store)[0]
     store.xadd("a", {"secret": "the code word"}, id="1-1")
@@ -102,7 +102,7 @@ def test_an_erased_entry_is_in_no_feed_of_the_copy(store: Store, target: str) ->
     assert b"the code word" not in repr(list(changes(target))).encode()
 
 
-def test_following_a_copy(store: Store, target: str) -> None:
+def test_following_a_copy(store: Store, target: Path) -> None:
     ship(store, target)
     stop, got = threading.Event(), list[Any]()
 
@@ -119,7 +119,7 @@ def test_following_a_copy(store: Store, target: str) -> None:
     assert "added" in got
 
 
-def test_what_a_copy_refuses(store: Store, target: str, tmp_path: Path) -> None:
+def test_what_a_copy_refuses(store: Store, target: Path, tmp_path: Path) -> None:
     with pytest.raises(streamkeep.NotAStoreError, match="no copy"):
         changes(target)
     store.xadd("a", {"n": "1"})
@@ -138,7 +138,7 @@ def test_what_a_copy_refuses(store: Store, target: str, tmp_path: Path) -> None:
         changes(target, f"{commit.number}-{0:015x}1")
     with pytest.raises(streamkeep.ArgumentError, match="from_commit"):
         changes(target, "no")
-    (first,) = [name for name in FolderObjects(target).names("") if "/0/" in name]
+    (first,) = [name for name in FolderObjects(str(target)).names("") if "/0/" in name]
     (tmp_path / "target" / first).unlink()
     ship(store, str(tmp_path / "other"))
     assert list(changes(target)) == []  # the rest is what the shipper would write next
