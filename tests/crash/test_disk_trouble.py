@@ -658,6 +658,18 @@ def test_only_pages_that_differ_are_read_again(
     assert read == [(0, 1 << 20), (5 * 4096, 4096)]
 
 
+def killed_in_sync(path: Path, failpoint: str, sync: Callable[[Store[bytes]], object]) -> None:
+    """Have a process append an entry and be killed in the middle of a sync."""
+
+    def work() -> None:
+        store = Store(path, sync="none")
+        store.xadd("s", {"n": "second"})
+        failpoints.arm(failpoint, die)
+        sync(store)
+
+    assert status_of(child_of(work)) == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize("what", ["journal", "checkpoint"])
 def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
@@ -667,17 +679,8 @@ def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
     stays = Store(path, sync="commit")
     stays.xadd("s", {"n": "first"})
 
-    def sync(store: Store[bytes]) -> None:
-        if what == "journal":
-            store.sync()
-        else:
-            checkpoint_now(store)
-
-    def work() -> None:
-        store = Store(path, sync="none")
-        store.xadd("s", {"n": "second"})
-        failpoints.arm("journal:sync" if what == "journal" else "checkpoint:synced", die)
-        sync(store)
+    sync = Store.sync if what == "journal" else checkpoint_now
+    file = "000000000001.skj" if what == "journal" else "data.mdb"
 
     def join() -> None:
         looked: list[str] = []
@@ -702,12 +705,9 @@ def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
                 for name in ("third", "fourth", "fifth"):
                     store.xadd("s", {"n": name})
                     sync(store)
-            if what == "journal" and not refused:
-                assert looked == ["000000000001.skj"] * 2
-            else:
-                assert looked == ["000000000001.skj" if what == "journal" else "data.mdb"]
+            assert looked == [file] * (2 if what == "journal" and not refused else 1)
 
-    assert status_of(child_of(work)) == -signal.SIGKILL
+    killed_in_sync(path, "journal:sync" if what == "journal" else "checkpoint:synced", sync)
     assert status_of(child_of(join)) == 0
     if refused:
         with pytest.raises(streamkeep.RecoveryNeededError):
@@ -725,12 +725,6 @@ def test_who_joins_after_a_kill_in_the_middle_of_a_sync_looks_at_the_disk(
 def test_an_interrupted_look_at_the_disk_is_made_again(path: Path) -> None:
     looked: list[str] = []
 
-    def work() -> None:
-        store = Store(path, sync="none")
-        store.xadd("s", {"n": "second"})
-        failpoints.arm("journal:sync", die)
-        store.sync()
-
     def look(folder: Folder, name: str, handle: int, first: int, end: int | None) -> None:
         looked.append(name)
         if len(looked) == 1:
@@ -738,7 +732,7 @@ def test_an_interrupted_look_at_the_disk_is_made_again(path: Path) -> None:
 
     with Store(path, sync="none") as store:
         store.xadd("s", {"n": "first"})
-        assert status_of(child_of(work)) == -signal.SIGKILL
+        killed_in_sync(path, "journal:sync", Store.sync)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Folder, "check_on_disk", look)
             with pytest.raises(KeyboardInterrupt):
@@ -788,12 +782,6 @@ def test_a_slot_of_a_checkpoint_whose_sync_was_cut_off_is_written_again(
     if alone:
         stays.close()
 
-    def work() -> None:
-        store = Store(path, sync="none")
-        store.xadd("s", {"n": "second"})
-        failpoints.arm("checkpoint:slot-written", die)
-        checkpoint_now(store)
-
     def join() -> None:
         written: list[int] = []
         rewrite = CheckpointFile.rewrite
@@ -811,7 +799,7 @@ def test_a_slot_of_a_checkpoint_whose_sync_was_cut_off_is_written_again(
             checkpoint_now(store)
             store.close()
 
-    assert status_of(child_of(work)) == -signal.SIGKILL
+    killed_in_sync(path, "checkpoint:slot-written", checkpoint_now)
     assert status_of(child_of(join)) == 0
     if not alone:
         stays.close()
