@@ -135,41 +135,6 @@ def change(store: Store[Any], chance: random.Random) -> None:
                 store.xack(key, "g", entries[0][0])
 
 
-@pytest.mark.parametrize("seed", slow_but(range(3), 0))
-def test_each_commit_can_be_restored(
-    open_store: Open, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, target: Path
-) -> None:
-    """Rows of level 1, records, and half a piece give the store as it was, at each commit."""
-    monkeypatch.setattr(writer, "_SMALL", 20)
-    chance = random.Random(seed)
-    store = open_store()
-    states: dict[int, Any] = {}
-    first = 0
-    for _ in range(60):
-        for _ in range(chance.randrange(1, 6)):
-            change(store, chance)
-            states[newest(store)] = describe(store)
-        if chance.random() < 0.5:
-            report = ship(store, target)
-            first = first or report.commit_number
-    report = ship(store, target)
-    assert report.pieces <= 1  # nothing is shipped twice
-    proved = verify_copy(target)
-    assert (proved.problems, proved.last_commit, proved.noted) == ((), newest(store), True)
-    store.xadd("s0", {"n": "one more"})
-    ship(store, target)
-    again = verify_copy(target)
-    assert (again.problems, again.commits) == ((), newest(store) - proved.last_commit)
-    states[newest(store)] = describe(store)
-    for commit in chance.sample([one for one in sorted(states) if one >= first], 12):
-        place = tmp_path / f"restored-{commit}"
-        done = restore_copy(target, place, commit=commit)
-        assert (done.commit_number, done.behind) == (commit, newest(store) - commit)
-        with streamkeep.open(place, readonly=True) as restored:
-            assert describe(restored) == states[commit]
-        assert_sound(place)
-
-
 def test_the_same_generation_goes_on_after_a_kill(path: Path, target: Path, tmp_path: Path) -> None:
     """A recovery raises the epoch; records of both epochs follow each other in the copy."""
 

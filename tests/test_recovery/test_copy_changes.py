@@ -11,40 +11,47 @@ import pytest
 
 import streamkeep
 from conftest import assert_sound
+from golden_stores import describe
 from patience import beside
 from replayed import Mutator, Replayed, state_of
 from stores import Open
 from streamkeep import Store
 from streamkeep.engine.remote.object_store import FolderObjects
-from streamkeep.recovery import changes, restore_copy, ship
+from streamkeep.recovery import changes, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import changes as feed_of_copy
 from streamkeep.recovery.copies import writer
 from tiers import slow_but
 
 
 @pytest.mark.parametrize("seed", slow_but(range(40), 0))
-def test_a_copy_has_the_changes_of_its_store(
-    open_store: Open, target: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+def test_a_copy_has_each_commit_of_its_store_and_the_changes(
+    open_store: Open, target: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They give its state at each commit; a reader goes on at any, also of the store's feed."""
+    """Rows of level 1, records, and half a piece give the store as it was, at each commit.
+
+    The changes give its state at each commit; a reader goes on at any, also of the store's feed.
+    """
     monkeypatch.setattr(writer, "_SMALL", 20)
     chance = random.Random(seed)
     monkeypatch.setattr(feed_of_copy, "_MOST_ROWS", chance.choice((3, 1000)))
     store, mutator = open_store(sync="none", node_max_entries=5), Mutator(chance)
     ship(store, target)
     first, state = state_of(store)
-    replayed, states = Replayed(state), {first: state}
+    replayed, states, described = Replayed(state), {first: state}, {first: describe(store)}
     own = store.changes(first)
     for _ in range(120):
         mutator.change(store)
         number, state = state_of(store)
-        states[number] = state
-        if chance.random() < 0.1:
+        states[number], described[number] = state, describe(store)
+        if chance.random() < 0.3:
             ship(store, target)
-    ship(store, target)
+    assert ship(store, target).pieces <= 1  # nothing is shipped twice
+    last = max(states)
+    proved = verify_copy(target)
+    assert (proved.problems, proved.last_commit, proved.noted) == ((), last, True)
     commits = list(changes(target))
     assert commits == list(own)
-    assert [one.number for one in commits] == list(range(first + 1, max(states) + 1))
+    assert [one.number for one in commits] == list(range(first + 1, last + 1))
     for commit in commits:
         for effect in commit.effects:
             replayed.apply(effect)
@@ -54,6 +61,16 @@ def test_a_copy_has_the_changes_of_its_store(
         assert list(changes(target, commits[at].position)) == commits[at + 1 :]
         assert list(changes(target, commits[at].number)) == commits[at + 1 :]
     assert list(changes(target, "$")) == []
+    for number in chance.sample(sorted(states), 8):
+        place = tmp_path / f"restored-{number}"
+        done = restore_copy(target, place, commit=number)
+        assert (done.commit_number, done.behind) == (number, last - number)
+        with streamkeep.open(place, readonly=True) as restored:
+            assert describe(restored) == described[number]
+    store.xadd("a", {"n": "one more"})
+    ship(store, target)
+    again = verify_copy(target)
+    assert (again.problems, again.commits) == ((), state_of(store)[0] - last)
 
 
 def test_a_reader_goes_from_one_generation_to_the_next(
