@@ -12,8 +12,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -606,27 +606,70 @@ def test_restore_killed_at_each_step(store: Store, target: Path, tmp_path: Path,
     assert_same(new, store)
 
 
+READER = """
+import json, sys
+import streamkeep
+from golden_stores import describe, digest
+with streamkeep.open(sys.argv[1], readonly=True) as store:
+    for line in sys.stdin:
+        print(digest(describe(store)), flush=True)
+"""
+
+
+@contextmanager
+def reading(place: Path) -> Iterator[Callable[[], str]]:
+    """Read a store in another process; yield a function that returns its digest there."""
+    folders = [str(Path(__file__).parents[1]), *sys.path]
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, str(place)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+    ) as reader:
+
+        def read() -> str:
+            assert reader.stdin is not None
+            reader.stdin.write("go\n")
+            reader.stdin.flush()
+            return line_of(reader).strip()
+
+        read()
+        yield read
+        reader.communicate()
+
+
 def test_standby(store: Store, target: Path, place: Path, tmp_path: Path) -> None:
-    """It follows through generations, can be read meanwhile, and takes the place of its source."""
+    """It follows through generations, can be read meanwhile, and takes the place of its source.
+
+    Each snapshot, also of other processes, is of a commit of the source; none sees a mixture.
+    """
     chance = random.Random(7)
     store.set_retention("s0", archive=True)
     change(store, chance)
     ship(store, target)
     following = Standby(target, place)
-    try:
-        reader = streamkeep.open(place, readonly=True)
-        for round_number in range(8):
-            for _ in range(30):
+    with (
+        ExitStack() as stack,
+        streamkeep.open(place, readonly=True) as reader,
+        reading(place) as read,
+    ):
+        stack.callback(lambda: following.close())
+        for round_number in range(9):
+            if round_number == 5:  # another store goes on, of which the standby takes a base
+                restore_copy(target, tmp_path / "second")
+                store = stack.enter_context(streamkeep.open(tmp_path / "second"))
+            for _ in range(chance.randrange(1, 40)):
                 change(store, chance)
             store.xadd_many("s0", [{"n": str(n)} for n in range(300)])
             store.xtrim("s0", maxlen=10, approximate=False)
             store.archive()
             if round_number == 4:  # a new generation, which goes on
                 store.erase("s0", store.xrange("s0", count=1)[0].id)
-            ship(store, target)
-            state = following.run(once=True)
-            assert state.commit_number == newest(store)
+            ship(store, target, take_over=round_number == 5)
+            assert following.run(once=True).commit_number == newest(store)
             assert describe(reader) == describe(store)
+            assert read() == digest(describe(store))
             if round_number == 3:  # this process forgets all it knows
                 following.close()
                 following = Standby(target, place)
@@ -640,18 +683,16 @@ def test_standby(store: Store, target: Path, place: Path, tmp_path: Path) -> Non
             promote(place)
         with pytest.raises(StoreError, match="changes file://"):
             reader.changes()
-        reader.close()
-    finally:
-        following.close()
     assert_sound(place)
-    store.xadd("s", {"only": "here"})
-    promote(place)
-    with streamkeep.open(place) as promoted:
-        promoted.xadd("s", {"only": "there"})
-        ship(promoted, target)
-        with pytest.raises(Refused):
-            ship(store, target)
-        assert_restored(target, tmp_path / "restored", promoted)
+    with streamkeep.open(tmp_path / "second") as store:
+        store.xadd("s", {"only": "here"})
+        promote(place)
+        with streamkeep.open(place) as promoted:
+            promoted.xadd("s", {"only": "there"})
+            ship(promoted, target)
+            with pytest.raises(Refused):
+                ship(store, target)
+            assert_restored(target, tmp_path / "restored", promoted)
     assert_sound(place)
 
 
@@ -721,7 +762,7 @@ def test_a_standby_begins_anew(store: Store, target: Path, place: Path, tmp_path
     """Where the copy does not go on after its commit, it takes the next base, under readers.
 
     It stays there, closed, read and promoted, though its checkpoint of the history before has a
-    higher commit. The base of a later commit: `test_other_processes_read_a_standby`.
+    higher commit. The base of a later commit: `test_standby`.
     """
     store.set_retention("s", archive=True)
     add(store, 1, target)
@@ -853,58 +894,6 @@ def test_status_says_what_is_to_be_done_before_and_after_a_take_over(
     assert f"next: streamkeep ship {store.path} 's3://bucket/my orders' if" in problem(store.path)
     Path(store.path, "journal", LOCK_FILE).unlink()  # it may not have been copied along
     assert f"next: streamkeep ship {store.path} 's3://bucket/my orders' if" in problem(store.path)
-
-
-READER = """
-import json, sys
-import streamkeep
-from golden_stores import describe, digest
-with streamkeep.open(sys.argv[1], readonly=True) as store:
-    print("open", flush=True)
-    for line in sys.stdin:
-        print(digest(describe(store)), flush=True)
-"""
-
-
-def test_other_processes_read_a_standby(
-    store: Store, target: Path, place: Path, tmp_path: Path
-) -> None:
-    """Each of their snapshots is of a commit of the source; none waits, and none sees a mixture."""
-    chance = random.Random(11)
-    change(store, chance)
-    ship(store, target)
-    following = Standby(target, place)
-    reader = subprocess.Popen(
-        [sys.executable, "-c", READER, str(place)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
-        },
-    )
-    assert reader.stdin is not None
-    try:
-        assert line_of(reader) == "open\n"
-        for round_number in range(10):
-            for _ in range(chance.randrange(1, 40)):
-                change(store, chance)
-            if round_number == 5:  # the standby takes a base
-                restore_copy(target, tmp_path / "second")
-                store.close()
-                store = streamkeep.open(tmp_path / "second")
-                change(store, chance)
-            ship(store, target, take_over=round_number == 5)
-            following.run(once=True)
-            reader.stdin.write("go\n")
-            reader.stdin.flush()
-            assert line_of(reader) == f"{digest(describe(store))}\n"
-    finally:
-        reader.communicate()
-        following.close()
-        store.close()
-    assert_sound(place)
 
 
 def test_commits_are_counted_on_after_a_compaction(
