@@ -1066,17 +1066,32 @@ def test_one_shipper_of_a_store_and_target(store: Store, target: Path, tmp_path:
     assert "holds nothing" in run("ship", store.path, target, "--forget").stderr
 
 
-def test_a_copy_that_is_gone(store: Store, tmp_path: Path, target: Path) -> None:
-    """A disk that is not mounted is not taken for a new target."""
-    ship(store, target)
-    target.rename(tmp_path / "unmounted")
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed at the first head"])
+def test_a_copy_that_is_gone(store: Store, target: Path, tmp_path: Path, killed: bool) -> None:
+    """A disk that is not mounted is not taken for a new target, and nor is its mount point.
+
+    After a kill, the store does not know yet that there is a copy.
+    """
+    unmounted = tmp_path / "unmounted"
+    if killed:
+        killed_at("ship:head", lambda: ship(store.path, target))
+    else:
+        ship(store, target)
+    target.rename(unmounted)
     [slot] = (store.path / "journal").glob("slot-*")
-    for text in (slot.read_text(), ""):  # a power cut may leave that of it
+    for text in ("", slot.read_text()):  # a power cut may leave the first of it
         slot.write_text(text)
-        with pytest.raises(UnreachableError, match="the copy that was there is gone"):
-            ship(store, target)
-        assert not target.exists()
-    assert not verify_copy(str(tmp_path / "unmounted")).problems
+        for is_there in (False, True):
+            if is_there:
+                target.mkdir()
+            with pytest.raises(UnreachableError, match="the copy that was there is gone"):
+                ship(store, target)
+            assert target.exists() == is_there
+        target.rmdir()  # so it is empty
+    unmounted.rename(target)
+    ship(store, target)
+    assert not verify_copy(target).problems
+    target.rename(unmounted)
     ship(store, target, take_over=True)
     assert not verify_copy(target).problems
 

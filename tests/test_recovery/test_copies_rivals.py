@@ -255,22 +255,6 @@ def test_a_disk_that_is_unmounted_before_or_after_any_write(
     assert wanted > 8
 
 
-def test_a_disk_that_is_unmounted_after_a_kill_at_the_first_head(
-    store: Store, tmp_path: Path, target: Path
-) -> None:
-    """A new copy began at the mount point: the store did not know yet that there is one."""
-    killed_at("ship:head", lambda: ship(store.path, target))
-    target.rename(tmp_path / "unmounted")
-    target.mkdir()
-    with pytest.raises(UnreachableError, match="is gone"):
-        ship(store, target)
-    assert not list(target.iterdir())
-    target.rmdir()
-    (tmp_path / "unmounted").rename(target)
-    ship(store, target)
-    assert not verify_copy(target).problems
-
-
 def test_a_copy_that_was_begun_is_known_after_a_compaction(open_store: Open, target: Path) -> None:
     """A kill left no note that it is whole, and its part of the journal was given up."""
     with open_store() as store:

@@ -81,32 +81,28 @@ def repair(tmp_path: Path) -> Iterator[Repair]:
     repair.found.close()
 
 
-def test_nodes_that_may_have_been_deleted_are_moved_and_counted(repair: Repair) -> None:
-    for ms in (10, 20, 30):
-        repair.find(ms, known_live=False)
-    repair.state(4)
+@pytest.mark.parametrize(
+    ("times", "unreadable", "stated", "moved"),
+    [
+        ((10, 20, 30), (), 4, 9),
+        ((10, 20, 30), (), 3, 0),
+        ((10, 20), (10, 30), 3, 0),  # rows that cannot be read count as well
+    ],
+    ids=["moved", "proved by their number", "proved by rows that cannot be read"],
+)
+def test_nodes_that_may_have_been_deleted_are_moved_and_counted_unless_their_number_proves_more(
+    repair: Repair, times: tuple[int], unreadable: tuple[int], stated: int, moved: int
+) -> None:
+    keys = [repair.find(ms, known_live=False) for ms in times]
+    for ms in unreadable:  # of one of them, another copy is whole
+        repair.found.note(DAMAGED[NODES] + node_key(NUMBER, ms, 0), b"damaged")
+    repair.state(stated)
     repair.run()
-    assert list(repair.found.rows(NODES)) == []
-    assert repair.report.stream(NUMBER).moved == 9
-    assert {why for _, why in repair.kept()} == {"the node may have been deleted"}
-
-
-def test_their_number_may_prove_that_they_were_not(repair: Repair) -> None:
-    keys = [repair.find(ms, known_live=False) for ms in (10, 20, 30)]
-    repair.state(3)
-    repair.run()
-    assert [key for key, _ in repair.found.rows(NODES)] == keys
-    assert repair.report.stream(NUMBER).moved == 0
-
-
-def test_rows_that_cannot_be_read_count_as_well(repair: Repair) -> None:
-    keys = [repair.find(ms, known_live=False) for ms in (10, 20)]
-    for db_key in (keys[0], node_key(NUMBER, 30, 0)):  # of the first, another copy is whole
-        repair.found.note(DAMAGED[NODES] + db_key, b"damaged")
-    repair.state(3)
-    repair.run()
-    assert [key for key, _ in repair.found.rows(NODES)] == keys
-    assert repair.report.stream(NUMBER).moved == 0
+    assert [key for key, _ in repair.found.rows(NODES)] == ([] if moved else keys)
+    assert repair.report.stream(NUMBER).moved == moved
+    assert {why for _, why in repair.kept()} == (
+        {"the node may have been deleted"} if moved else set()
+    )
 
 
 @pytest.mark.parametrize("known_live", [False, True])
