@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from kombu import Connection, Consumer, Exchange, Queue
 
 import streamkeep
 from blocked import tickets
+from failing import failing
 from patience import PATIENCE_S, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import ArgumentError, StoreError, StoreFullError
@@ -155,8 +156,9 @@ def test_a_full_disk_is_told_once_for_each_way_to_take_messages(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(intake, "_AGAIN_S", 0.001)
+    full = [StoreFullError("the disk is full")] * 9
     for name in ("take", "messages_after"):
-        monkeypatch.setattr(intake, name, failing_first(9, getattr(intake, name)))
+        monkeypatch.setattr(intake, name, failing(full, getattr(intake, name)))
     with Connection(url) as connection:
         box = mailbox("a", Exchange("control", "fanout"))
         inbox = Inbox(connection, tasks(), box)
@@ -166,17 +168,6 @@ def test_a_full_disk_is_told_once_for_each_way_to_take_messages(
     told = [one.getMessage() for one in caplog.records]
     assert told.count("cannot take messages: the disk is full; trying again") == 1
     assert told.count("cannot read passing queues: the disk is full; trying again") == 1
-
-
-def failing_first(count: int, work: Callable[..., Any]) -> Callable[..., Any]:
-    failures = [StoreFullError("the disk is full")] * count
-
-    def fail(*args: Any, **options: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return work(*args, **options)
-
-    return fail
 
 
 def test_one_message_is_taken_without_a_consumer(connection: Connection, url: str) -> None:

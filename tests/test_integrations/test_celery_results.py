@@ -14,6 +14,7 @@ from celery.exceptions import TimeoutError as CeleryTimeoutError
 from celery.result import AsyncResult, GroupResult
 
 import streamkeep
+from failing import failing
 from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep.format.core.errors import (
     NotAStoreError,
@@ -172,15 +173,7 @@ def test_a_result_is_stored_again_when_the_store_can_if_celery_is_to_retry(
     app = Celery("test", backend=url, set_as_current=False)
     app.conf.result_backend_always_retry = True
     app.conf.result_backend_base_sleep_between_retries_ms = 1
-    refused = [error("the disk is full, or a sync has failed")] * 2
-    put = Values.put
-
-    def store(*args: Any) -> None:
-        if refused:
-            raise refused.pop()
-        put(*args)
-
-    monkeypatch.setattr(Values, "put", store)
+    monkeypatch.setattr(Values, "put", failing([error("the disk is full")] * 2, Values.put))
     app.backend.store_result("a", 1, "SUCCESS")
     assert app.backend.get_result("a") == 1
     app.close()

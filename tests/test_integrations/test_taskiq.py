@@ -21,6 +21,7 @@ from taskiq.api import run_receiver_task
 from taskiq.depends.progress_tracker import TaskProgress, TaskState
 
 import streamkeep
+from failing import failing
 from inside import journal_of
 from patience import PATIENCE_S
 from streamkeep.engine.api.async_store import AsyncStore
@@ -148,21 +149,12 @@ async def test_an_acknowledgement_waits_for_a_store_that_cannot_take_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr("streamkeep.integrations.taskiq.broker._AGAIN_S", 0.001)
-    refused: list[int] = []
-    done_jobs = AsyncQueue.done_jobs
-
-    async def refuse(queue: AsyncQueue, *args: Any) -> None:
-        if len(refused) < 3:
-            refused.append(1)
-            raise error
-        await done_jobs(queue, *args)
-
-    monkeypatch.setattr(AsyncQueue, "done_jobs", refuse)
+    monkeypatch.setattr(AsyncQueue, "done_jobs", failing([error] * 3, AsyncQueue.done_jobs))
     async with started(tmp_path / "s") as broker:
         await broker.kick(message(1))
         listening = broker.listen()
         await ack(await anext(listening))
-        assert (len(refused), broker.queue().stats().done) == (3, 1)
+        assert broker.queue().stats().done == 1
         await listening.aclose()
 
 
@@ -170,21 +162,13 @@ async def test_a_retry_waits_for_a_store_that_cannot_take_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamkeep.integrations.taskiq.broker._AGAIN_S", 0.001)
-    refused: list[int] = []
-    put_prepared = AsyncQueue.put_prepared
-
-    async def refuse(queue: AsyncQueue, *args: Any, **options: Any) -> Any:
-        if len(refused) < 3:
-            refused.append(1)
-            raise StoreFullError("full")
-        return await put_prepared(queue, *args, **options)
-
-    monkeypatch.setattr(AsyncQueue, "put_prepared", refuse)
+    full = [StoreFullError("full")] * 3
+    monkeypatch.setattr(AsyncQueue, "put_prepared", failing(full, AsyncQueue.put_prepared))
     async with started(tmp_path / "s") as broker:
         with pytest.raises(StoreFullError):
             await broker.kick(message(1))
         await broker.kick(message(2, _retries=1))
-        assert (len(refused), broker.queue().stats().waiting) == (3, 1)
+        assert broker.queue().stats().waiting == 1
 
 
 async def test_a_listener_goes_on_after_an_error_of_the_store(
@@ -193,18 +177,12 @@ async def test_a_listener_goes_on_after_an_error_of_the_store(
     monkeypatch.setattr("streamkeep.integrations.taskiq.broker._AGAIN_S", 0.001)
     full, broken = StoreFullError("the disk is full"), OSError(errno.EIO, "no disk")
     errors: list[Exception] = [*[full] * 3, *[broken] * 3]
-
-    async def refuse(*args: Any, **options: Any) -> Any:
-        if errors:
-            raise errors.pop()
-        return await atake(*args, **options)
-
-    monkeypatch.setattr("streamkeep.integrations.taskiq.broker.atake", refuse)
-
+    monkeypatch.setattr("streamkeep.integrations.taskiq.broker.atake", failing(errors, atake))
     async with started(tmp_path / "s") as broker:
         await broker.kick(message(1))
         assert await numbers(broker, 1) == [1]
-        errors.append(RecoveryNeededError("a sync failed"))  # all must close the store
+        gone = failing([RecoveryNeededError("a sync failed")], atake)  # all must close the store
+        monkeypatch.setattr("streamkeep.integrations.taskiq.broker.atake", gone)
         with pytest.raises(RecoveryNeededError):
             await numbers(broker, 1)
     assert caplog.text.count("cannot take messages") == 2

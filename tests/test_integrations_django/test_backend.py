@@ -16,6 +16,7 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.test import override_settings
 
+from failing import failing
 from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import StoreFullError
@@ -132,14 +133,8 @@ def test_a_failure_that_a_full_store_takes_later_is_one_error(
 ) -> None:
     queue = backend.queue("default")
     result = shop_tasks.fail.enqueue("busy")
-    save, refused = records.save, [StoreFullError("the disk is full")] * 3
-
-    def refuse(*args: Any) -> None:
-        if refused:
-            raise refused.pop()
-        save(*args)
-
-    monkeypatch.setattr(queues, "save_record", refuse)
+    full = [StoreFullError("the disk is full")] * 3
+    monkeypatch.setattr(queues, "save_record", failing(full, records.save))
     assert execute(queue.get(), None, lambda error: 0).state == "failed"
     result.refresh()
     assert (result.status, len(result.errors)) == ("FAILED", 1)

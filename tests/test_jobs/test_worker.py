@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from failing import failing
 from inside import journal_of
 from patience import PATIENCE_S, beside, thread_of, wait_until
 from streamkeep import Store
@@ -249,13 +250,7 @@ def test_an_error_of_the_store_ends_no_worker_and_is_told_once(
 
     job = task.delay()
     texts = [*["the disk is full"] * 9, *["not now"] * 9]
-    real, failures = take_call.take, [StoreFullError(text) for text in texts]
-
-    def take(*args: Any, **options: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return real(*args, **options)
-
+    take = failing(map(StoreFullError, texts), take_call.take)
     monkeypatch.setattr(worker_module, "take", take)
     monkeypatch.setattr(worker_runs, "FAILED_PAUSE_S", 0)
     with working(Worker(queue)):
@@ -269,13 +264,7 @@ def test_a_worker_waits_for_a_store_that_cannot_take_its_rules(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = [StoreFullError("the disk is full"), CorruptionError("row", "checksum")]
-    real = queue.register_periodic
-
-    def register() -> None:
-        if failures:
-            raise failures.pop()
-        real()
-
+    register = failing(failures, queue.register_periodic)
     queue.periodic("0 3 * * *", name="nightly")(print)
     monkeypatch.setattr(queue, "register_periodic", register)
     monkeypatch.setattr(worker_runs, "FAILED_PAUSE_S", 0)
