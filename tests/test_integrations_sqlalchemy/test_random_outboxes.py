@@ -38,7 +38,7 @@ from fork_server import Server, forking
 from patience import wait_until
 from postgresql import postgresql
 from streamkeep import Store
-from streamkeep.integrations.outbox_rows import encode_fields
+from streamkeep.integrations.outbox_rows import row_of
 from streamkeep.integrations.sqlalchemy import Outbox
 from streamkeep.jobs.layout import part_of
 from test_integrations_sqlalchemy import forwarder
@@ -92,7 +92,7 @@ class Database:
         return self.world.server.fork(wanted)
 
     def row(self, token: int) -> dict[str, str]:
-        return {"stream": "s", "payload": encode_fields({"db": self.name, "token": token})}
+        return row_of("s", {"db": self.name, "token": token})
 
     def write(self) -> None:
         """Make a transaction, with savepoints; undo it at times."""

@@ -33,13 +33,15 @@ _PASSES: Final = (*_FULL, StoreLockedError)  # the last: the holder of its lock 
 Value = str | bytes | int | float
 
 
-def encode_fields(fields: Mapping[str, Value]) -> str:
-    """Return the fields of an entry as the payload of a row.
+def row_of(stream: str, fields: Mapping[str, Value]) -> dict[str, str]:
+    """Return the columns of a row for an entry.
 
     Raises:
-        ArgumentError: there is none, one is neither a text, bytes, nor a number, or a name is no
-            text.
+        ArgumentError: the stream has no name, there is no field, one is neither a text, bytes, nor
+            a number, or a name is no text.
     """
+    if not stream:
+        raise ArgumentError("the name of the stream is empty")
     if not fields:
         raise ArgumentError("an entry needs at least one field")
     members: dict[str, Any] = {}
@@ -61,7 +63,7 @@ def encode_fields(fields: Mapping[str, Value]) -> str:
     except UnicodeEncodeError as error:
         wrong = error.object[error.start : error.end]
         raise ArgumentError(f"a field has {wrong!r}, no character; next: give bytes") from None
-    return payload
+    return {"stream": stream, "payload": payload}
 
 
 def append_row(store: Store[Any], row: Row) -> None:

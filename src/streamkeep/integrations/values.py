@@ -55,7 +55,10 @@ class Values:
         txn.row_put(self.space, _VALUE + key, _TIME.pack(expires_ms) + value)
         if expires_ms:
             txn.row_put(self.space, _EXPIRY + _TIME.pack(expires_ms) + key, b"")
-        self.remove_expired(txn, _EXPIRED_AT_ONCE)
+        last = _EXPIRY + _TIME.pack(now_ms) + b"\xff" * 250
+        for old, _ in txn.row_range(self.space, _EXPIRY, last, _EXPIRED_AT_ONCE):
+            txn.row_delete(self.space, old)
+            txn.row_delete(self.space, _VALUE + old[9:])
         txn.wake(self.bell(name))
 
     def get(self, reader: Reader, name: str) -> bytes | None:
@@ -87,13 +90,6 @@ class Values:
             return
         self.put(txn, name, data[8:], ttl_ms)
 
-    def add(self, txn: Transaction[Any], name: str, amount: int, ttl_ms: int = 0) -> int:
-        """Add to a value that is a number in decimal, 0 where there is none; return the sum."""
-        found = self.get(txn, name)
-        total = amount + (0 if found is None else int(found))
-        self.put(txn, name, str(total).encode(), ttl_ms)
-        return total
-
     def between(
         self, reader: Reader, after: str, before: str, count: int
     ) -> list[tuple[str, int, bytes]]:
@@ -123,15 +119,6 @@ class Values:
             if len(rows) < _PAGE:
                 return
             end = rows[-1][0]
-
-    def remove_expired(self, txn: Transaction[Any], count: int) -> int:
-        """Remove values that have expired, at most `count`; return how many there were."""
-        last = _EXPIRY + _TIME.pack(txn.txn.now_ms()) + b"\xff" * 250
-        found = txn.row_range(self.space, _EXPIRY, last, count)
-        for key, _ in found:
-            txn.row_delete(self.space, key)
-            txn.row_delete(self.space, _VALUE + key[9:])
-        return len(found)
 
     def bell(self, name: str) -> bytes:
         """Return the key that callers wait for until a value is stored."""

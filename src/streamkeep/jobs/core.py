@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -33,7 +33,7 @@ from streamkeep.jobs.dead_letters import schedule_strays
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.ending import remove_expired
 from streamkeep.jobs.errors import QueueError
-from streamkeep.jobs.handler_errors import FOR_GOOD, GIVEN_UP, RETRYING, log_failure
+from streamkeep.jobs.handler_errors import FOR_GOOD, log_failure
 from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.running import Outcome, execute, run_job
@@ -328,10 +328,14 @@ class Core(LazyStore):
                 jobs = take(queues, self.consumer, 1, timeout=0, known=known_tasks(queues))
                 if not jobs:
                     break
-                ended = partial(_log_if_failed, jobs[0]) if watch is None else watch(jobs[0])
+                ended = None if watch is None else watch(jobs[0])
                 task = self.task_of(jobs[0])
                 in_loop = task is not None and task.is_async
-                ended(asyncio.run(self.run_job(jobs[0])) if in_loop else execute(jobs[0]))
+                outcome = asyncio.run(self.run_job(jobs[0])) if in_loop else execute(jobs[0])
+                if ended is None:
+                    log_failure(jobs[0], outcome.error, outcome.state)
+                else:
+                    ended(outcome)
                 ran += 1
         finally:
             self._runs.now = False
@@ -365,8 +369,3 @@ class Core(LazyStore):
     def set_up_again(self) -> None:
         """Make the streams of the queue that are missing."""
         self.apply(lambda txn: Step(txn, self.names).set_up())
-
-
-def _log_if_failed(job: Job, outcome: Outcome) -> None:
-    if outcome.error is not None and outcome.state in (RETRYING, GIVEN_UP):
-        log_failure(job, outcome.error, outcome.state)

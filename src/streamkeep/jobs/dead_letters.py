@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
@@ -14,6 +14,9 @@ from streamkeep.jobs.admission import NORMAL_NUMBER, cancel_held, gates_of
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Step, rows_below
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.queue import Queue
 
 # --- strays ---------------------------------------------------------------------------------------
 #
@@ -215,8 +218,15 @@ def purge(step: Step) -> int:
     return removed + cancel_all(step, ids)
 
 
-def purge_retries(step: Step) -> int:
-    """Remove jobs that wait for their retry, also those that a worker gave back."""
+def purge_all(queue: Queue) -> int:
+    """Purge a queue, and remove the jobs that wait for their retry, or were given back."""
+    removed = queue.purge()
+    while count := queue.core.step(_purge_retries, frees=True):
+        removed += count
+    return removed
+
+
+def _purge_retries(step: Step) -> int:
     found = list(islice(retries(step.txn, step.space), AT_ONCE))
     for key, place in found:
         fields = state.fields_at(step.txn, step.names, place) or {}

@@ -113,9 +113,9 @@ def _end_as_asked(job: Job, error: BaseException, texts: tuple[str, str, str]) -
     return RETRYING if retried else GIVEN_UP
 
 
-def log_failure(job: Job, error: BaseException, state: str) -> None:
+def log_failure(job: Job, error: BaseException | None, state: str) -> None:
     """Log an attempt that failed, where no worker does."""
-    if state == RETURNED:
+    if error is None or state not in (RETRYING, GIVEN_UP):
         return
     retried = state == RETRYING
     level = logging.WARNING if retried else logging.ERROR

@@ -176,8 +176,9 @@ class StreamkeepBackend(KeyValueStoreBackend):
             known = self._values.get(txn, part)
             if known is not None:
                 return int(known)
-            number = self._values.add(txn, name, 1, ttl_ms)
-            self._values.put(txn, part, b"%d" % number, ttl_ms)
+            number = int(self._values.get(txn, name) or 0) + 1
+            for one in (name, part):
+                self._values.put(txn, one, b"%d" % number, ttl_ms)
             return number
 
         return self._apply(count)

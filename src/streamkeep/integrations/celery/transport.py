@@ -29,7 +29,7 @@ from streamkeep.integrations.celery.stores import CODEC, Shared, shared
 from streamkeep.integrations.celery.topology import Binding, Topology
 from streamkeep.integrations.celery.workers import known_tasks
 from streamkeep.jobs import Job, JobLostError, Queue, take
-from streamkeep.jobs.dead_letters import purge_retries
+from streamkeep.jobs.dead_letters import purge_all
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all
@@ -193,11 +193,7 @@ class Channel(virtual.Channel):
     def _purge(self, queue: str) -> int:
         if self._is_passing(queue):
             return 0
-        jobs = self.jobs_of(queue)
-        removed = jobs.purge()
-        while count := jobs.core.step(purge_retries, frees=True):
-            removed += count
-        return removed
+        return purge_all(self.jobs_of(queue))
 
     # --- publishing -----------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from typing import Any, Final, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
-from django.utils.module_loading import import_string
 
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.durations import Duration
@@ -32,7 +31,7 @@ from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record, expire_left
 from streamkeep.integrations.django.records import load as load_record
 from streamkeep.integrations.django.records import save as save_record
-from streamkeep.integrations.django.results import add_attempts, result_of
+from streamkeep.integrations.django.results import add_attempts, result_of, task_at
 from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, UnknownTaskError, running
 from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
@@ -133,9 +132,7 @@ class TaskCore(Core):
         known = self.tasks.get(name)
         if known is None:
             try:
-                task = import_string(path)
-                if not isinstance(task, interface.Task):
-                    raise ImportError(f"{path} is a {type(task).__name__}, and not a task")
+                task = task_at(path)
             except Exception as error:  # of the module: any can happen
                 if name not in self.possible.failed:
                     log.error("the task %r cannot be imported: %r", path, error)

@@ -48,13 +48,20 @@ def aware(moment: datetime) -> datetime:
     return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
 
 
-@lru_cache(1000)
-def _task(path: str, priority: int, queue: str, backend: str, run_after: str) -> Any:
-    moment = datetime.fromisoformat(run_after) if run_after else None
+def task_at(path: str) -> Any:
+    """Import a task; raise ImportError for anything else."""
     task = import_string(path)
     if not isinstance(task, interface.Task):
         raise ImportError(f"{path} is a {type(task).__name__}, and not a task")
-    return task.using(priority=priority, queue_name=queue, backend=backend, run_after=moment)
+    return task
+
+
+@lru_cache(1000)
+def _task(path: str, priority: int, queue: str, backend: str, run_after: str) -> Any:
+    moment = datetime.fromisoformat(run_after) if run_after else None
+    return task_at(path).using(
+        priority=priority, queue_name=queue, backend=backend, run_after=moment
+    )
 
 
 def result_of(result_id: str, record: Record, status: Any = None) -> Any:

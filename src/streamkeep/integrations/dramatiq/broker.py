@@ -27,7 +27,7 @@ from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.dramatiq.results import StreamkeepBackend
 from streamkeep.jobs import Job, JobLostError, Queue, take
-from streamkeep.jobs.dead_letters import purge_retries
+from streamkeep.jobs.dead_letters import purge_all
 from streamkeep.jobs.handler_errors import FOR_GOOD, STORE_FAILS, text_of
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
@@ -105,10 +105,7 @@ class StreamkeepBroker(Broker):
 
     def flush(self, queue_name: str) -> None:
         """Remove the messages of a queue that no worker has, also delayed ones."""
-        queue = self.queue(queue_name)
-        queue.purge()
-        while queue.core.step(purge_retries, frees=True):  # those that a worker gave back
-            pass
+        purge_all(self.queue(queue_name))
 
     def flush_all(self) -> None:
         for name in self._declared:

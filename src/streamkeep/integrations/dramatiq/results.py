@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from dramatiq.encoder import Encoder
-from dramatiq.results.backend import DEFAULT_TIMEOUT, Missing, ResultBackend
+from dramatiq.results.backend import DEFAULT_TIMEOUT, ResultBackend
 from dramatiq.results.errors import ResultMissing, ResultTimeout
 
 from streamkeep.engine.api.views import Snapshot, Sync
@@ -67,11 +67,6 @@ class StreamkeepBackend(ResultBackend):
             raise ResultTimeout(message) if block else ResultMissing(message)
         [data] = found
         return self.unwrap_result(self.encoder.decode(data))
-
-    def _get(self, message_key: str) -> Any:
-        opened = self._opened
-        data = opened.use(lambda: opened.read(lambda one: self._values.get(one, message_key)))
-        return Missing if data is None else self.encoder.decode(data)
 
     def _store(self, message_key: str, result: Any, ttl: int) -> None:
         data, opened = self.encoder.encode(result), self._opened

@@ -55,7 +55,7 @@ class Outbox:
         Raises:
             ArgumentError: a field cannot be stored; nothing was written.
         """
-        session.execute(self.table.insert(), [_row(stream, fields)])
+        session.execute(self.table.insert(), [outbox_rows.row_of(stream, fields)])
 
     def follow(
         self,
@@ -81,7 +81,7 @@ class Outbox:
             raise ArgumentError(f"changes must be some of {_CHANGES}, not {changes!r}")
 
         def write(mapper: Any, connection: Connection, target: Any) -> None:
-            connection.execute(self.table.insert(), [_row(stream, fields(target))])
+            connection.execute(self.table.insert(), [outbox_rows.row_of(stream, fields(target))])
 
         def write_changed(mapper: Any, connection: Connection, target: Any) -> None:
             session = object_session(target)  # which calls this also for what was set to its value
@@ -146,9 +146,3 @@ class Outbox:
             every=every,
             until_idle=until_idle,
         )
-
-
-def _row(stream: str, fields: Mapping[str, outbox_rows.Value]) -> dict[str, str]:
-    if not stream:
-        raise ArgumentError("the name of the stream is empty")
-    return {"stream": stream, "payload": outbox_rows.encode_fields(fields)}

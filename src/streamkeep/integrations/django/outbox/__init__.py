@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streamkeep.format.core.errors import ArgumentError
-from streamkeep.integrations.outbox_rows import Value, encode_fields
+from streamkeep.integrations.outbox_rows import Value, row_of
 
 __all__ = ["append"]
 
@@ -37,7 +36,5 @@ def append(stream: str, fields: Mapping[str, Value], *, using: str | None = None
     """
     from streamkeep.integrations.django.outbox.models import OutboxRow
 
-    if not stream:
-        raise ArgumentError("the name of the stream is empty")
     rows = OutboxRow.objects if using is None else OutboxRow.objects.using(using)
-    rows.create(stream=stream, payload=encode_fields(fields))
+    rows.create(**row_of(stream, fields))
