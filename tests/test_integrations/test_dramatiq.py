@@ -282,26 +282,6 @@ def test_a_death_counts_for_a_message_from_its_start_on(broker: StreamkeepBroker
     consumer.close()
 
 
-def test_a_worker_that_stops_returns_what_it_has_not_begun(broker: StreamkeepBroker) -> None:
-    begun, go = threading.Event(), threading.Event()
-
-    def wait(number: int) -> None:
-        begun.set()
-        go.wait(PATIENCE_S)
-
-    work = actor_of(broker, wait)
-    for number in range(5):
-        work.send(number)
-    worker = Worker(broker, worker_timeout=10, worker_threads=1)
-    worker.start()
-    assert begun.wait(PATIENCE_S)
-    threading.Timer(0.05, go.set).start()
-    worker.stop()
-    stats = broker.queue().stats()
-    assert stats.running == 0
-    assert stats.done + stats.waiting + stats.delayed == 5
-
-
 def test_a_message_of_an_actor_that_the_worker_does_not_have_waits(
     broker: StreamkeepBroker, worker: Worker
 ) -> None:

@@ -118,25 +118,6 @@ async def test_a_task_runs_in_a_receiver_and_its_result_comes_back(tmp_path: Pat
     await broker.shutdown()
 
 
-async def test_a_message_stays_with_a_listener_that_lives_and_goes_back_from_one_that_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("streamkeep.integrations.taskiq.broker.HELD_S", PATIENCE_S)
-    async with started(tmp_path / "s") as broker:
-        for number in range(8):
-            await broker.kick(message(number))
-        first = broker.listen()
-        held = [await anext(first) for _ in range(5)]  # 1, 2 and 4 messages were taken
-        assert await numbers(broker, 1) == [7]  # the rest is held by the first
-        await first.aclose()
-        assert sorted(await numbers(broker, 2)) == [5, 6]
-        assert broker.queue().stats().running == len(held)
-        for one in held:
-            await ack(one)
-            await ack(one)  # again changes nothing
-        assert (broker.queue().stats().running, broker.queue().stats().done) == (0, 8)
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -153,7 +134,9 @@ async def test_an_acknowledgement_waits_for_a_store_that_cannot_take_it(
     async with started(tmp_path / "s") as broker:
         await broker.kick(message(1))
         listening = broker.listen()
-        await ack(await anext(listening))
+        one = await anext(listening)
+        for _ in range(2):  # the second time, there is nothing to acknowledge
+            await ack(one)
         assert broker.queue().stats().done == 1
         await listening.aclose()
 
@@ -207,8 +190,9 @@ async def test_messages_that_are_held_and_not_begun_go_back_after_a_moment(
             await broker.kick(message(number))
         monkeypatch.setattr(f"{name}.return_job", return_slowly)
         async with aclosing(broker.listen()) as slow:
-            for _ in range(4):  # 1, 2 and 4 were taken
+            for most in (1, 3, 3, 7):  # 1, 2 and 4 are taken
                 await anext(slow)
+                assert broker.queue().stats().running <= most
             await asyncio.to_thread(returned.acquire)
             ended.set()
         assert broker.queue().stats().running == 4

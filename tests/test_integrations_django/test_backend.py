@@ -200,15 +200,6 @@ def test_a_dead_letter_is_ready_again(backend: Any) -> None:
     assert (result.status, result.attempts, len(result.errors)) == ("FAILED", 3, 3)
 
 
-def test_results_are_forgotten_after_their_time(queue_with: QueueWith) -> None:
-    with queue_with(result_ttl=0) as queue:
-        result = shop_tasks.add.enqueue(1)
-        queue.run_until_idle()
-        with pytest.raises(interface.TaskResultDoesNotExist):
-            result.refresh()
-        assert queue.store.row_range("django") == []
-
-
 def test_records_of_tasks_that_no_handler_ended_are_forgotten_too(queue_with: QueueWith) -> None:
     with queue_with(result_ttl=0) as queue:
         later = shop_tasks.add.using(run_after=datetime.now(UTC) + timedelta(hours=1))

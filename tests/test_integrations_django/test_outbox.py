@@ -18,7 +18,7 @@ from django.test import override_settings
 
 from postgresql import postgresql
 from streamkeep import ArgumentError
-from streamkeep.integrations.django.interface import TaskResultDoesNotExist, task_backends
+from streamkeep.integrations.django.interface import task_backends
 from streamkeep.integrations.django.outbox import append
 from streamkeep.integrations.django.outbox.models import OutboxRow
 from streamkeep.jobs import PayloadError, take
@@ -78,20 +78,6 @@ def test_a_task_has_the_trace_in_which_it_was_enqueued(
         assert job.headers["traceparent"].split("-")[1] == "a" * 32
         job.done()
         queue.close()
-
-
-def test_a_task_is_enqueued_by_its_row(outbox_backend: Any) -> None:
-    with transaction.atomic():
-        result = shop_tasks.add.using(priority=4).enqueue(20, 22)
-        assert result.enqueued_at is not None
-    with pytest.raises(TaskResultDoesNotExist):
-        result.refresh()
-    assert forward() == "1 row forwarded"
-    assert outbox_backend.get_result(result.id) == result
-    outbox_backend.queue("default").run_until_idle()
-    result.refresh()
-    assert result.return_value == 42
-    assert forward() == "0 rows forwarded"
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,7 @@ class World:
                     backend.get_result(sent.result.id)
                 continue
             found = backend.get_result(sent.result.id)
+            assert found.enqueued_at is not None
             assert (found.args, found.kwargs) == ([sent.number], {"how": sent.how})
             assert found.task == sent.result.task
             self._check_status(sent, found, said)

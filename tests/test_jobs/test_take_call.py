@@ -216,6 +216,7 @@ def test_late_retries_run_first_and_in_their_order(queue: Queue, clock: ManualCl
 
 
 def test_a_worker_sleeps_while_late_retries_wait_for_room(queue: Queue, clock: ManualClock) -> None:
+    """They are no strays, of which one is there."""
     queue.put_many(range(2), retries=9)
     one, other = queue.get_many(2)
     one.retry(after=1)
@@ -224,23 +225,14 @@ def test_a_worker_sleeps_while_late_retries_wait_for_room(queue: Queue, clock: M
     assert queue.get_many(1) == []
     call = Take([queue], queue.consumer, 1, None)
     assert queue.core.read(call.look) == -1
-    other.done()
-    assert queue.core.read(call.look) == 0
-
-
-def test_a_late_retry_is_no_stray(queue: Queue, clock: ManualClock) -> None:
-    queue.put_many(range(2), retries=9)
-    one, _ = queue.get_many(2)
-    one.retry(after=1)
-    queue.set_limits(concurrency=1)
-    clock.ms += 2_000
-    assert queue.get_many(1) == []
     queue.store.xadd("mails", {"payload": "3"})
     (stray,) = queue.store.xreadgroup("jobs", "tool", {"mails": ">"})[0][1]
     queue.store.xnack("mails", "jobs", "FAIL", stray.id)
-    other = Queue(queue.store, "mails")
-    assert other.get_many(1) == []
-    assert other.stats().retrying == 2
+    again = Queue(queue.store, "mails")
+    assert again.get_many(1) == []
+    assert again.stats().retrying == 2
+    other.done()
+    assert queue.core.read(call.look) == 0
 
 
 def test_a_purge_removes_jobs_that_one_that_runs_holds(queue: Queue, clock: ManualClock) -> None:
