@@ -73,22 +73,6 @@ def test_actors_run_and_their_results_wake_callers(
     assert broker.queue().stats().done == 20
 
 
-def test_a_failed_message_is_retried_and_then_a_dead_letter(
-    broker: StreamkeepBroker, worker: Worker
-) -> None:
-    attempts: list[float] = []
-
-    def fail() -> None:
-        attempts.append(time.monotonic())
-        raise ValueError("no")
-
-    actor_of(broker, fail, max_retries=2, min_backoff=1, max_backoff=1).send()
-    wait_until(lambda: broker.queue().stats().failed == 1)
-    assert len(attempts) == 3
-    [letter] = broker.queue().dead_letters()
-    assert letter.reason.startswith("it failed")
-
-
 @pytest.mark.parametrize("trouble", ["the queue drains", "the disk is full"])
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_retry_or_a_pipeline_that_the_store_refuses_is_not_lost(

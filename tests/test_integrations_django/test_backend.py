@@ -27,20 +27,6 @@ from test_integrations_django import shop_tasks
 from test_integrations_django.conftest import BACKEND, QueueWith
 
 
-def test_a_task_is_ready_then_successful(backend: Any) -> None:
-    result = shop_tasks.add.enqueue(1, other=2)
-    assert (result.status, result.args, result.kwargs) == ("READY", [1], {"other": 2})
-    assert result.enqueued_at is not None
-    assert shop_tasks.add.get_result(result.id) == result
-    assert backend.queue("default").run_until_idle() == 1
-    result.refresh()
-    assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 3, 1)
-    assert result.enqueued_at <= result.started_at <= result.finished_at
-    assert result.last_attempted_at == result.started_at
-    again = backend.get_result(result.id)
-    assert (again.args, again.kwargs, again.return_value) == ([1], {"other": 2}, 3)
-
-
 def test_coroutines_enqueue_and_run_and_a_task_may_take_its_context(backend: Any) -> None:
     result = asyncio.run(shop_tasks.add_later.aenqueue(1, 2))
     looked = shop_tasks.look.enqueue("hello")
@@ -82,20 +68,6 @@ def test_a_forked_child_enqueues_where_its_parent_has_enqueued(backend: Any) -> 
     assert status_of(child_of(lambda: shop_tasks.add.enqueue(2))) == 0
     shop_tasks.add.enqueue(3)
     assert backend.queue("default").stats().waiting == 3
-
-
-def test_a_task_that_raises_has_failed(backend: Any) -> None:
-    result = shop_tasks.fail.enqueue("no stock")
-    backend.queue("default").run_until_idle()
-    result.refresh()
-    assert result.status == "FAILED"
-    with pytest.raises(ValueError, match="Task failed"):
-        _ = result.return_value
-    [error] = result.errors
-    assert error.exception_class is ValueError
-    assert error.traceback.endswith("ValueError: no stock\n")
-    [letter] = backend.queue("default").dead_letters()
-    assert letter.message == "no stock"
 
 
 def test_arguments_that_cannot_be_kept_are_refused_by_enqueue(queue_with: QueueWith) -> None:

@@ -185,11 +185,14 @@ class World:
             assert found.attempts == len(failures) <= began, where
         elif success == "SUCCESSFUL":
             assert found.return_value == sent.number * 2, where
+            assert found.enqueued_at <= found.started_at <= found.last_attempted_at, where
+            assert found.last_attempted_at <= found.finished_at, where
             assert sent.how != "fails", where
             assert began > len(failures), where
             assert len(failures) == (sent.how == "fails_first"), where
         elif success == "FAILED":
             assert (sent.how, failures) == ("fails", [ValueError] * 2), where
+            assert found.errors[1].traceback.endswith(f"ValueError: {sent.number}\n")
         else:  # its worker died, and no other has taken it
             assert (success, sent.how, said[-1]) == ("RUNNING", "dies", "began"), where
         others = success in ("SUCCESSFUL", "RUNNING")

@@ -79,25 +79,6 @@ def test_rows_of_a_committed_session_are_forwarded_once(engine: Engine, store: S
     assert skus(store) == ["7", "9", "9"]
 
 
-def test_databases_with_the_same_table_are_forwarded_into_one_store(
-    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The forwarder of the first one died when it had appended its rows."""
-
-    engines = [create_engine(f"sqlite:///{tmp_path}/{name}.db") for name in ("one", "other")]
-    for engine in engines:
-        Base.metadata.create_all(engine)
-        with engine.begin() as connection:
-            outbox.append(connection, "orders", {"sku": engine.url.database or ""})
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Forwarder, "_delete", Mock(side_effect=KeyboardInterrupt))
-        outbox.forward(engines[0], store, until_idle=True)
-    assert [outbox.forward(one, store, until_idle=True) for one in reversed(engines)] == [1, 0]
-    assert skus(store) == [one.url.database for one in engines]
-    for engine in engines:
-        engine.dispose()
-
-
 def test_a_forwarder_waits_for_a_connection_of_a_pool_that_has_none(
     tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -163,21 +163,6 @@ def test_a_hundred_thousand_jobs_of_one_key_do_not_slow_the_others(queue: Queue)
     assert queue.store.xlen("mails") == 4
 
 
-def test_a_unique_name_is_taken_until_its_job_ends(queue: Queue) -> None:
-    first = queue.put(1, unique="u")
-    again = queue.put(2, unique="u")
-    assert (again.id, first.is_new, again.is_new) == (first.id, True, False)
-    job = queue.get(0)
-    assert not queue.put(3, unique="u").is_new
-    assert job.retry(after=0)
-    assert not queue.put(4, unique="u").is_new
-    queue.get(0).done()
-    assert queue.put(5, unique="u").is_new
-    queue.get(0).fail("x")
-    assert queue.put(6, unique="u").is_new
-    assert counts(queue) == (1, 0, 0, 1, 1)
-
-
 def test_higher_priorities_go_first_and_lower_ones_are_not_starved(queue: Queue) -> None:
     for number in range(20):
         for priority in ("low", "normal", "high"):

@@ -25,6 +25,7 @@ class World:
         self.clock = clock
         self.due: dict[str, int] = {}  # of each job that was put
         self.keys: dict[str, str] = {}
+        self.unique: dict[str, str] = {}
         self.ended: dict[str, str] = {}
         self.order: dict[str, list[int]] = {}  # by key: the numbers of jobs, as they ended
         self.again: set[str] = set()  # that were put again after they had failed
@@ -45,14 +46,16 @@ class World:
             priority=self.rng.choice(["high", "normal", "low"]) if key is None else None,
             max_runtime=self.rng.choice([None, None, 60]),
         )
+        named = [one for one, name in self.unique.items() if name == unique]
+        holders = [one for one in named if one not in self.ended]
+        assert holders == ([] if job.is_new else [job.id])
         if job.is_new:
             assert job.id not in self.due
+            if unique is not None:
+                self.unique[job.id] = unique
             self.due[job.id] = self.clock.ms + delay_s * 1000
             if key is not None:
                 self.keys[job.id] = key
-        else:
-            assert job.id in self.due
-            assert job.id not in self.ended
 
     def take(self) -> None:
         found = self.queue.get_many(self.rng.randint(1, 4))
