@@ -21,6 +21,7 @@ from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import JobLostError, Queue, take
+from streamkeep.jobs.take_call import Take
 from test_jobs.conftest import is_awaited
 from test_jobs.test_queue import counts, letters
 
@@ -135,6 +136,19 @@ def test_a_job_that_expired_and_was_only_taken_has_its_unique_name_no_more(
     clock.ms += 60_001
     assert queue.put("new", unique="u").is_new
     assert [job.payload for job in queue.get_many(9)] == ["begun", "new"]
+
+
+def test_jobs_of_dead_workers_do_not_use_up_the_limit_of_a_queue(
+    queue: Queue, lives: Lives
+) -> None:
+    queue.set_limits(concurrency=2)
+    queue.put_many("abc")
+    assert len(queue.get_many(9)) == 2
+    assert queue.core.read(Take([queue], queue.consumer, 1, None).look) == -1
+    lives.die()
+    assert queue.core.read(Take([queue], queue.consumer, 1, None).look) == 0
+    assert [job.payload for job in take([queue], b"other", 9, timeout=0)] == ["a", "b"]
+    assert queue.get_many(9) == []
 
 
 def test_consumers_of_dead_workers_do_not_pile_up(queue: Queue, lives: Lives) -> None:

@@ -223,15 +223,19 @@ class Step:
             waiting += unread
         return waiting
 
-    def count_running(self) -> int:
-        """Return how many entries a worker has.
+    def count_running(self, *, alive: bool = False) -> int:
+        """Return how many entries a worker has; with `alive`, one that is not known to be dead.
 
         Others that are pending wait for a retry, or for a worker that knows their task.
         """
+        leases = self.raw.context.leases if alive else None
         running = 0
         for _, group in self._groups():
             if group.record.pending:
-                running += sum(one.pending for one in group.consumers())
+                for one in group.consumers():
+                    lease = group.newest_lease(one) if one.pending and leases is not None else 0
+                    if leases is None or not lease or not leases.is_dead(lease):
+                        running += one.pending
         return running
 
     def _groups(self) -> list[tuple[Stream, Group]]:

@@ -92,11 +92,14 @@ def take_in(step: Step, wanted: Taking) -> list[Taken]:
 
 
 def _room(step: Step, count: int) -> int:
-    """Return how many jobs may be taken under the queue's limit of its concurrency."""
+    """Return how many jobs may be taken under the queue's limit of its concurrency.
+
+    Those of dead workers do not count: they could not be taken, and the queue would stand still.
+    """
     limit = step.settings.concurrency
     if not limit:
         return count
-    return max(0, min(count, limit - step.count_running()))
+    return max(0, min(count, limit - step.count_running(alive=True)))
 
 
 # --- the schedule -------------------------------------------------------------------------------
@@ -372,7 +375,7 @@ def due_in(snapshot: Snapshot[Any], names: layout.Names, known: Collection[bytes
             return 0
     if settings.paused:
         return left
-    if settings.concurrency and step.count_running() >= settings.concurrency:
+    if settings.concurrency and step.count_running(alive=True) >= settings.concurrency:
         return left
     if step.rows(layout.LATE, layout.LATE + b"\xff" * 32, 1):
         return 0
