@@ -131,28 +131,6 @@ def test_a_job_is_cancelled_unless_it_has_started(
     assert not [key for key, _ in left if key[:1] in b"jsh"]
 
 
-def test_jobs_of_a_key_run_in_order_one_at_a_time(queue: Queue, clock: ManualClock) -> None:
-    for number in range(3):
-        queue.put(("a", number), key="a")
-    queue.put(("b", 0), key="b", delay="1s")
-    queue.put(("b", 1), key="b")
-    jobs = queue.get_many(9)
-    assert [job.payload for job in jobs] == [["a", 0], ["b", 1]]
-    assert jobs[0].retry(after="1m")
-    clock.ms += 2000
-    jobs[1].done()
-    assert payloads(queue) == [["b", 0]]  # the retry holds back its own key only
-    clock.ms += 60_000
-    for number in range(3):
-        (job,) = queue.get_many(9)
-        assert job.payload == ["a", number]
-        if number == 1:
-            job.fail("x")
-        else:
-            job.done()
-    assert queue.get_many(9) == []
-
-
 @pytest.mark.slow
 def test_a_hundred_thousand_jobs_of_one_key_do_not_slow_the_others(queue: Queue) -> None:
     for _ in range(100):
@@ -230,18 +208,6 @@ def test_a_job_that_expired_has_its_unique_name_no_more(
     assert queue.put("again", unique="u").id == new.id
     clock.ms += 60_000
     assert payloads(queue) == ["new"]
-
-
-def test_so_many_jobs_run_as_the_limit_of_the_queue_says(queue: Queue) -> None:
-    queue.set_limits(concurrency=2)
-    queue.put_many(range(5))
-    jobs = queue.get_many(9)
-    assert ([job.payload for job in jobs], payloads(queue)) == ([0, 1], [])
-    jobs[0].done()
-    jobs[1].retry(after=0)
-    assert payloads(queue) == [1, 2]
-    queue.set_limits(concurrency=3)
-    assert payloads(queue) == [3]
 
 
 def test_a_paused_queue_gives_no_jobs(queue: Queue, clock: ManualClock) -> None:

@@ -10,6 +10,7 @@ import pytest
 from streamkeep import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Job, JobLostError, Queue
+from streamkeep.jobs.options import Options
 from test_jobs.test_deaths import Lives
 from test_jobs.test_queue import letters
 from tiers import daily_or_all
@@ -29,6 +30,9 @@ class World:
         self.ended: dict[str, str] = {}
         self.order: dict[str, list[int]] = {}  # by key: the numbers of jobs, as they ended
         self.again: set[str] = set()  # that were put again after they had failed
+        self.delayed: set[str] = set()
+        self.limit = 0  # of the concurrency of the queue
+        self.limited = self.queue.task(name="limited", concurrency=2)(print)
         self.taken: list[Job] = []
         self.lost: list[Job] = []
         self.puts = 0
@@ -36,16 +40,19 @@ class World:
     def put(self) -> None:
         self.puts += 1
         key = self.rng.choice([None, None, "a", "b"])
-        delay_s = self.rng.choice([0, 0, 0, 5, 20]) if key is None else 0
+        delay_s = self.rng.choice([0, 0, 0, 5, 20])
         unique = self.rng.choice([None, None, None, "u1", "u2"])
-        job = self.queue.put(
-            self.puts,
+        options = Options(
             key=key,
             delay=delay_s or None,
             unique=unique,
             priority=self.rng.choice(["high", "normal", "low"]) if key is None else None,
             max_runtime=self.rng.choice([None, None, 60]),
         )
+        if self.rng.random() < 0.3:
+            job = self.limited.options(**options).delay(self.puts)
+        else:
+            job = self.queue.put(self.puts, **options)
         named = [one for one, name in self.unique.items() if name == unique]
         holders = [one for one in named if one not in self.ended]
         assert holders == ([] if job.is_new else [job.id])
@@ -53,6 +60,8 @@ class World:
             assert job.id not in self.due
             if unique is not None:
                 self.unique[job.id] = unique
+            if delay_s:
+                self.delayed.add(job.id)
             self.due[job.id] = self.clock.ms + delay_s * 1000
             if key is not None:
                 self.keys[job.id] = key
@@ -70,6 +79,8 @@ class World:
         self.taken += found
         keys = [one.key for one in self.taken if one.key is not None]
         assert len(keys) == len(set(keys)), "two jobs of a key at a time"
+        assert sum(one.task == "limited" for one in self.taken) <= 2
+        assert not found or not self.limit or len(self.taken) <= self.limit
 
     def end(self) -> None:
         if not self.taken:
@@ -96,8 +107,9 @@ class World:
     def end_of(self, job: Job, what: str) -> None:
         assert job.id not in self.ended
         self.ended[job.id] = what
-        if job.key is not None and job.id not in self.again:
-            self.order.setdefault(job.key, []).append(job.payload)
+        if job.key is not None and job.id not in self.again | self.delayed:
+            number = job.payload[0][0] if job.task else job.payload
+            self.order.setdefault(job.key, []).append(number)
 
     def die(self) -> None:
         self.lives.die()
@@ -131,6 +143,10 @@ class World:
                 del self.ended[letter.job]
                 self.again.add(letter.job)
 
+    def limit_queue(self) -> None:
+        self.limit = self.rng.choice([0, 0, 1, 3])
+        self.queue.set_limits(concurrency=self.limit)
+
     def wait(self) -> None:
         self.clock.ms += self.rng.choice([1, 700, 3000, 30_000])
 
@@ -155,6 +171,7 @@ def test_each_job_ends_once(
     world = World(store, Lives(store, monkeypatch), clock, seed)
     steps = [world.put] * 6 + [world.take] * 3 + [world.end] * 5 + [world.wait] * 3
     steps += [world.die, world.end_lost, world.cancel, world.cancel, world.requeue]
+    steps += [world.limit_queue]
     for _ in range(250):
         world.purge() if world.rng.random() < 0.01 else world.rng.choice(steps)()
         world.check()

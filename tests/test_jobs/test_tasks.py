@@ -186,32 +186,6 @@ def test_an_immediate_queue_runs_what_is_put(store: Store, clock: ManualClock) -
     assert inside.result() == 0
 
 
-def test_jobs_of_a_limited_task_run_one_at_a_time(queue: jobs.Queue) -> None:
-    @queue.task(concurrency=2)
-    def slow(number: int) -> int:
-        return number
-
-    taken: list[jobs.Job] = []
-
-    def take_all() -> list[int]:
-        nonlocal taken
-        taken = jobs.take([queue], queue.consumer, 9, timeout=0, known=jobs.known_tasks([queue]))
-        return [job.payload[0][0] for job in taken]
-
-    for number in range(5):
-        slow.delay(number)
-    queue.put("of no task", priority="low")
-    assert (take_all(), queue.stats().held) == ([0, 1], 3)
-    taken[1].done()
-    first = taken[0]
-    assert (take_all(), queue.stats().held) == ([2], 2)
-    first.done()
-    taken[0].fail("x")
-    assert (take_all(), queue.stats().held) == ([3, 4], 0)
-    queue.done_many(taken)
-    assert queue.stats()[:5] == (1, 0, 0, 1, 4)
-
-
 def test_a_forked_child_opens_the_store_again(
     queue: jobs.Queue, open_store: Callable[..., Store]
 ) -> None:
