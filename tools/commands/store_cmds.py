@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 
@@ -18,9 +18,6 @@ from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import Parsed, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import Exit, Failure
-
-if TYPE_CHECKING:
-    pass
 
 
 def _octal(text: str) -> int:

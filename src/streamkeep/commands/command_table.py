@@ -149,8 +149,14 @@ SPECS: Final[tuple[Spec, ...]] = (
     Spec("xgroup|create", -5, WRITES, 2, groups.run_xgroup_create, creates=True),
     Spec("xgroup|setid", -5, WRITES, 2, groups.run_xgroup_setid),
     Spec("xgroup|destroy", 4, FREES, 2, lambda t, w, _: int(xgroup.xgroup_destroy(t, w[2], w[3]))),
-    Spec("xgroup|createconsumer", 5, WRITES, 2, groups.run_xgroup_createconsumer),
-    Spec("xgroup|delconsumer", 5, FREES, 2, groups.run_xgroup_delconsumer),
+    Spec(
+        "xgroup|createconsumer",
+        5,
+        WRITES,
+        2,
+        lambda t, w, _: xgroup.xgroup_createconsumer(t, *w[2:]),
+    ),
+    Spec("xgroup|delconsumer", 5, FREES, 2, lambda t, w, _: xgroup.xgroup_delconsumer(t, *w[2:])),
     Spec("xgroup|help", 2, READS, run=lambda *_: list(map(Status, HELP["XGROUP"]))),
     Spec("xack", -4, FREES, 1, lambda t, w, _: xack.xack(t, w[1], w[2], w[3:])),
     Spec(

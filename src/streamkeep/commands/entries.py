@@ -138,16 +138,8 @@ def _xadd(txn: WriteTxn, words: list[bytes], replays: bool) -> object:
     return xadd.xadd(txn, words[1], pairs, new_id, nomkstream, trim.spec(), message)
 
 
-def run_xtrim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    return _xtrim(txn, words, False)
-
-
-def replay_xtrim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XTRIM as append-only files have it."""
-    return _xtrim(txn, words, True)
-
-
-def _xtrim(txn: WriteTxn, words: list[bytes], replays: bool) -> object:
+def run_xtrim(txn: WriteTxn, words: list[bytes], shape: int, replays: bool = False) -> object:
+    """XTRIM; with `replays` as append-only files have it."""
     trim = Trim()
     at = 2
     while at < len(words):

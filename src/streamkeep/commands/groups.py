@@ -53,14 +53,6 @@ def _group_options(words: list[bytes], creates: bool) -> tuple[bool, int | None]
     return mkstream, entries_read
 
 
-def run_xgroup_createconsumer(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    return xgroup.xgroup_createconsumer(txn, words[2], words[3], words[4])
-
-
-def run_xgroup_delconsumer(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    return xgroup.xgroup_delconsumer(txn, words[2], words[3], words[4])
-
-
 # --- acknowledge --------------------------------------------------------------------------------
 
 

@@ -94,7 +94,6 @@ class Options:
     replicaof: str | None = None
     max_clients: int = 10_000
     timeout_s: int = 0
-    query_buffer_limit: int = 1 << 30
     allow_flush: bool = False
     ready: Callable[[Server], None] | None = None
 
@@ -189,7 +188,6 @@ async def serve(store: Store[bytes], options: Options) -> None:
         log.warning("%s clients at most: the process may have %s files (ulimit -n)", most, files)
     settings.max_clients = most
     settings.timeout_s = options.timeout_s
-    server.turns.query_limit = options.query_buffer_limit
     settings.allow_flush = options.allow_flush
     server.primary.target = TARGETS[options.replica_format]
     context = None if options.tls is None else tls_context(*options.tls)

@@ -23,6 +23,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, cast
 
 from streamkeep.commands import command_table, entries, keys
@@ -299,7 +300,7 @@ _STREAMS: Final = command_table.by_name(
     and spec.kind != command_table.READS
     and spec.name.upper().encode() not in _DELIVERS
 )
-_REPLAYED: Final = {"xadd": entries.replay_xadd, "xtrim": entries.replay_xtrim}
+_REPLAYED: Final = {"xadd": entries.replay_xadd, "xtrim": partial(entries.run_xtrim, replays=True)}
 
 # --- keys of any type ---------------------------------------------------------------------------
 

@@ -209,7 +209,7 @@ class EventStream:
         if self.clients >= self._max_clients:
             headers = {"retry-after": "5"}
             raise wire.Problem(503, "too many clients follow this stream", headers=headers)
-        stream = events.EventStream(
+        chunks = events.event_chunks(
             store,
             key,
             after,
@@ -218,7 +218,7 @@ class EventStream:
             as_pairs=self._as_pairs,
             step_bytes=_STEP_BYTES,
         )
-        reply = events.EventReply(stream.chunks(), "text/event-stream", self._stall_s, holds=True)
+        reply = events.EventReply(chunks, "text/event-stream", self._stall_s, holds=True)
 
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
             self.clients += 1

@@ -39,8 +39,18 @@ STEP_BYTES: Final = 1 << 18
 _STEP: Final = 128  # entries
 
 
-class EventStream:
-    """The events of one stream for one client.
+async def event_chunks(
+    store: AsyncStore[bytes],
+    key: bytes,
+    after: bytes,
+    *,
+    heartbeat_s: float,
+    stop: Callable[[], bool],
+    as_pairs: bool,
+    step_bytes: int = STEP_BYTES,
+    gate: asyncio.Semaphore | None = None,
+) -> AsyncIterator[bytes]:
+    """Yield what to send to one client: the events of a stream, several at once, and heartbeats.
 
     Args:
         after: the events of entries above this ID; see `starting_id`.
@@ -51,66 +61,37 @@ class EventStream:
         step_bytes: so much and one entry is read and sent at once.
         gate: is held while the stream is read.
     """
+    gate = gate or asyncio.Semaphore()
+    last = after
+    block = max(1, round(1000 * heartbeat_s))
+    yield b"retry: %d\nid: %b\n\n" % (RETRY_MS, last)
+    try:
+        while not stop():
+            wanted = Wanted(key, b"(" + last, history=True)
+            async with gate:
+                page = await asyncio.to_thread(read_page, store._store, wanted, _STEP, step_bytes)
+            found = page.entries
+            if found:
+                last = found[-1].id
+                yield _taken(found, as_pairs)
+                continue
+            following = store.follow(key, last, count=1, block=block, stop=stop, history=True)
+            async with aclosing(following):  # type: ignore[type-var]
+                ended = await anext(following, None) is None
+            if ended and not stop():
+                yield b":\n\n"
+    except StoreClosedError:
+        return
+    except StreamkeepError as error:  # the reply has begun
+        text = json_object({"error": type(error).__name__, "message": str(error)})
+        yield b"event: error\ndata: %b\n\n" % text.encode()
 
-    def __init__(
-        self,
-        store: AsyncStore[bytes],
-        key: bytes,
-        after: bytes,
-        *,
-        heartbeat_s: float = HEARTBEAT_S,
-        stop: Callable[[], bool] | None = None,
-        as_pairs: bool = False,
-        step_bytes: int = STEP_BYTES,
-        gate: asyncio.Semaphore | None = None,
-    ) -> None:
-        self._gate = gate or asyncio.Semaphore()
-        self._store = store
-        self._key = key
-        self._last = after
-        self._block_ms = max(1, round(1000 * heartbeat_s))
-        self._stop = stop or (lambda: False)
-        self._as_pairs = as_pairs
-        self._step_bytes = step_bytes
 
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield what to send: events, several at once, and heartbeats."""
-        yield b"retry: %d\nid: %b\n\n" % (RETRY_MS, self._last)
-        try:
-            while not self._stop():
-                wanted = Wanted(self._key, b"(" + self._last, history=True)
-                store = self._store._store
-                async with self._gate:
-                    page = await asyncio.to_thread(
-                        read_page, store, wanted, _STEP, self._step_bytes
-                    )
-                found = page.entries
-                if found:
-                    self._last = found[-1].id
-                    yield self._taken(found)
-                elif not await self._wait() and not self._stop():
-                    yield b":\n\n"
-        except StoreClosedError:
-            return
-        except StreamkeepError as error:  # the reply has begun
-            text = json_object({"error": type(error).__name__, "message": str(error)})
-            yield b"event: error\ndata: %b\n\n" % text.encode()
-
-    def _taken(self, found: list[Entry[bytes]]) -> bytes:
-        """Return the events of entries, which are held no longer: a client may read slowly."""
-        lines = [(one.id, entry_line(one, as_pairs=self._as_pairs)) for one in found]
-        found.clear()
-        return b"".join([b"id: %b\ndata: %b\n\n" % one for one in lines])
-
-    async def _wait(self) -> bool:
-        """Wait for an entry above the last one; return False if the time passed without one."""
-        following = self._store.follow(
-            self._key, self._last, count=1, block=self._block_ms, stop=self._stop, history=True
-        )
-        async with aclosing(following) as entries:  # type: ignore[type-var]
-            async for _ in entries:
-                return True
-        return False
+def _taken(found: list[Entry[bytes]], as_pairs: bool) -> bytes:
+    """Return the events of entries, which are held no longer: a client may read slowly."""
+    lines = [(one.id, entry_line(one, as_pairs=as_pairs)) for one in found]
+    found.clear()
+    return b"".join([b"id: %b\ndata: %b\n\n" % one for one in lines])
 
 
 async def starting_id(store: AsyncStore[bytes], key: bytes, text: bytes) -> bytes:

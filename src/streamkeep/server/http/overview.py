@@ -17,7 +17,6 @@ from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.format.core.errors import NoSuchGroupError, NoSuchKeyError
 from streamkeep.format.core.id_codec import parse_id
 from streamkeep.format.core.json_form import JsonBytes, json_bytes, pending_json
 from streamkeep.format.node.node import live_ids
@@ -266,10 +265,7 @@ def troubles(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> lis
             more = {"kind": "pending", "since_ms": idle, "pending": facts["pending"]}
             found.append({**place, **more, **entry})
     if facts["waiting"]:
-        try:
-            consumers = snapshot.xinfo_consumers(key, info["name"])
-        except (NoSuchKeyError, NoSuchGroupError):
-            consumers = []
+        consumers = snapshot.xinfo_consumers(key, info["name"])
         idle = min((one["idle"] for one in consumers), default=None)
         if idle is None or idle >= STUCK_MS:
             found.append(

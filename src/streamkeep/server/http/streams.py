@@ -33,7 +33,7 @@ from streamkeep.server.http.entries import (
     read_page,
     search,
 )
-from streamkeep.server.http.events import STEP_BYTES, EventReply, EventStream, starting_id
+from streamkeep.server.http.events import STEP_BYTES, EventReply, event_chunks, starting_id
 from streamkeep.server.http.routes import Call, Found, State, route
 from streamkeep.server.http.wire import MAX_PARAMETERS, Pairs, Problem
 
@@ -332,7 +332,7 @@ async def _events(call: Call) -> ASGIApp:
     last = call.request.headers.get("last-event-id")
     if last:
         text = last.encode("latin-1", "replace")
-    stream = EventStream(
+    chunks = event_chunks(
         state.async_store,
         call.key,
         await starting_id(state.async_store, call.key, text),
@@ -341,14 +341,14 @@ async def _events(call: Call) -> ASGIApp:
         as_pairs=_as_pairs(call),
         gate=state.reading,
     )
-    return EventReply(_counted(state, stream), "text/event-stream", events.STALL_S)
+    return EventReply(_counted(state, chunks), "text/event-stream", events.STALL_S)
 
 
-async def _counted(state: State, stream: EventStream) -> AsyncIterator[bytes]:
+async def _counted(state: State, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the chunks of an event stream, and count it while it is open."""
     state.event_streams += 1
     try:
-        async with aclosing(stream.chunks()) as chunks:  # type: ignore[type-var]
+        async with aclosing(chunks):  # type: ignore[type-var]
             async for chunk in chunks:
                 yield chunk
     finally:
