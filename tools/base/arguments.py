@@ -20,7 +20,7 @@ import streamkeep
 from streamkeep.engine.system.clock import current_clock
 from streamkeep.format import quoting
 from streamkeep.format.core import errors
-from streamkeep.format.core.durations import MEANT, parse_duration
+from streamkeep.format.core.durations import MEANT, duration_text, parse_duration
 from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.format.humanize import size_text
 from streamkeep.format.rows.retention import NONE
@@ -41,7 +41,6 @@ COMPLETE_VARIABLE: Final = "_STREAMKEEP_COMPLETE"  # a shell sets it when it ask
 _MOST_OFFERED: Final = 200  # names
 _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE: Final = re.compile(r"([0-9]+) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_UNITS: Final = {86_400_000: "d", 3_600_000: "h", 60_000: "m", 1000: "s", 1: "ms"}
 
 
 class Bytes(_BytesType):
@@ -212,11 +211,6 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _span_text(ms: int) -> str:
-    size, unit = next(one for one in _UNITS.items() if ms % one[0] == 0)
-    return f"{ms // size}{unit}" if ms else "0"
-
-
 class Flags:
     """Flags of which at most one may be given; the command gets it in capitals, or None.
 
@@ -249,7 +243,9 @@ class Flags:
 StorePath = Annotated[Path, PlacePath(completes=True)]
 Natural = Annotated[int, Number(min=0)]
 Positive = Annotated[int, Number(min=1)]
-Ms = Annotated[int, Parsed("duration", parse_duration, _span_text)]
+Ms = Annotated[
+    int, Parsed("duration", parse_duration, lambda ms: duration_text(ms, parts=5) if ms else "0")
+]
 Limit = Annotated[int, Parsed("limit", _or_none(_count, "a number"))]
 Age = Annotated[int, Parsed("limit", _or_none(parse_duration, MEANT))]
 SizeBytes = Annotated[

@@ -185,8 +185,8 @@ def tell(path: str, failure: Failure, *, json: bool | None = None) -> None:
         json: None for what --json says; usage errors come before it was read.
     """
     hint = "" if failure.hint.startswith(f"{path} ") else failure.hint  # it has just failed
+    output.flush()  # of a reader that has gone, the status must not depend
     if common.as_json() if json is None else json:
-        output.flush()
         told = json_line(
             "error",
             error=failure.status.name.lower(),
@@ -199,7 +199,6 @@ def tell(path: str, failure: Failure, *, json: bool | None = None) -> None:
         unguarded(sys.stderr).write(told + "\n")
         sys.stderr.flush()
         return
-    output.flush()  # of a reader that has gone, the status must not depend
     output.note(f"{path}: {failure}")
     if hint:
         output.note(f"next: {hint}")

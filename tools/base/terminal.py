@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar, cast
 
 STDOUT: Final = "standard output"  # as the file name of an error
 
@@ -117,36 +117,25 @@ def unguarded(stream: Any) -> Any:
     return stream.inner if isinstance(stream, Guarded) else stream
 
 
-class _ExactBytes:
-    """Takes the bytes of an export."""
+class _Bytes:
+    """Takes the bytes of an export; a terminal shows them as harmless text."""
 
     closed = False  # which pyarrow asks
 
-    def __init__(self, inner: BinaryIO) -> None:
-        self._inner = inner
+    def __init__(self) -> None:
+        self._exact = None if sys.stdout.isatty() else unguarded(sys.stdout).buffer
 
     def write(self, data: bytes) -> int:
-        return of_stdout(self._inner.write, data)
-
-    def flush(self) -> None:
-        of_stdout(self._inner.flush)
-
-
-class _TerminalBytes:
-    """Takes the bytes of an export, and shows them on a terminal as harmless text."""
-
-    def write(self, data: bytes) -> int:
+        if self._exact is not None:
+            return of_stdout(self._exact.write, data)
         sys.stdout.write(data.decode("utf-8", "surrogateescape"))
         return len(data)
 
     def flush(self) -> None:
-        sys.stdout.flush()
+        of_stdout((self._exact or sys.stdout).flush)
 
 
 def binary_output() -> BinaryIO:
     """Return standard output for bytes that are to arrive as they are, unless on a terminal."""
     sys.stdout.flush()
-    taking: Any = (
-        _TerminalBytes() if sys.stdout.isatty() else _ExactBytes(unguarded(sys.stdout).buffer)
-    )
-    return taking  # type: ignore[no-any-return]
+    return cast(BinaryIO, _Bytes())
