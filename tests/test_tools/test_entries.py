@@ -20,11 +20,6 @@ def fill(count: int, key: str = "k", path: str = "s") -> None:
         store.xadd_many(key, [{"n": str(n)} for n in range(1, count + 1)], ids)
 
 
-def test_add_creates_store_and_stream_and_prints_the_id() -> None:
-    assert lines("add", "s", "k", "sku", "7", "--id", "5-1") == ["5-1"]
-    assert lines("range", "s", "k") == ["5-1  sku=7"]
-
-
 def test_add_takes_ids_from_the_clock_or_numbers_them_within_a_millisecond() -> None:
     assert lines("add", "s", "k", "f", "v", "--id", "5-*") == ["5-0"]
     assert lines("add", "s", "k", "f", "v", "--id", "5-*") == ["5-1"]
@@ -128,19 +123,6 @@ def test_range_takes_ids_ends_and_counts() -> None:
     assert lines("range", "s", "k", "--reverse", "--count", "2") == ["5-0  n=5", "4-0  n=4"]
     assert lines("range", "s", "k", "-", "(3-0", "--reverse") == ["2-0  n=2", "1-0  n=1"]
     run("range", "s", "k", "--count", "0", status=2)
-
-
-def test_range_takes_times_as_their_first_millisecond() -> None:
-    run("add", "s", "k", "n", "1", "--id", "1718004800000-3")
-    run("add", "s", "k", "n", "2", "--id", "1718004800001-0")
-    at = "2024-06-10T07:33:20Z"
-    assert lines("range", "s", "k", at, at) == ["1718004800000-3  n=1"]
-    assert lines("range", "s", "k", "2024-06-10T09:33:20.001+02:00") == ["1718004800001-0  n=2"]
-    assert lines("range", "s", "k", "2024-06-11") == []
-    assert "is not a time" in run("range", "s", "k", "2024-06-10T25", status=2).stderr
-    assert lines("range", "s", "k", "--show-time", "--count", "1") == [
-        f"1718004800000-3  {at}  n=1"
-    ]
 
 
 def test_tail_prints_the_last_entries_oldest_first() -> None:

@@ -66,11 +66,10 @@ def test_streams_takes_a_pattern(stored: str) -> None:
     ("field", "expected"),
     [
         ("key", ["empty", "orders", "zero", ODD]),
-        ("entries", ["orders", ODD, "empty", "zero"]),
-        ("first", ["orders", ODD, "empty", "zero"]),
-        ("last", ["orders", ODD, "empty", "zero"]),
-        ("nodes", ["orders", ODD, "empty", "zero"]),
-        ("size", ["orders", ODD, "empty", "zero"]),
+        *(
+            (field, ["orders", ODD, "empty", "zero"])
+            for field in ("entries", "first", "last", "nodes", "size")
+        ),
     ],
 )
 def test_streams_are_sorted_by_a_column(stored: str, field: str, expected: list[object]) -> None:

@@ -231,6 +231,7 @@ def test_a_bad_row_says_what_is_stored_and_how_to_continue() -> None:
     [
         (b"*1\r\n:5\r\n", "expected a string", ""),
         (b"*2\r\n$4\r\nXDEL\r\n", "truncated: expected another byte", ""),
+        (b"x" * 70_000, "a line of more than 65536 bytes", ""),
         (
             b"XNEW k\r\n",
             "XNEW: an unknown command",
