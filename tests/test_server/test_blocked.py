@@ -47,42 +47,6 @@ def test_a_blocked_client_is_served_before_the_next_command_of_a_pipeline(
     assert read(waiting) == entry("k", "1-0")
 
 
-def test_every_reader_gets_the_entries_after_the_last_at_its_call(
-    running: Running, connect: Connect, peer: Peer
-) -> None:
-    peer.call("XADD", "k", "1-0", "f", "v")
-    readers = [block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$") for _ in range(3)]
-    peer.send("XADD", "k", "2-0", "f", "v")
-    peer.send("XADD", "k", "3-0", "f", "v")
-    assert [read(one) for one in readers] == [entry("k", "2-0")] * 3
-
-
-def test_entries_are_shared_by_groups_claimers_and_readers(
-    running: Running, connect: Connect, peer: Peer
-) -> None:
-    for group in ("g", "h"):
-        peer.call("XGROUP", "CREATE", "k", group, 0, "MKSTREAM")
-
-    def consumer(group: str, name: str, *more: str | int) -> Peer:
-        words = ("XREADGROUP", "GROUP", group, name, "COUNT", 1, "BLOCK", 0, *more)
-        return block(running, connect, *words, "STREAMS", "k", ">")
-
-    ann, bob = consumer("g", "ann"), consumer("g", "bob")
-    claimer = consumer("g", "eve", "CLAIM", 60_000)
-    other = consumer("h", "kim")
-    reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$")
-    late = consumer("g", "late")
-    peer.call("XADD", "k", "1-0", "f", "v")
-    for one in (ann, other, reader):
-        assert read(one) == entry("k", "1-0")
-    peer.call("XADD", "k", "2-0", "f", "v")
-    assert read(bob) == entry("k", "2-0")
-    peer.call("XADD", "k", "3-0", "f", "v")
-    assert b"3-0" in claimer.read()
-    peer.call("XADD", "k", "4-0", "f", "v")
-    assert read(late) == entry("k", "4-0")
-
-
 @pytest.mark.parametrize("block_ms", [0, 60_000])
 def test_a_client_that_was_served_here_is_woken_by_callers_of_the_library(
     running: Running, connect: Connect, peer: Peer, block_ms: int

@@ -23,9 +23,8 @@ from stores import open_at
 from streamkeep.format.redis.resp import encode_command
 from tiers import daily_or_all
 
-pytestmark = pytest.mark.redis
 
-
+@pytest.mark.redis
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize(
     ("seed", "count"),
@@ -60,6 +59,7 @@ def test_replies_are_the_bytes_of_redis(
             done += len(batch)
 
 
+@pytest.mark.redis
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize(
     ("seed", "count"),
@@ -151,12 +151,23 @@ def is_blocked(watcher: Peer, name: str) -> bool:
     return any(f" name={name} " in line and " flags=b" in line for line in lines)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in SESSIONS.glob("*.txt")))
-def test_a_session_goes_as_with_redis(real: RealRedis, ours: Running, name: str) -> None:
-    first, text = (SESSIONS / f"{name}.txt").read_text().split("\n", 1)
-    steps = steps_of(text)
+of_sessions = pytest.mark.parametrize(
+    "path", sorted(SESSIONS.glob("*.txt")), ids=lambda one: one.stem
+)
+
+
+@of_sessions
+def test_a_session_goes_as_with_redis(ours: Running, path: Path) -> None:
+    steps = steps_of(path.read_text())
     assert steps
+    assert replies_of(ours.path, steps) == steps
+
+
+@pytest.mark.redis
+@of_sessions
+def test_a_session_says_what_redis_does(real: RealRedis, path: Path) -> None:
+    first, text = path.read_text().split("\n", 1)
+    steps = steps_of(text)
     least = tuple(int(part) for part in first.removeprefix("# Redis ").split("."))
     if real.version >= least:
         assert replies_of(str(real.socket), steps) == steps
-    assert replies_of(ours.path, steps) == steps
