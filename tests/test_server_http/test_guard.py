@@ -6,7 +6,6 @@ import asyncio
 import base64
 import gc
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from streamkeep import Store
 from streamkeep.server.http import guard
 from streamkeep.server.http.app import create_app
 from streamkeep.server.http.wire import Problem
+from test_server_http.test_rights import Case, status_of
 
 Make = Callable[..., Client]
 
@@ -204,27 +204,7 @@ def test_browsers_are_told_to_trust_nothing(client: Client) -> None:
     ],
 )
 def test_no_path_leads_out_of_the_page(client: Client, path: str) -> None:
-    sent: list[Any] = []
-
-    async def call() -> None:
-        async def receive() -> Any:
-            return {"type": "http.request"}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": b"",
-            "headers": [(b"host", b"localhost")],
-        }
-        await client.app(scope, receive, send)
-
-    asyncio.run(call())
-    assert sent[0]["status"] in (400, 401, 404)
+    assert asyncio.run(status_of(client.app, Case(f"GET {path}"), None)) in (400, 401, 404)
 
 
 def test_it_works_mounted_in_another_application(store: Store) -> None:
