@@ -32,7 +32,6 @@ from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.environment import SHIPPED_POLL_S
 from streamkeep.engine.store.group_commit import TaskCall
-from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 from streamkeep.format.node.ranges import Range
@@ -264,9 +263,6 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
             return []
         return found
 
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
-        return self._store._begin_scan()
-
 
 class AsyncSyncView(AsyncCommands[Text]):
     """The commands of a store with another sync mode; each write is a transaction of its own."""
@@ -286,6 +282,3 @@ class AsyncSyncView(AsyncCommands[Text]):
 
     def _history_batch(self, name: bytes, wanted: Range) -> Entries:
         return self._store._history_batch(name, wanted)
-
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
-        return self._store._begin_scan()

@@ -8,6 +8,7 @@ A method checks its arguments and makes a `Command` of them. Each public class h
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast, overload
 
@@ -124,9 +125,9 @@ class CommandBase(Generic[Text]):
         """Return the time of the store's clock, from which ages are counted."""
         return int(self._store._now_ms())
 
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
-        """Return a read transaction for an iterator, and whether the iterator must close it."""
-        raise NotImplementedError
+    def _reading(self) -> AbstractContextManager[ReadTxn]:
+        """Return the transaction from which an iterator reads in its `with` block."""
+        return cast("AbstractContextManager[ReadTxn]", self._store._reading())
 
     def __dir__(self) -> list[str]:
         """Return the public names, which notebooks and shells complete."""

@@ -153,12 +153,8 @@ class FollowCommands(CommandBase[Text]):
         name = to_bytes(key, "key")
         wanted = check_count("XREAD", "count", count)
         streams = [(name, xread.parse_read_id(after_text("start", start, self._now_ms)))]
-        txn, must_close = self._begin_scan()
-        try:
+        with self._reading() as txn:
             ((_, after),) = xread.freeze(txn, streams)
-        finally:
-            if must_close:
-                txn.close()
         plan = Following(name, after, wanted, self._shape, history, _block_ms(block))
         return self._iterate(plan, stop or (lambda: False))
 

@@ -307,8 +307,7 @@ class FrameCommands(CommandBase[Text]):
                 yield start, nodes
                 start = following
             return
-        txn, must_close = self._begin_scan()
-        try:
+        with self._reading() as txn:
             while start is not None:
                 check_lives(txn)
                 with translated():
@@ -316,9 +315,6 @@ class FrameCommands(CommandBase[Text]):
                     nodes, following = history.copy_range(txn, *wanted)
                 yield start, nodes
                 start = following
-        finally:
-            if must_close:
-                txn.close()
 
 
 def _last_id(txn: Txn, name: bytes) -> tuple[int, int]:

@@ -131,16 +131,11 @@ class KeyCommands(CommandBase[Text]):
             count: a hint in Redis, without effect here.
         """
         pattern = None if match is None else Glob(to_bytes(match, "match"))
-        txn, must_close = self._begin_scan()
-        try:
-            with translated():
-                for name, _ in keys.iter_keys(txn):
-                    check_lives(txn)
-                    if pattern is None or pattern.matches(name):
-                        yield self._as_text(name)
-        finally:
-            if must_close:
-                txn.close()
+        with self._reading() as txn, translated():
+            for name, _ in keys.iter_keys(txn):
+                check_lives(txn)
+                if pattern is None or pattern.matches(name):
+                    yield self._as_text(name)
 
     def rename(self, src: Key, dst: Key) -> bool:
         """Rename a stream; a stream that has the new name is deleted (RENAME).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
@@ -235,10 +236,9 @@ class ReadCommands(CommandBase[Text]):
     ) -> Iterator[ScanEntry[Text]]:
         """Yield the entries of a range, in its order, read in batches of about a megabyte."""
         kind = self._scan_kind(name)
-        txn, must_close = (None, False) if whole_history else self._begin_scan()
         shape, late = self._shape, self._entry_text
         most = _SCAN_BATCH
-        try:
+        with nullcontext() if whole_history else self._reading() as txn:
             while low <= high:
                 wanted = Range(*low, *high, most, reverse, shape)
                 where = None if condition is None else Where(condition, _EXAMINED)
@@ -273,9 +273,6 @@ class ReadCommands(CommandBase[Text]):
                     low = last.next()
                 if batch:
                     most = _next_size(most, batch, _MOST_BATCH if txn is None else _SCAN_BATCH)
-        finally:
-            if must_close and txn is not None:
-                txn.close()
 
     def _scan_kind(self, name: bytes) -> Any:
         """Return the class of the entries of a stream, in which is what `delete` needs.

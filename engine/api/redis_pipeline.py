@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamkeep.engine.api.command_base import Result
 from streamkeep.engine.api.pipeline_commands import PipelineCommands
@@ -13,7 +13,6 @@ from streamkeep.format.core.errors import ArgumentError, CommandError
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.txn.read_txn import ReadTxn
     from streamkeep.engine.txn.txn import WriteTxn
 
 
@@ -79,7 +78,7 @@ class Pipeline(PipelineCommands):
         self._steps.append(command)
         return self
 
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+    def _reading(self) -> NoReturn:
         raise ArgumentError("iterators cannot be queued; use the store or a transaction")
 
 

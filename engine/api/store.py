@@ -433,9 +433,9 @@ class Store(
     def _now_ms(self) -> int:
         return self._environment.context.clock.now_ms()
 
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+    def _reading(self) -> ReadTxn:
         self._check_open()
-        return self._environment.begin_read(), True
+        return self._environment.begin_read()
 
     def _waits(self, sync: Sync | None) -> bool:
         """Return whether a call with this sync mode waits for the disk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -140,9 +141,9 @@ class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
     def _deleter(self) -> Delete:
         return self._store.xdel
 
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+    def _reading(self) -> AbstractContextManager[ReadTxn]:
         self._check_open()
-        return self._txn, False
+        return nullcontext(self._txn)
 
 
 class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
@@ -262,9 +263,9 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
         if not self._txn.open:
             raise errors.StoreClosedError("the transaction has ended; next: begin another one")
 
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
+    def _reading(self) -> AbstractContextManager[ReadTxn]:
         self._check_usable()
-        return self._txn, False  # type: ignore[return-value]  # both kinds read alike
+        return nullcontext(self._txn)  # type: ignore[arg-type]  # both kinds read alike
 
 
 class SyncView(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
@@ -281,9 +282,6 @@ class SyncView(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
         if self._ships and (command.writes or command.call is not None):
             self._store._wait_for_copy(self._store._environment.newest_commit())
         return result
-
-    def _begin_scan(self) -> tuple[ReadTxn, bool]:
-        return self._store._begin_scan()
 
 
 def _stat(txn: Txn, name: bytes) -> StreamStat:
