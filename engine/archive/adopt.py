@@ -33,7 +33,7 @@ from streamkeep.engine.archive.iterate import entries_of, has_pieces, nodes_of
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment, segment_output
 from streamkeep.engine.commands.history import Live, Retired, Source
-from streamkeep.engine.commands.keys import name_of
+from streamkeep.engine.commands.keys import find_numbered
 from streamkeep.engine.commands.reply_budget import Entries
 from streamkeep.engine.remote.object_store import normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
@@ -422,8 +422,7 @@ def _register(
     target = _find_target(txn, own_uuid, segment, key, present)
     if target.create:
         txn.create_stream(target.key)
-    name = name_of(txn, target.number, [target.key])
-    stream = None if name is None else txn.find_stream(name)
+    stream = find_numbered(txn, target.number)
     if stream is not None and stream.record.last_id() < segment.trailer.last_id:
         stream.set_last_id(segment.trailer.last_id)  # so that the next entry follows it
     if replaced is not None:

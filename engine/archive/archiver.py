@@ -33,7 +33,7 @@ from streamkeep.engine.archive.garbage import discard
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.archive.segment_output import TEMPORARY, segment_output
-from streamkeep.engine.commands.keys import forget_name, former_name, iter_keys, name_of
+from streamkeep.engine.commands.keys import forget_name, former_name, name_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
@@ -129,11 +129,10 @@ def archive(
         report = ArchiveReport(removed=len(clean(environment)))
         total = environment.read(retired_bytes)
         numbers = environment.read(retired_streams)
-        names = environment.read(_likely_names, numbers)
         for number in numbers:
             if environment.read(_retired_of, number, options.least_bytes) < options.least_bytes:
                 continue
-            name = environment.read(stream_name, number, names.get(number))
+            name = environment.read(stream_name, number)
             while environment.read(_has_retired, number):
                 segment = _archive_run(environment, number, name, options)
                 if segment is not None:
@@ -169,30 +168,13 @@ def _has_retired(txn: Txn, number: int) -> bool:
     return has_rows(txn, keys.RETIRED, keys.pack_number(number), keys.node_key(number, 0, 1))
 
 
-def stream_name(txn: Txn, number: int, likely: bytes | None = None) -> bytes:
-    """Return the key of a stream with retired nodes or segments; of a deleted one, its last.
-
-    Args:
-        likely: its key, if the caller has a guess.
-    """
-    if (former := former_name(txn, number)) is not None:
-        return former
+def stream_name(txn: Txn, number: int) -> bytes:
+    """Return the key of a stream with retired nodes or segments; of a deleted one, its last."""
+    for name in (name_of(txn, number), former_name(txn, number)):
+        if name is not None:
+            return name
     record = manifest.find_segment(txn, number, *_NOWHERE)
-    last = [] if record is None else [record.key]
-    name = name_of(txn, number, last if likely is None else [likely, *last])
-    return name if name is not None else last[0] if last else b""
-
-
-def _likely_names(txn: Txn, numbers: list[int]) -> dict[int, bytes]:
-    """Return, in one pass, the keys of streams whose newest segment does not give the key."""
-    unknown = set()
-    for number in numbers:
-        record = manifest.find_segment(txn, number, *_NOWHERE)
-        if record is None or txn.stream_number(record.key) != number:
-            unknown.add(number)
-    if not unknown:
-        return {}
-    return {number: name for name, number in iter_keys(txn) if number in unknown}
+    return b"" if record is None else record.key
 
 
 def _retired_of(txn: Txn, number: int, enough: int) -> int:

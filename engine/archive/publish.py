@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.remote_head import RemoteHead
 from streamkeep.engine.archive.sealed_segments import SealedSegments
-from streamkeep.engine.commands.keys import former_name, iter_keys
+from streamkeep.engine.commands.keys import former_name, names_from
 from streamkeep.engine.remote.object_store import check_outside, normal_uri
 from streamkeep.engine.remote.remote_archive import check_checksums, check_means, remote_archive
 from streamkeep.engine.store.environment import Environment
@@ -417,7 +417,7 @@ def streams_of(
         removed: noted ranges; where one has no end, IDs in it may have been given out again.
     """
     records = list(iter_segments(txn))
-    names = {number: name for name, number in iter_keys(txn)}
+    names = dict(names_from(txn, 0))
     # Where the manifest was lost, a stream that is gone may have sealed segments alone.
     keys = {one.record.stream_number: one.record.key for one in before.segments}
     keys.update((record.stream_number, record.key) for record in records)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from streamkeep.engine.archive.archiver import stream_name
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.segment_output import copy_segment
-from streamkeep.engine.commands.keys import forget_name, iter_keys
+from streamkeep.engine.commands.keys import forget_name, name_of
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
@@ -83,15 +83,13 @@ def iter_retired(txn: Txn, number: int | None = None) -> Iterator[RetiredNode]:
 
 def list_streams(txn: Txn) -> list[ArchivedStream]:
     """Return the archive of each stream, including deleted ones, by stream number."""
-    names = {number: name for name, number in iter_keys(txn)}
     found: dict[int, ArchivedStream] = {}
 
     def one(number: int) -> ArchivedStream:
         if number not in found:
-            key = names[number] if number in names else stream_name(txn, number)
-            found[number] = ArchivedStream(
-                number, key, number in names, 0, 0, 0, 0, None, None, 0, 0, 0
-            )
+            exists = name_of(txn, number) is not None
+            key = stream_name(txn, number)
+            found[number] = ArchivedStream(number, key, exists, 0, 0, 0, 0, None, None, 0, 0, 0)
         return found[number]
 
     for record in iter_segments(txn):

@@ -8,7 +8,7 @@ longer than deleting ten.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -58,18 +58,18 @@ def last_number(txn: Txn) -> int:
     return db_keys.unpack_number(cursor.key()) if cursor.last() else 0
 
 
-def name_of(txn: Txn, number: int, likely: Iterable[bytes]) -> bytes | None:
-    """Return the key of a stream; None when it does not exist.
+def name_of(txn: Txn, number: int) -> bytes | None:
+    """Return the key of a stream; None when it does not exist."""
+    return txn.get_row(db_keys.NAMES, db_keys.pack_number(number), f"name of stream {number}")
 
-    Args:
-        likely: keys to try first; all keys are read only if the stream has none of them.
-    """
-    for name in likely:
-        if txn.stream_number(name) == number:
-            return name
-    if txn.get(db_keys.STREAMS, db_keys.pack_number(number)) is None:
-        return None
-    return next((name for name, other in iter_keys(txn) if other == number), None)
+
+def find_numbered(txn: Txn, number: int) -> Stream | None:
+    """Return the stream with a number under its present name; None if it was deleted."""
+    name = name_of(txn, number)
+    stream = None if name is None else txn.find_stream(name)
+    if stream is None and txn.get(db_keys.STREAMS, db_keys.pack_number(number)) is not None:
+        raise CorruptionError(f"stream {number}", "it has no name")
+    return stream
 
 
 def exists(txn: Txn, names: list[bytes]) -> int:

@@ -33,7 +33,7 @@ from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.publish import publish, sealed_streams
 from streamkeep.engine.commands.history import Live, Retired, Source, archived_of, ascending
 from streamkeep.engine.commands.idempotency import Tracker, find_messages
-from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.commands.keys import find_numbered, names_from
 from streamkeep.engine.commands.xtrim import store_marked
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -47,7 +47,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.engine.whole_store.scrub import Mark, scrub
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id
-from streamkeep.format.core.keys import ERASURES, NAMES, STREAMS, pack_number
+from streamkeep.format.core.keys import ERASURES
 from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
 from streamkeep.format.node.erase import erase_slots
 from streamkeep.format.node.node import SlotCursor, read_header
@@ -145,7 +145,7 @@ def _find_copied(environment: Environment, name: bytes, numbers: set[int]) -> se
     sealed = sealed_streams(environment)
     others = {number for number, known in sealed.items() if name in known}
     others |= environment.read(written_under, name)
-    keys = environment.read(lambda txn: {number: key for key, number in iter_keys(txn)})
+    keys = environment.read(lambda txn: dict(names_from(txn, 0)))
     for number in sorted(others - numbers):
         if number in keys:
             log.warning(
@@ -184,16 +184,6 @@ def _recorded(txn: Txn) -> list[tuple[int, set[Id]]]:
     ]
 
 
-def _numbered(txn: Txn, number: int) -> Stream | None:
-    """Return the stream with a number under its present name; None if it was deleted."""
-    db_key = pack_number(number)
-    name = txn.get_row(NAMES, db_key, f"name of stream {number}")
-    stream = None if name is None else txn.find_stream(name)
-    if stream is None and txn.get(STREAMS, db_key) is not None:
-        raise CorruptionError(f"stream {number}", "it has no name")
-    return stream
-
-
 def erase_step(txn: WriteTxn, numbers: set[int], ids: Ids, living: int) -> int:
     """Remove the contents of entries from live and retired nodes; return the number of entries.
 
@@ -206,7 +196,7 @@ def erase_step(txn: WriteTxn, numbers: set[int], ids: Ids, living: int) -> int:
     for number in sorted(numbers):
         found = erase_retired(txn, number, ids)
         count += found
-        stream = _numbered(txn, number)
+        stream = find_numbered(txn, number)
         if stream is not None:
             count += _erase_in_nodes(txn, stream, ids)
             for ms, seq in ids[: bisect_right(ids, stream.record.last_id())]:
@@ -259,12 +249,12 @@ def _forget_messages(mark: Mark, number: int, ids: set[Id]) -> None:
 
 
 def _find_messages(txn: Txn, number: int, ids: set[Id]) -> Ids:
-    stream = _numbered(txn, number)
+    stream = find_numbered(txn, number)
     return [] if stream is None else find_messages(txn, stream, ids)
 
 
 def _forget_step(txn: WriteTxn, number: int, messages: Ids, ids: set[Id]) -> None:
-    stream = _numbered(txn, number)
+    stream = find_numbered(txn, number)
     if stream is not None:
         tracker = Tracker(txn, stream)
         for producer, order in messages:
@@ -313,7 +303,7 @@ def _find(
     found: list[Id] = []
     room = _STEP_BYTES
     sources: list[Source] = [Retired(txn, number), *archived_of(txn, number)]
-    stream = _numbered(txn, number)
+    stream = find_numbered(txn, number)
     if stream is not None and stream.nodes():
         sources.append(Live(txn, stream))
     for source in ascending(sources, start, (MAX, MAX)):

@@ -99,7 +99,7 @@ def die_in_commit_after(step: str) -> None:
 @pytest.mark.parametrize(
     ("work", "step", "module", "following"),
     [
-        (lambda store: store.archive(), "archive:written", archiver, "_likely_names"),
+        (lambda store: store.archive(), "archive:written", archiver, "_retired_of"),
         (lambda store: store.erase("s", f"{ERASED + 1}-0"), "erase:written", erase, "erase_step"),
     ],
     ids=["archive", "erase"],

@@ -188,45 +188,6 @@ def test_a_store_opens_although_what_an_archiver_left_cannot_be_removed(
     assert "will be removed later" in caplog.text
 
 
-def test_no_run_reads_all_keys_once_per_stream(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from streamkeep.engine.archive import archiver
-    from streamkeep.engine.commands import keys
-
-    scans: list[None] = []
-    iter_keys = keys.iter_keys
-
-    def counted(txn: Any) -> Any:
-        scans.append(None)
-        return iter_keys(txn)
-
-    monkeypatch.setattr(keys, "iter_keys", counted)
-    monkeypatch.setattr(archiver, "iter_keys", counted)
-    store = open_store()
-
-    def trim(*keys: str) -> None:
-        for key in keys:
-            store.set_retention(key, archive=True)
-            store.xadd_many(key, [{"n": "x" * 100} for _ in range(200)])
-            store.xtrim(key, maxlen=1, approximate=False)
-
-    trim("a", "b", "c", "d")
-    store.archive()
-    assert len(scans) == 1  # for the keys of all four
-    trim("a", "b", "c", "d")
-    store.archive()
-    assert len(scans) == 1  # their newest segments tell
-    store.rename("c", "c2")
-    store.rename("d", "d2")
-    trim("a", "b", "c2", "d2")
-    store.archive()
-    assert len(scans) == 2
-    assert {record.key for record in store.archived_segments("a")} == {b"a"}
-    for key in ("c2", "d2"):
-        assert store.archived_segments(key)[-1].key == key.encode()
-
-
 def test_cleaning_looks_at_each_file_once_however_many_streams_wait(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

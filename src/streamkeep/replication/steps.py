@@ -22,7 +22,7 @@ from typing import Any, Final
 from streamkeep.commands.strings import DEADLINES, FOREVER, STRINGS, stamp, string_deadlines
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.dump import pending_of, stream_parts
-from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.commands.keys import iter_keys, name_of
 from streamkeep.engine.commands.xrange import read_ids
 from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk
@@ -35,7 +35,6 @@ from streamkeep.format.core.keys import (
     CONSUMERS,
     GROUPS,
     KEYS,
-    NAMES,
     NODES,
     PEL,
     is_name_key,
@@ -98,12 +97,6 @@ def _string(txn: ReadTxn, name: bytes) -> State | None:
 def _deadline(txn: ReadTxn, number: int) -> int:
     row = rows.row_get(txn, rows.row_key(DEADLINES, pack_number(number)))
     return FOREVER if row is None else stamp(row)
-
-
-def _name(txn: ReadTxn, number: int) -> bytes | None:
-    """Return the name of a stream; None if there is none with this number."""
-    name = txn.get_row(NAMES, pack_number(number), f"name of stream {number}")
-    return name if name is not None and txn.stream_number(name) == number else None
 
 
 def _entries(
@@ -212,7 +205,7 @@ class Step:
                     names.add(name)
         moves: dict[int, tuple[bytes, bytes]] = {}
         for number in numbers:
-            old, new = _name(self.before, number), _name(self.after, number)
+            old, new = name_of(self.before, number), name_of(self.after, number)
             names.update(name for name in (old, new) if name is not None)
             if old is not None and new is not None and old != new:
                 moves[number] = old, new
@@ -251,7 +244,7 @@ class Step:
             return
         base = None
         if there == stream.number:
-            old_name = _name(before, there)
+            old_name = name_of(before, there)
             base = None if old_name is None else before.find_stream(old_name)
         deadline = _deadline(after, stream.number)
         if base is None or base.record.extension != stream.record.extension:

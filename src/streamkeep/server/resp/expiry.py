@@ -129,7 +129,7 @@ class Expiry:
         gone: list[int] = []
         for number, when in self._by_number.items():
             if when <= now_ms:
-                name = name_of(turn.read_txn(), number, due)
+                name = name_of(turn.read_txn(), number)
                 if name is None:
                     gone.append(number)
                 else:
