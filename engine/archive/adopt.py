@@ -20,7 +20,7 @@ The manifest of that archive knows the present key of a renamed stream.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain, zip_longest
@@ -31,7 +31,7 @@ from uuid import UUID
 from streamkeep.engine.archive.garbage import discard, doomed_files
 from streamkeep.engine.archive.iterate import entries_of, has_pieces, nodes_of
 from streamkeep.engine.archive.lock import ArchiveLock
-from streamkeep.engine.archive.segment_output import copy_segment, segment_output
+from streamkeep.engine.archive.segment_output import copy_segment, write_segment
 from streamkeep.engine.commands.history import Live, Retired, Source
 from streamkeep.engine.commands.keys import find_numbered
 from streamkeep.engine.commands.reply_budget import Entries
@@ -284,12 +284,24 @@ def _adopt_one(
     else:
         file_number, where = _new_path(environment, target, segment)
         if changes:
-            with segment_output(environment.folder, stored_name(where)) as output:
-                for part in _without(segment, erased, environment, file_number):
-                    output.write(part)
+            # Without a dictionary: that of the file may contain parts of those entries.
+            written = write_segment(
+                environment,
+                target.number,
+                target.key,
+                file_number,
+                segment.index,
+                nodes_of(segment, without=erased),
+                segment.where,
+            )
+            if written is None:
+                raise CommandError(
+                    f"{segment.where}: all of its entries were erased from this store"
+                )
+            where, segment = written
         else:
             copy_segment(segment, environment.folder, stored_name(where))
-        segment = open_stored(environment.folder, where)
+            segment = open_stored(environment.folder, where)
     failpoints.hit("adopt:copied")
     replaced = at_home if changes else None
     try:
@@ -447,26 +459,3 @@ def _below_archive(environment: Environment, path: Path) -> str | None:
     except ValueError:
         return None
     return inside if is_safe_path(inside) else None
-
-
-# --- the contents of the file -------------------------------------------------------------------
-
-
-def _without(
-    segment: Segment, erased: Sequence[Id], environment: Environment, file_number: int
-) -> Iterator[bytes]:
-    """Yield the bytes of a segment without some of its entries.
-
-    The new segment has no dictionary, because the old one may contain parts of those entries.
-    """
-    writer = SegmentWriter(
-        segment.index,
-        created_ms=environment.context.clock.now_ms(),
-        epoch=environment.context.epoch,
-        file_number=file_number,
-    )
-    for node in nodes_of(segment, without=erased):
-        yield writer.add(node, segment.where)
-    if writer.entries == 0:
-        raise CommandError(f"{segment.where}: all of its entries were erased from this store")
-    yield writer.finish()

@@ -25,14 +25,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.garbage import discard
 from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.archive.publish import PublishReport
-from streamkeep.engine.archive.segment_output import TEMPORARY, segment_output
+from streamkeep.engine.archive.segment_output import TEMPORARY, write_segment
 from streamkeep.engine.commands.keys import forget_name, former_name, name_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -45,13 +44,12 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError, StoreError
 from streamkeep.format.core.id_codec import MAX, Id, next_id
-from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
 from streamkeep.format.node.envelope import CHECKSUM_SIZE
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.index import Index
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
-from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, segment_path
-from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL, SegmentWriter
+from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX
+from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL
 
 TARGET_BYTES: Final = 32 << 20
 _NOWHERE: Final = (MAX, MAX)
@@ -97,14 +95,6 @@ class ArchiveReport(NamedTuple):
     removed: int = 0
     published: PublishReport = PublishReport()
 
-    def with_segment(self, record: SegmentRecord) -> ArchiveReport:
-        return self._replace(
-            entries=self.entries + record.entries,
-            segments=self.segments + 1,
-            raw_bytes=self.raw_bytes + record.raw_bytes,
-            size_bytes=self.size_bytes + record.size_bytes,
-        )
-
 
 DEFAULT_OPTIONS: Final = ArchiveOptions()
 
@@ -136,7 +126,12 @@ def archive(
             while environment.read(_has_retired, number):
                 segment = _archive_run(environment, number, name, options)
                 if segment is not None:
-                    report = report.with_segment(segment)
+                    report = report._replace(
+                        entries=report.entries + segment.entries,
+                        segments=report.segments + 1,
+                        raw_bytes=report.raw_bytes + segment.raw_bytes,
+                        size_bytes=report.size_bytes + segment.size_bytes,
+                    )
                 if progress is not None:
                     progress(min(report.raw_bytes, total), total)
     # `retired` is counted with what is only removed in memory, so it may still seem too big.
@@ -260,55 +255,25 @@ def _write_run(
     """Write the file; return the rows that it holds, and its future row of the manifest."""
     rows: _Rows = []
     with environment.begin_read() as txn:
-        nodes = iter_run(txn, number, options.target_bytes)
-        sample: list[tuple[bytes, bytes]] = []  # the first nodes of the run
-        size = 0
-        enough = SAMPLE_BYTES if options.dictionary else 1
-        while size < enough and (node := next(nodes, None)) is not None:
-            sample.append(node)
-            size += len(node[1])
-        if not sample:
-            return [], None
-        dictionary = None
-        if options.dictionary:
-            dictionary = choose_dictionary(
-                [envelope for _, envelope in sample],
-                size if size < SAMPLE_BYTES else options.target_bytes,  # of the whole run
-                level=options.level,
-                block_bytes=options.block_bytes,
-            )
-        epoch = environment.context.epoch
-        writer = SegmentWriter(
+
+        def nodes() -> Iterator[bytes]:
+            for db_key, envelope in iter_run(txn, number, options.target_bytes):
+                rows.append((db_key, envelope[-CHECKSUM_SIZE:]))
+                yield envelope
+
+        found = write_segment(
+            environment,
+            number,
+            name,
+            file_number,
             Index(environment.uuid.bytes, number, name, []),
-            created_ms=environment.context.clock.now_ms(),
-            epoch=epoch,
-            file_number=file_number,
+            nodes(),
+            f"retired node of stream {number}",
+            raw_bytes=max(1, options.target_bytes) if options.dictionary else 0,
             level=options.level,
             block_bytes=options.block_bytes,
-            dictionary=dictionary,
         )
-        where = f"retired node of stream {number}"
-        place = segment_path(number, name, (0, 0), (0, 0), epoch, file_number)
-        try:
-            with segment_output(environment.folder, stored_name(place)) as output:
-                for db_key, envelope in chain(sample, nodes):
-                    rows.append((db_key, envelope[-CHECKSUM_SIZE:]))
-                    output.write(writer.add(envelope, where))
-                if writer.first_id is None or writer.last_id is None:
-                    raise _Empty
-                output.write(writer.finish())
-                path = segment_path(
-                    number, name, writer.first_id, writer.last_id, epoch, file_number
-                )
-                output.name = stored_name(path)
-        except _Empty:
-            return rows, None
-    segment = open_stored(environment.folder, path)
-    return rows, record_of(segment, path, ARCHIVED)
-
-
-class _Empty(Exception):
-    """The nodes of a run have no entries that history shows."""
+    return rows, None if found is None else record_of(found[1], found[0], ARCHIVED)
 
 
 def _commit_run(

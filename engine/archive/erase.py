@@ -23,14 +23,14 @@ from urllib.parse import quote
 from streamkeep.engine.archive import archiver
 from streamkeep.engine.archive.garbage import discard, doomed_files
 from streamkeep.engine.archive.iterate import has_pieces, nodes_of
-from streamkeep.engine.archive.segment_output import segment_output
+from streamkeep.engine.archive.segment_output import write_segment
 from streamkeep.engine.commands.keys import forget_name, former_name
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables import manifest
 from streamkeep.engine.tables.node_walk import encode_node
 from streamkeep.engine.tables.scan import at_or_below, stream_numbers
-from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
+from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import (
@@ -41,7 +41,6 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import RETIRED, STREAMS, node_key, pack_number, unpack_node_key
-from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
 from streamkeep.format.node.envelope import decode_envelope, set_trimmed, trimmed_slots
 from streamkeep.format.node.erase import erase_slots
 from streamkeep.format.node.tombstones import history_form
@@ -53,8 +52,7 @@ from streamkeep.format.segment.manifest import (
     SegmentRecord,
     record_of,
 )
-from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, Segment, segment_path
-from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, SegmentWriter
+from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, Segment
 
 Ids = list[Id]
 
@@ -301,58 +299,27 @@ def _rewrite(environment: Environment, number: int, plan: _Plan) -> int:
     """Replace a segment of a stream by one without some entries; return their number."""
     record, ids = plan
     segment = environment.segments.open(record)
-    dictionary = None
-    if segment.trailer.dictionary_size:
-        dictionary = choose_dictionary(
-            _sample(segment, ids),
-            segment.trailer.raw_size,
-            level=_LEVEL,
-            block_bytes=DEFAULT_BLOCK_BYTES,
-        )
-    file_number = environment.write(manifest.take_file_number, frees=True)
-    epoch = environment.context.epoch
-    path = segment_path(
-        record.stream_number, record.key, record.first_id, record.last_id, epoch, file_number
-    )
-    writer = SegmentWriter(
+    written = write_segment(
+        environment,
+        record.stream_number,
+        record.key,
+        environment.write(manifest.take_file_number, frees=True),
         segment.index,
-        created_ms=environment.context.clock.now_ms(),
-        epoch=epoch,
-        file_number=file_number,
+        nodes_of(segment, without=ids),
+        record.where,
+        raw_bytes=segment.trailer.raw_size if segment.trailer.dictionary_size else 0,
         level=_LEVEL,
-        dictionary=dictionary,
     )
-    nodes = nodes_of(segment, without=ids)
-    head = next(nodes, None)
-    written: Segment | None = None
-    if head is not None:
-        with segment_output(environment.folder, stored_name(path)) as output:
-            output.write(writer.add(head, record.where))
-            for node in nodes:
-                output.write(writer.add(node, record.where))
-            output.write(writer.finish())
-        written = open_stored(environment.folder, path)
     failpoints.hit("erase:written")
-    count = record.entries - writer.entries
-    environment.write(_replace, number, plan, written, path, count, wait=True, frees=True)
+    count = record.entries - (0 if written is None else written[1].trailer.entries)
+    environment.write(_replace, number, plan, written, count, wait=True, frees=True)
     environment.segments.forget(record.path)
     failpoints.hit("erase:segment")
     return count
 
 
-def _sample(segment: Segment, ids: Ids) -> list[bytes]:
-    sample: list[bytes] = []
-    size = 0
-    for node in nodes_of(segment, without=ids):
-        if size >= SAMPLE_BYTES:
-            break
-        sample.append(node)
-        size += len(node)
-    return sample
-
-
 def _replace(
-    txn: WriteTxn, number: int, plan: _Plan, written: Segment | None, path: str, count: int
+    txn: WriteTxn, number: int, plan: _Plan, written: tuple[str, Segment] | None, count: int
 ) -> None:
     record, ids = plan
     txn.add_garbage(encode_file_garbage(record.path))
@@ -364,7 +331,7 @@ def _replace(
     if written is not None:
         manifest.put_segment(
             txn,
-            record_of(written, path, REWRITTEN)._replace(
+            record_of(written[1], written[0], REWRITTEN)._replace(
                 stream_number=record.stream_number, key=record.key, erased=record.erased + count
             ),
         )

@@ -130,7 +130,11 @@ def verify(
     total = sum(record.size_bytes for record in [*records, *sealed])
     done = 0
     for record in records:
-        problems = problems_of(environment, record)
+        problems: list[errors.StreamkeepError] = []
+        try:
+            problems += environment.segments.open_uncached(record).check()
+        except (errors.CorruptionError, errors.FormatVersionError) as error:
+            problems.append(error)
         if not problems or environment.read(is_named, record):
             yield Verified(record, problems)
         done += record.size_bytes
@@ -160,14 +164,6 @@ def _sealed(remote: RemoteArchive | None, number: int | None) -> list[SegmentRec
         for one in newest[1].segments
         if one.sealed and number in (None, one.record.stream_number)
     ]
-
-
-def problems_of(environment: Environment, record: SegmentRecord) -> list[errors.StreamkeepError]:
-    try:
-        segment = environment.segments.open_uncached(record)
-    except (errors.CorruptionError, errors.FormatVersionError) as error:
-        return [error]
-    return list(segment.check())
 
 
 def export(
