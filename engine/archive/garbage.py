@@ -19,11 +19,10 @@ import logging
 from streamkeep.engine.commands import keys
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.tables.scan import rows_with
+from streamkeep.engine.tables.scan import bodies_with
 from streamkeep.engine.tables.segment_files import stored_name
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.format.core.keys import GARBAGE
 from streamkeep.format.rows import records
@@ -102,8 +101,7 @@ def remove_files(environment: Environment) -> None:
 def doomed_files(txn: Txn) -> list[tuple[bytes, str]]:
     """Return (key of the row, path below archive/) of each file that is garbage."""
     found = []
-    for db_key, value in rows_with(txn, GARBAGE, b""):
-        body = row_body(GARBAGE, db_key, value, "garbage")
+    for db_key, body in bodies_with(txn, GARBAGE, b"", "garbage"):
         if records.decode_garbage(body, "garbage")[0] == records.ARCHIVE_FILE:
             found.append((db_key, records.decode_file_garbage(body, "garbage")))
     return found

@@ -13,6 +13,7 @@ number, which forgets all messages at once; the rows with the old number become 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from itertools import islice
 from typing import Final
 
 from streamkeep.engine.commands.xrange import exists
@@ -100,8 +101,10 @@ class Tracker:
         state.tracked += 1
         state.added += 1
         count = producer.tracked + 1
-        while count > state.maxsize and self._forget_oldest(producer.number):
-            count -= 1
+        if count > state.maxsize:
+            for oldest in list(islice(self._in_order(producer.number), count - state.maxsize)):
+                self._forget_message(producer.number, oldest)
+                count -= 1
         self._put_producer(producer_name, rows.Producer(producer.number, count, message.order + 1))
 
     def expire(self, producer_name: bytes, now_ms: int) -> None:
@@ -222,16 +225,6 @@ class Tracker:
         for db_key, body in bodies_with(self.txn, keys.IDEMPOTENCY_ORDER, prefix, _WHERE):
             yield rows.decode_ordered(db_key, body, _WHERE)
 
-    def _oldest(self, producer: int) -> rows.Message | None:
-        return next(self._in_order(producer), None)
-
-    def _forget_oldest(self, producer: int) -> bool:
-        message = self._oldest(producer)
-        if message is None:
-            return False
-        self._forget_message(producer, message)
-        return True
-
     def _forget_message(self, producer: int, message: rows.Message) -> None:
         number = self.state.number
         self.txn.delete(keys.IDEMPOTENCY_ORDER, rows.order_key(number, producer, message.order))
@@ -240,15 +233,15 @@ class Tracker:
 
     def _expire_one(self, name: bytes, producer: rows.Producer, limit: int, most: int) -> None:
         """Forget messages of one producer whose entry's time is not after `limit`."""
-        gone = 0
-        while gone < most:
-            message = self._oldest(producer.number)
-            if message is None or message.ms > limit:
+        gone: list[rows.Message] = []
+        for message in self._in_order(producer.number):
+            if len(gone) >= most or message.ms > limit:
                 break
-            self._forget_oldest(producer.number)
-            gone += 1
+            gone.append(message)
+        for message in gone:
+            self._forget_message(producer.number, message)
         if gone:
-            self._put_producer(name, producer._replace(tracked=producer.tracked - gone))
+            self._put_producer(name, producer._replace(tracked=producer.tracked - len(gone)))
 
     def _expire_next(self, limit: int) -> None:
         """Look at the producer after the one that was looked at last."""

@@ -130,15 +130,6 @@ def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bo
     return True
 
 
-def iter_garbage(txn: Txn) -> Iterator[tuple[bytes, int, int]]:
-    """Yield (LMDB key, kind, number) of every garbage row."""
-    for db_key, value in rows_with(txn, db_keys.GARBAGE, b""):
-        kind, number = records.decode_garbage(
-            row_body(db_keys.GARBAGE, db_key, value, "garbage"), "garbage"
-        )
-        yield db_key, kind, number
-
-
 # By kind of garbage: the tables with rows whose keys begin with its number.
 _ROWS_OF: Final = {
     records.STREAM_NODES: (db_keys.NODES,),
@@ -152,7 +143,8 @@ def collect_garbage(txn: WriteTxn) -> bool:
 
     `archive.garbage` removes files.
     """
-    for db_key, kind, number in iter_garbage(txn):
+    for db_key, body in bodies_with(txn, db_keys.GARBAGE, b"", "garbage"):
+        kind, number = records.decode_garbage(body, "garbage")
         if kind == records.ARCHIVE_FILE:
             continue
         tables = _ROWS_OF.get(kind)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from streamkeep.engine.tables.scan import bodies_with
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import row_body
@@ -91,13 +92,8 @@ def row_range(
 
 
 def iter_rows(txn: Txn) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys of all rows, each after its space as in LMDB, and their values."""
-    cursor = txn.cursor(ROWS)
-    more = cursor.first()
-    while more:
-        db_key = cursor.key()
-        yield db_key, row_body(ROWS, db_key, cursor.value(), _WHERE)
-        more = cursor.next()
+    """Return the keys of all rows, each after its space as in LMDB, and their values."""
+    return bodies_with(txn, ROWS, b"", _WHERE)
 
 
 # --- batches: an application that repeats one writes it only once; see `format/rows/meta_rows` ----
