@@ -334,13 +334,20 @@ def read_history(txn: Txn, stream: Stream, wanted: Range, out: list[object]) -> 
         Unreadable: see the module.
     """
     sources = _sources(txn, stream)
-    if wanted.newest_first:
-        _read_down(sources, wanted, out)
+    if not wanted.newest_first:
+        for source in ascending(sources, wanted.start(), wanted.end()):
+            data = source.load()  # the few nodes before the range show nothing of it
+            if data and not read_range(data, source.ms, source.seq, wanted, out):
+                return
         return
-    for source in ascending(sources, wanted.start(), wanted.end()):
-        data = source.load()  # the few nodes before the range show nothing of it
+    left = [source for source in sources if source.at_or_below(*wanted.end())]
+    while left:  # until a node begins before the range
+        source = max(left, key=_key)
+        data = source.load()
         if data and not read_range(data, source.ms, source.seq, wanted, out):
             return
+        if not source.previous():
+            left.remove(source)
 
 
 def history_nodes(txn: Txn, stream: Stream, start: Id, end: Id) -> Iterator[tuple[int, int, bytes]]:
@@ -442,18 +449,6 @@ def archived_of(txn: Txn, number: int) -> list[Source]:
     """Return the place that holds archived nodes of a stream, if it has any."""
     files = txn.context.segment_files
     return [Archived(txn, number, files)] if isinstance(files, SegmentFiles) else []
-
-
-def _read_down(sources: list[Source], wanted: Range, out: list[object]) -> None:
-    """Read nodes descending, until one begins before the range."""
-    left = [source for source in sources if source.at_or_below(*wanted.end())]
-    while left:
-        source = max(left, key=_key)
-        data = source.load()
-        if data and not read_range(data, source.ms, source.seq, wanted, out):
-            return
-        if not source.previous():
-            left.remove(source)
 
 
 def _key(source: Source) -> Id:

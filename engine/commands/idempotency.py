@@ -115,7 +115,17 @@ class Tracker:
         producer = self._producer(producer_name)
         if producer is not None:
             self._expire_one(producer_name, producer, limit, producer.tracked)
-        self._expire_next(limit)
+        # The producer after the one that was looked at last.
+        number = self._next_producer(self.state.swept + 1)
+        if number < 0:
+            number = self._next_producer(0)
+        if number < 0:
+            return
+        self.state.swept = number
+        name = self._name_of(number)
+        other = None if name is None else self._producer(name)
+        if name is not None and other is not None:
+            self._expire_one(name, other, limit, _OTHERS)
 
     def _limit(self, now_ms: int) -> int:
         """Return the highest time of an entry whose message has expired."""
@@ -242,20 +252,6 @@ class Tracker:
             self._forget_message(producer.number, message)
         if gone:
             self._put_producer(name, producer._replace(tracked=producer.tracked - len(gone)))
-
-    def _expire_next(self, limit: int) -> None:
-        """Look at the producer after the one that was looked at last."""
-        number = self._next_producer(self.state.swept + 1)
-        if number < 0:
-            number = self._next_producer(0)
-        if number < 0:
-            return
-        self.state.swept = number
-        name = self._name_of(number)
-        if name is not None:
-            producer = self._producer(name)
-            if producer is not None:
-                self._expire_one(name, producer, limit, _OTHERS)
 
     def _name_of(self, number: int) -> bytes | None:
         return self.txn.get_row(keys.PRODUCERS, self._number_key(number), _WHERE)

@@ -62,11 +62,19 @@ class Loader:
     def take(self, txn: WriteTxn, part: Part) -> None:
         stream = self.stream(txn)
         if isinstance(part, Node):
-            self._add_node(txn, stream, part)
+            ids = part.ids
+            if ids is None:
+                ids = validate(part.data, part.ms, part.seq)
+            if self._last_slot is not None and (part.ms, part.seq) <= self._last_slot:
+                raise self._fail(f"macro node {part.ms}-{part.seq} is not above the one before it")
+            self._last_slot = ids.last_slot
+            append_node(txn, stream, part.ms, part.seq, part.data, ids)
         elif isinstance(part, Counters):
             self.set_counters(txn, part)
         elif isinstance(part, GroupPart):
-            self.add_group(txn, part)
+            self.begin_group(txn, part)
+            self.add_pending(txn, part, part.pending)
+            self.end_group(txn, part)
         else:
             self.set_messages(txn, part)
 
@@ -78,19 +86,6 @@ class Loader:
 
     def _fail(self, problem: str) -> CorruptionError:
         return CorruptionError(self.where, problem)
-
-    # --- nodes ------------------------------------------------------------------------------
-
-    def _add_node(self, txn: WriteTxn, stream: Stream, node: Node) -> None:
-        ids = node.ids
-        if ids is None:
-            ids = validate(node.data, node.ms, node.seq)
-        if self._last_slot is not None and (node.ms, node.seq) <= self._last_slot:
-            raise self._fail(f"macro node {node.ms}-{node.seq} is not above the one before it")
-        self._last_slot = ids.last_slot
-        append_node(txn, stream, node.ms, node.seq, node.data, ids)
-
-    # --- all else ---------------------------------------------------------------------------
 
     def set_counters(self, txn: WriteTxn, counters: Counters) -> None:
         """Set the counters, after all entries were added."""
@@ -107,11 +102,6 @@ class Loader:
         stream.set_max_deleted(counters.max_deleted_id or (0, 0))
         added = counters.entries_added
         stream.set_entries_added(record.length if added is None else added)
-
-    def add_group(self, txn: WriteTxn, group: GroupPart) -> None:
-        self.begin_group(txn, group)
-        self.add_pending(txn, group, group.pending)
-        self.end_group(txn, group)
 
     def begin_group(self, txn: WriteTxn, part: GroupPart) -> None:
         """Add a group with its consumers and the pending entries without an owner."""

@@ -154,15 +154,12 @@ class Leases:
 
     # --- the end ----------------------------------------------------------------------------
 
-    def stop_watch(self) -> None:
+    def close(self) -> None:
+        """End this process's lease: what it has pending may be claimed as that of a dead one."""
         with self._lock:
             watch, self._watch = self._watch, None
         if watch is not None:
             watch.stop()
-
-    def close(self) -> None:
-        """End this process's lease: what it has pending may be claimed as that of a dead one."""
-        self.stop_watch()
         with self._lock:
             own = self._end()
             if own is not None:

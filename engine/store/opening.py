@@ -57,16 +57,6 @@ with suppress(MemoryError):
     bytes(31 << 20)
 
 
-def limited_map(max_store_bytes: int) -> int:
-    """Return the size of the map of a store with a limit.
-
-    Only pages in use count for the limit. The map has a reserve for commands that make room, and
-    for pages that snapshots keep.
-    """
-    reserve = max(SMALLEST_STORE, max_store_bytes // 8)
-    return (max_store_bytes + reserve) // PAGE * PAGE
-
-
 def open_environment(
     path: Path,
     *,
@@ -337,7 +327,10 @@ def _open_lmdb(
         wait_for_others(folder)
     sizes = [size for size in MAPS if size >= 2 * needed] or [4 * needed]
     if max_store_bytes is not None:
-        sizes = [limited_map(max_store_bytes)]
+        # Only pages in use count for the limit. The map has a reserve for commands that make room,
+        # and for pages that snapshots keep.
+        reserve = max(SMALLEST_STORE, max_store_bytes // 8)
+        sizes = [(max_store_bytes + reserve) // PAGE * PAGE]
     for size in sizes:
         try:
             return lmdb.open(
