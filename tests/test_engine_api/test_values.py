@@ -55,10 +55,12 @@ HUGE = pytest.param(10**5000, id="huge")  # Python prints no int of so many digi
         ("trust_owners", b"root"),
         ("trust_owners", ["a\0b"]),
         ("trust_owners", [LONE]),
+        ("trust_owners", "no such user"),
         ("trust_owners", True),
         ("group", 2**40),
         ("group", [1]),
         ("group", LONE),
+        ("group", "no such group"),
         ("group", "9" * 50),
     ],
 )

@@ -443,18 +443,3 @@ def test_the_archive_for_asyncio(store: Store, tmp_path: Path) -> None:
 
     asyncio.run(use())
     assert pairs_of(store, "copy") == some(60) + some(60, 3000)
-
-
-def test_no_file_that_is_adopted_has_all_keys_read(
-    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from streamkeep.engine.commands import keys
-
-    source, target = open_store("source"), open_store("target")
-    archive(source, "orders", some(60), some(60, 3000), some(60, 5000))
-    list(source.export_segments(tmp_path / "out", "orders"))
-
-    with monkeypatch.context() as watched:
-        watched.setattr(keys, "iter_keys", Mock(side_effect=AssertionError("all keys are read")))
-        assert len(list(target.adopt_segments(tmp_path / "out"))) == 3
-    assert target.xinfo_stream("orders")["last-generated-id"] == b"5019-2"

@@ -68,6 +68,11 @@ store.xadd("s", {"n": "after the child"})
 _daily = ("its end",)
 
 
+def ended(code: str, path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, *options, "-c", code, str(path)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -77,13 +82,7 @@ _daily = ("its end",)
 )
 def test_a_program_that_does_not_close_its_store_leaves_it_closed(path: Path, program: str) -> None:
     code = ADDS + PROGRAMS[program]
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = ended(code, path)
     assert (done.returncode, done.stderr) == (3 if "SystemExit" in code else 0, "")
     with streamkeep.open(path, readonly=True) as store:  # it would refuse what lacks commits
         count = store.xlen("s")
@@ -96,13 +95,7 @@ def test_a_program_that_does_not_close_its_store_leaves_it_closed(path: Path, pr
 @pytest.mark.slow
 def test_a_program_that_has_removed_its_store_ends_without_a_word(path: Path) -> None:
     code = ADDS + "import shutil\nadd(sys.argv[1])\nshutil.rmtree(sys.argv[1])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = ended(code, path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -113,13 +106,7 @@ def test_a_forgotten_store_gives_a_warning_and_is_closed_at_the_end(path: Path) 
         "with streamkeep.open(sys.argv[1]) as store:\n"
         "    store.xadd('s', {'n': '2'})\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "default", "-c", code, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
+    done = ended(code, path, "-W", "default")
     assert "ResourceWarning: unclosed <streamkeep.Store" in done.stderr
     with streamkeep.open(path) as store:
         assert store.durability().last_recovery is None

@@ -30,27 +30,6 @@ KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 
 
-def in_threads(work: Callable[[int], object], count: int = THREADS) -> list[BaseException]:
-    """Run `work(number)` in threads at the same time; return the errors."""
-    errors: list[BaseException] = []
-    together = threading.Barrier(count)
-
-    def run(number: int) -> None:
-        try:
-            together.wait(PATIENCE_S)
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-    return errors
-
-
 class Held:
     """A leader that holds the queue of a store until it is let go, with a thread of its own."""
 
@@ -71,9 +50,11 @@ class Held:
         """Wait until this many calls are in the queue."""
         wait_until(lambda: len(self.queue._queue) == calls)
 
-    def let_go(self) -> None:
+    def let_go(self, *others: threading.Thread) -> None:
+        """Let it go on; return when it has ended, and other threads."""
         self._go_on.set()
-        self._thread.join(PATIENCE_S)
+        for thread in (self._thread, *others):
+            thread.join(PATIENCE_S)
 
 
 def start(*works: Callable[[], object]) -> tuple[list[threading.Thread], list[BaseException]]:
@@ -90,6 +71,21 @@ def start(*works: Callable[[], object]) -> tuple[list[threading.Thread], list[Ba
     for thread in threads:
         thread.start()
     return threads, errors
+
+
+def in_threads(work: Callable[[int], object]) -> list[BaseException]:
+    """Run `work(number)` in threads at the same time; return the errors."""
+    together = threading.Barrier(THREADS)
+
+    def run(number: int) -> None:
+        together.wait(PATIENCE_S)
+        work(number)
+
+    threads, errors = start(*[partial(run, number) for number in range(THREADS)])
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    return errors
 
 
 def commits(store: Store[Any]) -> int:
@@ -173,9 +169,7 @@ def test_what_breaks_a_shared_transaction_breaks_itself_only(
     works = [lambda: store.xadd("s", {"n": "t"})] * 3
     threads, errors = start(*works, lambda: store._run(Write(broken, ())))
     held.wait_for(4)
-    held.let_go()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    held.let_go(*threads)
     assert errors == [error]
     assert store.xlen("s") == 4
     with begin_read(store) as txn:
@@ -198,9 +192,7 @@ def test_a_batch_lends_the_reserve_to_no_append(open_store: Open) -> None:
         works.append(lambda: store.xadd("s", {"big": bytes(200 * KIB)}))
     threads, errors = start(*works)
     held.wait_for(8)
-    held.let_go()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    held.let_go(*threads)
     assert [type(error) for error in errors] == [streamkeep.StoreFullError] * 4
     assert store.xpending("s", "g")["pending"] == 0
     assert store.xlen("s") == len(ids)

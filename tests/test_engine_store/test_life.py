@@ -31,9 +31,6 @@ from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.failures import Failures
-from streamkeep.format.core.checksum import with_checksum
-from streamkeep.format.core.keys import META
-from streamkeep.format.rows.records import encode_number
 
 pytestmark = pytest.mark.both_modes(daily=True)
 
@@ -164,20 +161,6 @@ def test_other_things_are_refused_and_untouched(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
         after = fingerprint(path) if path.is_dir() else {"": path.read_bytes().hex()}
         assert after == before
-
-
-def test_a_newer_format_is_refused_and_untouched(open_store: Open, tmp_path: Path) -> None:
-    path = tmp_path / "future"
-    Store(path).close()
-    with lmdb.open(str(path), max_dbs=20) as env, env.begin(write=True) as txn:
-        key = b"store_format"
-        value = with_checksum(META, key, encode_number(99))
-        txn.put(key, value, db=env.open_db(b"meta", txn))
-    (path / "lock.mdb").unlink()
-    before = fingerprint(path)
-    with pytest.raises(streamkeep.FormatVersionError, match="store format 99"):
-        Store(path)
-    assert fingerprint(path) == before
 
 
 def test_a_damaged_meta_row_is_reported(path: Path) -> None:

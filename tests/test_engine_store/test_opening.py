@@ -94,12 +94,19 @@ def test_a_store_that_names_no_format_is_refused_and_unchanged(
     assert contents(path) == before
 
 
-def test_a_store_of_a_format_below_the_first_is_refused_by_its_number(tmp_path: Path) -> None:
-    streamkeep.open(tmp_path / "s").close()
-    with raw_store(tmp_path / "s") as raw:
-        raw.put(META, META_FORMAT, encode_number(0))
-    with pytest.raises(streamkeep.FormatVersionError, match=r"store format 0, but .* format 1$"):
-        streamkeep.open(tmp_path / "s")
+@pytest.mark.parametrize(
+    ("version", "problem"), [(0, r"store format 0, but .* format 1$"), (NEWER, "upgrade")]
+)
+def test_a_store_of_another_format_is_refused_by_its_number_and_unchanged(
+    path: Path, version: int, problem: str
+) -> None:
+    streamkeep.open(path).close()
+    with raw_store(path) as raw:
+        raw.put(META, META_FORMAT, encode_number(version))
+    before = contents(path)
+    with pytest.raises(streamkeep.FormatVersionError, match=problem):
+        streamkeep.open(path)
+    assert contents(path) == before
 
 
 def test_a_torn_store_whose_version_cannot_be_read_is_reported_as_damaged(torn: Path) -> None:

@@ -177,11 +177,6 @@ def test_a_mode_that_no_store_can_have(tmp_path: Path, mode: int) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_a_group_that_the_machine_does_not_have(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="no group 'no such group'"):
-        streamkeep.open(tmp_path / "store", group="no such group")
-
-
 def add(path: Path, count: int = 1) -> int:
     with streamkeep.open(path) as store:
         for index in range(count):

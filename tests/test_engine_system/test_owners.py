@@ -56,11 +56,6 @@ def test_users_are_trusted_by_name_number_or_environment(
     assert [str(one) for one in check(path)] == []
 
 
-def test_a_trusted_user_must_exist(path: Path) -> None:
-    with pytest.raises(streamkeep.ArgumentError, match="this machine has no user 'no such user'"):
-        streamkeep.open(path, trust_owners="no such user")
-
-
 @as_root
 def test_the_command_line_names_whom_to_trust(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.chown(path / "data.mdb", STRANGER, -1)
