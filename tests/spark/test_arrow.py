@@ -21,8 +21,9 @@ from streamkeep.format.core.errors import ValueMismatchError
 from streamkeep.format.node import tombstones
 from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.pipeline.source.executor import SPARK_TERMS
+from test_format import made_nodes
+from test_format.made_nodes import Slot
 
-Slot = tuple[tuple[int, int], list[bytes]]
 TOP = (1 << 64) - 1
 
 
@@ -53,6 +54,7 @@ pairs = st.lists(st.tuples(names, st.binary(max_size=8)), min_size=1, max_size=4
     lambda items: [part for item in items for part in item]
 )
 slots = st.lists(st.tuples(ids, pairs), max_size=12, unique_by=lambda slot: slot[0]).map(sorted)
+any_ids = made_nodes.small_ids | made_nodes.wide_ids
 
 
 @configured(100)
@@ -70,15 +72,42 @@ def test_the_default_schema_loses_nothing(
 
 
 @configured(100)
-@given(slots)
-def test_columns_of_fields_and_a_map_have_the_last_of_each_name(entries: list[Slot]) -> None:
-    names = pa.schema([("a", pa.binary()), ("field.b", pa.binary()), ("c", pa.binary())])
-    rows = read(entries, names.append(pa.field("fields", pa.map_(pa.binary(), pa.binary()))))
+@given(made_nodes.slots, any_ids, any_ids, st.integers(1, 20), st.integers(1, 200))
+def test_a_range_has_all_of_its_entries_and_no_other(
+    entries: list[Slot], start: Any, end: Any, max_entries: int, max_bytes: int
+) -> None:
+    fields = arrow.DEFAULT_SCHEMA.field("fields")
+    schema = pa.schema([("id", pa.string()), ("ms", pa.uint64()), ("seq", pa.uint64()), fields])
+    ends = {"start": StreamId(*start), "end": StreamId(*end)}
+    rows = read(entries, schema, max_entries=max_entries, max_bytes=max_bytes, **ends)
+    found = [
+        (row["id"], row["ms"], row["seq"], [part for one in row["fields"] for part in one.values()])
+        for row in rows
+    ]
+    inside = [slot for slot in entries if start <= slot[0] <= end]
+    assert found == [(str(StreamId(*one)), *one, flat) for one, flat in inside]
+
+
+@configured(200)
+@given(made_nodes.slots, st.integers(1, 20), st.integers(1, 2000), st.booleans())
+def test_columns_of_fields_and_a_map_have_the_last_of_each_name(
+    entries: list[Slot], max_entries: int, max_bytes: int, with_map: bool
+) -> None:
+    """Fields come and go from one node to the next."""
+    names = [("a", pa.binary()), ("field.b", pa.binary()), ("field.temperature", pa.binary())]
+    schema = pa.schema([*names, ("temperature", pa.int64()), ("field.a", pa.int64())])
+    if with_map:
+        schema = schema.append(pa.field("fields", pa.map_(pa.binary(), pa.binary())))
+    convert = casts.converter(pa.int64())
+    assert convert is not None
+    rows = read(entries, schema, max_entries=max_entries, max_bytes=max_bytes)
     for row, (_, flat) in zip(rows, entries, strict=True):
         fields = dict(zip(flat[0::2], flat[1::2], strict=True))
-        found = row.pop("fields")
+        found = row.pop("fields", fields.items())
         assert (len(found), dict(found)) == (len(fields), fields)
-        assert row == {"a": fields.get(b"a"), "field.b": fields.get(b"b"), "c": None}
+        texts = [fields.get(name) for name in (b"a", b"b", b"temperature", b"temperature", b"a")]
+        numbers = convert(pa.array(texts[3:], pa.binary())).to_pylist()
+        assert list(row.values()) == [*texts[:3], *numbers]
 
 
 def test_batches_are_bounded_even_inside_of_a_node() -> None:
@@ -168,7 +197,7 @@ def test_text_becomes_the_type_of_its_column(
 
 
 NUMERIC = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()]
-EDGES = [n + d for n in (0, 1 << 7, 1 << 24, 1 << 31, 1 << 53, 1 << 63) for d in (-1, 0, 1)]
+EDGES = [(1 << bits) + d for bits in (0, 7, 12, 15, 16, 23, 24, 31, 32, 53, 63) for d in (-1, 0, 1)]
 numeric_text = (
     (st.sampled_from(EDGES) | st.integers(-(1 << 64), 1 << 64)).map(lambda n: b"%d" % n)
     | st.sampled_from(EDGES).map(lambda n: b"%d" % -n)
@@ -184,7 +213,9 @@ def test_stored_integers_become_what_their_text_would(kind: Any, texts: list[byt
         ((5, seq), [b"other", b"1"] if text is None else [b"v", text])
         for seq, text in enumerate(texts)
     ]
-    found = [row["v"] for row in read(entries, pa.schema([("v", kind)]))]
+    rows = read(entries, pa.schema([("v", kind), ("field.v", pa.binary())]))
+    assert [row["field.v"] for row in rows] == texts
+    found = [row["v"] for row in rows]
     convert = casts.converter(kind)
     assert convert is not None
     alone = [convert(pa.array([text], pa.binary()))[0].as_py() for text in texts]
