@@ -78,8 +78,8 @@ def test_a_range_has_all_of_its_entries_and_no_other(
 ) -> None:
     fields = arrow.DEFAULT_SCHEMA.field("fields")
     schema = pa.schema([("id", pa.string()), ("ms", pa.uint64()), ("seq", pa.uint64()), fields])
-    ends = {"start": StreamId(*start), "end": StreamId(*end)}
-    rows = read(entries, schema, max_entries=max_entries, max_bytes=max_bytes, **ends)
+    limits: dict[str, Any] = {"max_entries": max_entries, "max_bytes": max_bytes}
+    rows = read(entries, schema, start=StreamId(*start), end=StreamId(*end), **limits)
     found = [
         (row["id"], row["ms"], row["seq"], [part for one in row["fields"] for part in one.values()])
         for row in rows
