@@ -41,7 +41,6 @@ HEADER_SIZE: Final[i64] = 6
 END: Final[i64] = 0xFF
 UNKNOWN_COUNT: Final[i64] = 65535
 TRUNCATED: Final = "an element is truncated"
-_MAX_TOTAL: Final[i64] = (1 << 32) - 1
 
 _SMALL_MIN: Final[i64] = -4096
 _SMALL_TEXT: Final[list[bytes]] = [b"%d" % value for value in range(-4096, 4096)]
@@ -176,22 +175,6 @@ def _put_if_integer(writer: BytesWriter, text: bytes, size: i64, first: i64) -> 
     return True
 
 
-def wrap(elements: bytes, count: i64) -> bytes:
-    """Return the listpack of `count` already encoded `elements`.
-
-    Raises:
-        ValueError: it would be larger than 4 GiB.
-    """
-    total: i64 = HEADER_SIZE + len(elements) + 1
-    if total > _MAX_TOTAL:
-        raise ValueError(f"a listpack of {int(total)} bytes, the limit is {int(_MAX_TOTAL)}")
-    writer = BytesWriter()
-    put_header(writer, total, count)
-    writer.write(elements)
-    writer.append(0xFF)
-    return writer.getvalue()
-
-
 def put_header(writer: BytesWriter, total: i64, count: i64) -> None:
     """Append the six header bytes of a listpack of `total` bytes and `count` elements."""
     writer.append(u8(total & 255))
@@ -201,13 +184,6 @@ def put_header(writer: BytesWriter, total: i64, count: i64) -> None:
     stated: i64 = count if count < UNKNOWN_COUNT else UNKNOWN_COUNT
     writer.append(u8(stated & 255))
     writer.append(u8(stated >> 8))
-
-
-def encode(elements: list[bytes]) -> bytes:
-    writer = BytesWriter()
-    for element in elements:
-        put_string(writer, element)
-    return wrap(writer.getvalue(), len(elements))
 
 
 # --- reading ------------------------------------------------------------------------------------

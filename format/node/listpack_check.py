@@ -1,4 +1,4 @@
-"""Checking every byte of a listpack, and converting its backlens for another Redis version.
+"""Checking every byte of a listpack's elements, and converting backlens for another Redis.
 
 Reading (`listpack`) only checks what it needs to stay in bounds. Compiled by mypyc.
 """
@@ -10,24 +10,6 @@ from mypy_extensions import i64, u8
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import listpack
-
-
-def validate(data: bytes) -> int:
-    """Check every byte of a listpack; return the number of elements, or raise CorruptionError.
-
-    Beyond what reading checks, each backlen must match its element, in either form, and the count
-    in the header must be right or unknown.
-    """
-    reader = listpack.open_elements(data)
-    position: i64 = reader.position
-    count: i64 = 0
-    while position < reader.end:
-        position = checked_step(data, position, reader.end)
-        count += 1
-    stated = listpack.stated_count(data)
-    if stated != listpack.UNKNOWN_COUNT and stated != count:
-        raise listpack.corrupt(f"num-elements is {int(stated)}, counted {int(count)}", 4)
-    return int(count)
 
 
 def checked_step(data: bytes, position: i64, end: i64) -> i64:
@@ -70,16 +52,6 @@ def _wrong_backlen(value: i64, size: i64, offset: i64) -> CorruptionError:
     return listpack.corrupt(
         f"a backlen is {int(value)}, the element takes {int(size)} bytes", offset
     )
-
-
-def decode(data: bytes) -> list[bytes]:
-    """Check every byte of a listpack, and return its elements as strings."""
-    validate(data)
-    reader = listpack.open_elements(data)
-    elements: list[bytes] = []
-    while reader.position < reader.end:
-        elements.append(reader.string())
-    return elements
 
 
 def convert_backlens(data: bytes, newer: bool) -> bytes:

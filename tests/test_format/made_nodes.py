@@ -9,7 +9,15 @@ from librt.strings import BytesWriter
 
 from streamkeep.format.node import ranges
 from streamkeep.format.node.builder import NodeBuilder, assemble
-from streamkeep.format.node.listpack import put_integer, stated_count
+from streamkeep.format.node.listpack import (
+    HEADER_SIZE,
+    open_elements,
+    put_header,
+    put_integer,
+    put_string,
+    stated_count,
+)
+from streamkeep.format.node.listpack_check import checked_step
 from streamkeep.format.node.node import read_header
 
 TOP = (1 << 64) - 1
@@ -37,6 +45,34 @@ pairs = st.lists(st.tuples(names, values), min_size=1, max_size=4).map(
 slots = st.lists(
     st.tuples(small_ids | wide_ids, pairs), min_size=1, max_size=12, unique_by=lambda slot: slot[0]
 ).map(sorted)
+
+
+def wrapped(elements: bytes, count: int) -> bytes:
+    """Return the listpack of so many encoded elements."""
+    writer = BytesWriter()
+    put_header(writer, HEADER_SIZE + len(elements) + 1, count)
+    writer.write(elements)
+    writer.append(0xFF)
+    return writer.getvalue()
+
+
+def listpack_of(elements: list[bytes]) -> bytes:
+    writer = BytesWriter()
+    for one in elements:
+        put_string(writer, one)
+    return wrapped(writer.getvalue(), len(elements))
+
+
+def elements_of(data: bytes) -> list[bytes]:
+    """Check every byte of the elements of a listpack, and return them."""
+    reader = open_elements(data)
+    position = reader.position
+    while position < reader.end:
+        position = checked_step(data, position, reader.end)
+    found: list[bytes] = []
+    while reader.position < reader.end:
+        found.append(reader.string())
+    return found
 
 
 def build(entries: list[Slot]) -> tuple[bytes, int, int]:

@@ -12,7 +12,7 @@ from librt.strings import BytesWriter
 from streamkeep.arrow.columns import ColumnWriter
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import check, listpack
-from test_format.made_nodes import TOP, Slot, build
+from test_format.made_nodes import TOP, Slot, build, listpack_of, wrapped
 
 NUMBERS = [0, 127, 128, -1, 4095, -4096, 4096, 32767, -32768, 8388607, -8388608, 1 << 23]
 NUMBERS += [(1 << 31) - 1, -(1 << 31), 1 << 31, (1 << 53) + 1, (1 << 63) - 1, -(1 << 63)]
@@ -33,7 +33,7 @@ def test_nothing_is_marked_while_there_is_no_exception() -> None:
 @example([b"x" * size for size in (7, 8, 9, 15, 16, 17, 62, 63, 64, 65, 4095, 4096)])
 def test_text_of_any_element_at_any_place(elements: list[bytes]) -> None:
     """Short strings are copied in words, which must not show, nor read beyond the end."""
-    data = listpack.encode(elements)
+    data = listpack_of(elements)
     position = listpack.HEADER_SIZE
     for element in elements:
         writer = BytesWriter()
@@ -51,7 +51,7 @@ def test_a_count_of_fields_beyond_the_node_is_refused_before_memory_is_taken() -
     body = BytesWriter()
     for value in (1, 0, 0, 0, 0, 0, 0, 1 << 40):  # a master without fields, one slot
         listpack.put_integer(body, value)
-    data = listpack.wrap(body.getvalue(), 8)
+    data = wrapped(body.getvalue(), 8)
     for writer in (ColumnWriter(), ColumnWriter([b"a"], [b"b"], False)):
         with pytest.raises(CorruptionError):
             writer.add(data, 1, 1, 0, 0, TOP, TOP)

@@ -10,6 +10,7 @@ from librt.strings import BytesWriter
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import listpack, listpack_check
 from test_format.made_journal import flipped
+from test_format.made_nodes import elements_of, listpack_of, wrapped
 
 VECTORS = {  # element with its backlen, as real servers write it
     b"0": "00 01",
@@ -76,11 +77,11 @@ def test_elements_are_encoded_as_redis_does(text: bytes, expected: str) -> None:
 @pytest.mark.parametrize("text", NOT_INTEGERS)
 def test_only_canonical_integers_are_stored_as_numbers(text: bytes) -> None:
     assert element(text)[0] == 0x80 + len(text)
-    assert listpack_check.decode(listpack.encode([text])) == [text]
+    assert elements_of(listpack_of([text])) == [text]
 
 
 def test_the_empty_listpack_is_seven_bytes() -> None:
-    assert listpack.encode([]) == bytes.fromhex("07000000 0000 ff")
+    assert listpack_of([]) == bytes.fromhex("07000000 0000 ff")
 
 
 @given(st.lists(strings, max_size=30))
@@ -89,9 +90,8 @@ def test_the_empty_listpack_is_seven_bytes() -> None:
 @example([b"-9223372036854775808", b"9223372036854775807"])
 @example([b"x" * size for size in (0, 63, 64, 125, 126, 4095, 4096, 16377, 16378, 16379, 70000)])
 def test_what_is_encoded_is_decoded(elements: list[bytes]) -> None:
-    data = listpack.encode(elements)
-    assert listpack_check.decode(data) == elements
-    assert listpack_check.validate(data) == len(elements)
+    data = listpack_of(elements)
+    assert elements_of(data) == elements
 
 
 BOTH_GENERATIONS = [(16378, "00ffff", "7fff"), (2097146, "00ffffff", "7fffff")]
@@ -106,19 +106,19 @@ def test_both_generations_of_backlens_are_read(size: int, older: str, newer: str
     body = data[: len(data) - len(ours)]
     for backlen in (older, newer):
         elements = body + bytes.fromhex(backlen) + element(b"5")
-        assert listpack_check.decode(listpack.wrap(elements, 2)) == [text, b"5"]
+        assert elements_of(wrapped(elements, 2)) == [text, b"5"]
 
 
 def test_more_elements_than_the_header_can_count() -> None:
     elements = [b"1"] * 70_000
-    data = listpack.encode(elements)
+    data = listpack_of(elements)
     assert data[4:6] == b"\xff\xff"
-    assert listpack_check.validate(data) == 70_000
+    assert elements_of(data) == elements
 
 
 def test_integers_that_are_stored_as_strings_are_read() -> None:
-    data = listpack.wrap(b"\x81\x35\x02", 1)
-    assert listpack_check.decode(data) == [b"5"]
+    data = wrapped(b"\x81\x35\x02", 1)
+    assert elements_of(data) == [b"5"]
 
 
 DAMAGED = {
@@ -132,7 +132,6 @@ DAMAGED = {
     "no backlen": "08000000 0100 05 ff",
     "wrong backlen": "09000000 0100 05 02 ff",
     "continuation bit on the first backlen byte": "09000000 0100 05 81 ff",
-    "wrong count": "09000000 0200 05 01 ff",
     "end among the elements": "0b000000 0200 05 01 ff 01 ff",
 }
 
@@ -140,14 +139,14 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damage_is_named(name: str) -> None:
     with pytest.raises(CorruptionError) as caught:
-        listpack_check.decode(bytes.fromhex(DAMAGED[name]))
+        elements_of(bytes.fromhex(DAMAGED[name]))
     assert caught.value.where == "listpack"
 
 
 @given(st.binary(max_size=64))
 def test_hostile_bytes_give_our_error_or_a_list(data: bytes) -> None:
     try:
-        elements = listpack_check.decode(data)
+        elements = elements_of(data)
     except CorruptionError:
         return
     assert sum(map(len, elements)) <= 20 * len(data)
@@ -158,11 +157,11 @@ def test_every_flipped_bit_is_reported_or_changes_only_a_value(
     elements: list[bytes], data: st.DataObject
 ) -> None:
     """Structure is checked here; that values stay what they were is the envelope's business."""
-    good = listpack.encode(elements)
+    good = listpack_of(elements)
     bit = data.draw(st.integers(0, len(good) * 8 - 1))
     bad = flipped(good, bit)
     try:
-        decoded = listpack_check.decode(bad)
+        decoded = elements_of(bad)
     except CorruptionError:
         return
     assert len(decoded) == len(elements) or bit // 8 in (4, 5)
@@ -178,9 +177,9 @@ def test_decimal_text_of_every_integer(number: int) -> None:
 
 def test_backlens_are_converted_between_both_generations() -> None:
     for size in (16378, 16377, 16379, 2097146):
-        older = listpack.encode([b"a", b"x" * size, b"7", b"y" * size, b"z"])
+        older = listpack_of([b"a", b"x" * size, b"7", b"y" * size, b"z"])
         newer = listpack_check.convert_backlens(older, True)
-        assert listpack_check.validate(newer) == listpack_check.validate(older) == 5
+        assert elements_of(newer) == elements_of(older)
         assert len(older) - len(newer) == (2 if size in (16378, 2097146) else 0)
         assert listpack_check.convert_backlens(newer, False) == older
         assert listpack_check.convert_backlens(newer, True) is newer

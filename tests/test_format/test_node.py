@@ -197,6 +197,7 @@ def test_ranges(
 # --- checking every byte of a node: damage gives our error and takes no memory --------------------
 
 STRUCTURE = {
+    "num-elements that are wrong": ("4c000000 1900", "4c000000 1a00"),
     "flags above 3": ("0201 0001 0001 845361726105", "0701 0001 0001 845361726105"),
     "an lp-count that is wrong": ("0701 0501 0301", "0701 0601 0301"),
     "a live count that is wrong": ("1900 0201 0101 0201", "1900 0301 0001 0201"),
