@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from raw_store import Damage, RawStore, delete, each, move, put
+from raw_store import Damage, RawStore, delete, move, put
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.txn.stream import decode_stream
-from streamkeep.engine.txn.txn import NEXT_GARBAGE
 from streamkeep.format.core import keys as tables
 from streamkeep.format.rows import producers, records
 from streamkeep.format.rows.extension import IDEMPOTENCE, idempotence_of, with_section
+from test_recovery.group_damages import garbage
 
 STREAM, OTHER = tables.pack_number(1), tables.pack_number(2)
 MESSAGES = tables.pack_number(1)  # the number under which the first stream keeps its rows
@@ -62,13 +62,6 @@ def set_in_message(**values: Any) -> Damage:
     return damage
 
 
-def garbage(kind: int) -> Damage:
-    return each(
-        put(tables.GARBAGE, tables.pack_number(1), records.encode_garbage(kind, 1)),
-        put(tables.META, NEXT_GARBAGE, records.encode_number(2)),
-    )
-
-
 def producer_without_messages(raw: RawStore) -> None:
     for table in (tables.IDEMPOTENCY, tables.IDEMPOTENCY_ORDER):
         for db_key in raw.keys(table, producers.producer_prefix(1, PONG)):
@@ -92,7 +85,7 @@ DAMAGES: Final[list[tuple[str, Damage]]] = [
     ("SK001", section_cut_off),
     ("SK002", put(tables.META, NEXT_IDEMPOTENCE, b"short")),
     ("SK014", put(tables.META, NEXT_IDEMPOTENCE, records.encode_number(2))),
-    ("SK015", garbage(records.STREAM_NODES)),
+    ("SK015", garbage(1, records.STREAM_NODES, 1)),
     ("SK251 SK252", move(tables.PRODUCERS, NAME_OF_PONG, tables.name_key(MESSAGES, b"x"))),
     ("SK252 SK261", delete(tables.PRODUCERS, NUMBER_OF_PONG)),
     ("SK252", put(tables.PRODUCERS, tables.number_key(MESSAGES, 9), b"x")),
@@ -111,6 +104,6 @@ DAMAGES: Final[list[tuple[str, Damage]]] = [
     ("SK260", set_in_producer(next_order=5)),
     ("SK254 SK261", delete(tables.PRODUCERS, NAME_OF_PONG, NUMBER_OF_PONG)),
     ("SK262", two_streams_with_one_number),
-    ("SK263", garbage(records.IDEMPOTENCE_ROWS)),
+    ("SK263", garbage(1, records.IDEMPOTENCE_ROWS, 1)),
     ("SK264", set_in_stream(OTHER, number=0, producers=0, tracked=0)),
 ]

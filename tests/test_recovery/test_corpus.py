@@ -20,6 +20,7 @@ import lmdb
 import pytest
 
 import hostile
+from crash.test_damaged_journal import damage, slot_of
 from damage_reports import compare, families, read
 from inside import checkpoint_now, flush_each_commit
 from raw_store import Damage, RawStore, Recipe, codes, delete, move, put, raw_store, rows
@@ -28,12 +29,12 @@ from specimens import shown
 from stopped import killed_at
 from streamkeep import recovery, transfer
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.store.meta import META_FORMAT
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import keys
-from streamkeep.format.journal.checkpoint import SLOT_SIZE, decode_slot
+from streamkeep.format.journal.checkpoint import SLOT_SIZE, CheckpointSlot, decode_slot
 from streamkeep.format.lmdb_file.lmdb_pages import MAIN_AT
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
@@ -180,19 +181,18 @@ def no_table(name: bytes) -> Recipe:
     return recipe
 
 
+def only_checkpoint(path: Path, slot: CheckpointSlot) -> None:
+    (path / "steady").write_bytes(slot.encode().ljust(2 * SLOT_SIZE, b"\0"))
+
+
 def other_boot(path: Path) -> None:
     """As after a power loss: commits after the checkpoint, and another boot."""
-    slots = (path / "steady").read_bytes()
+    slot = slot_of(path)._replace(boot_id=b"another boot....")
     with Store(path, sync="none", clock=ManualClock(2000)) as store:
         flush_each_commit(store)
         store.xadd("orders", {"late": "1"}, id="2-0")
         shutil.copytree(path / JOURNAL_FOLDER, path.with_name("journal"))
-    newest = max(
-        (slot for place in (0, 1) if (slot := decode_slot(slots[place * SLOT_SIZE :]))),
-        key=lambda slot: slot.commit_number,
-    )
-    slot = newest._replace(boot_id=b"another boot....")
-    (path / "steady").write_bytes(slot.encode().ljust(2 * SLOT_SIZE, b"\0"))
+    only_checkpoint(path, slot)
     (path / JOURNAL_FOLDER / "head").unlink(missing_ok=True)
 
 
@@ -218,15 +218,7 @@ def lost_pages_of_commits(path: Path) -> None:
 def damage_in_journal(path: Path) -> None:
     """The second record after the checkpoint has a wrong bit; the one after it is sound."""
     killed(path)
-    data = (path / "steady").read_bytes()
-    slots = [slot for at in (0, SLOT_SIZE) if (slot := decode_slot(data[at:])) is not None]
-    slot = max(slots, key=lambda one: one.commit_number)
-    reader = Reader(Folder(path / JOURNAL_FOLDER), slot, slot.position())
-    assert reader.next() is not None
-    file, offset = reader.position.file_number, reader.position.offset
-    name = f"{JOURNAL_FOLDER}/{file:012d}.skj"
-    byte = (path / name).read_bytes()[offset + 30]
-    at(name, offset + 30, bytes([byte ^ 4]))(path)
+    damage(path, 2)
 
 
 def gap_in_journal(path: Path) -> None:
@@ -242,15 +234,7 @@ def other_row(path: Path) -> None:
 
 
 def checkpoint_of_other(path: Path) -> None:
-    data = (path / "steady").read_bytes()
-    slots = [decode_slot(data[place * SLOT_SIZE :]) for place in (0, 1)]
-    new = b"".join(
-        data[place * SLOT_SIZE : (place + 1) * SLOT_SIZE]
-        if slot is None
-        else slot._replace(store_uuid=bytes(16)).encode().ljust(SLOT_SIZE, b"\0")
-        for place, slot in enumerate(slots)
-    )
-    (path / "steady").write_bytes(new)
+    only_checkpoint(path, slot_of(path)._replace(store_uuid=bytes(16)))
 
 
 def one_slot(path: Path) -> None:
