@@ -212,7 +212,7 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
         elsewhere = False
         with suppress(OSError):  # its folder cannot be read, as the problem says
             there = source.folder.exists(segment_files.stored_name(row.path))
-            elsewhere = remote.is_set and not there
+            elsewhere = remote.setting is not None and not there
         found += [(row.path, replace(one, elsewhere=elsewhere)) for one in problems]
     newest = _named_by_now(source) if found else None
     yield from (one for path, one in found if newest is None or path in newest[0])
@@ -226,21 +226,21 @@ class Remote:
 
     Attributes:
         failure: the first error in reaching it; segments that are only there are then not checked.
-        is_set: whether the store has an archive there.
+        setting: where it is; None if the store has none there.
     """
 
     def __init__(self, tables: Tables) -> None:
         self.failure: errors.UnreachableError | None = None
-        self._setting: RemoteSetting | None = None
+        self.setting: RemoteSetting | None = None
         self._archive: RemoteArchive | None = None
         try:
             body = tables.get_row(META, META_REMOTE, "meta")
             uuid_body = tables.get_row(META, META_UUID, "meta")
             if body is None or uuid_body is None:
                 return
-            self._setting = decode_setting(body, "meta")
+            self.setting = decode_setting(body, "meta")
             store = str(UUID(bytes=decode_uuid(uuid_body, "meta")))
-            self._archive = remote_archive(self._setting, store)
+            self._archive = remote_archive(self.setting, store)
         except errors.CorruptionError:
             return  # reported by check_meta
         except errors.UnreachableError as error:
@@ -256,16 +256,12 @@ class Remote:
             raise self.failure
         return self._archive
 
-    @property
-    def is_set(self) -> bool:
-        return self._setting is not None
-
     def findings(self, quick: bool) -> Iterator[Finding]:
         """SK314 to SK316: the archive answers, with what was written: the head, sealed segments."""
-        if self._setting is None:
+        if self.setting is None:
             return
-        where = f"archive at {self._setting.uri}"
-        expected = self._setting.version
+        where = f"archive at {self.setting.uri}"
+        expected = self.setting.version
         try:
             archive = self()
             head = None if archive is None else archive.head()

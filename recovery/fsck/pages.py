@@ -268,7 +268,8 @@ class _TreeWalk:
             yield finding("SK004", where, problem)
             return
         try:
-            header = file.overflow_header(number)
+            data = file.read(number, lmdb_pages.HEADER_SIZE)
+            header = lmdb_pages.decode_overflow_header(data, number)
         except CorruptionError as error:
             yield finding("SK004", f"{self.name}, {error.where}", error.problem)
             return

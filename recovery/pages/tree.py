@@ -70,9 +70,6 @@ class PageFile:
             self._cache[number] = page
         return page
 
-    def overflow_header(self, number: int) -> lmdb_pages.OverflowHeader:
-        return lmdb_pages.decode_overflow_header(self.read(number, lmdb_pages.HEADER_SIZE), number)
-
     def overflow(self, number: int, size: int) -> bytes:
         """Return a value of `size` bytes that begins in an overflow page.
 

@@ -17,7 +17,7 @@ from typing import IO, Any, Final
 
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.json_form import JsonBytes, json_bytes, json_object, json_pairs
+from streamkeep.format.core.json_form import json_bytes, json_object, json_pairs
 from streamkeep.format.humanize import entries_text
 from streamkeep.format.node.check import Slot
 from streamkeep.recovery.fsck.findings import quoted
@@ -166,7 +166,7 @@ class LostAndFound:
             self._index(
                 what="entries",
                 why=why,
-                stream=_name(stream),
+                stream=None if stream is None else json_bytes(stream),
                 stream_number=number,
                 entries=count,
                 first_id=first,
@@ -204,7 +204,3 @@ class LostAndFound:
         name = f"{LOST_AND_FOUND}/{name}"
         self.store.make_folder(name.rpartition("/")[0])
         return os.fdopen(self.store.replace(name), mode, encoding=encoding)
-
-
-def _name(stream: bytes | None) -> JsonBytes | None:
-    return None if stream is None else json_bytes(stream)
