@@ -18,6 +18,7 @@ from streamkeep.engine.notify import wait_table
 from streamkeep.engine.notify.wait_table import Event
 from streamkeep.engine.tables.group import Group, find_group
 from streamkeep.engine.tables.lag import lag
+from streamkeep.engine.tables.lease_rows import Deliveries
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.context import CachedRow
 from streamkeep.engine.txn.read_txn import Txn
@@ -228,14 +229,15 @@ class Step:
 
         Others that are pending wait for a retry, or for a worker that knows their task.
         """
-        leases = self.raw.context.leases if alive else None
         running = 0
         for _, group in self._groups():
-            if group.record.pending:
-                for one in group.consumers():
-                    lease = group.newest_lease(one) if one.pending and leases is not None else 0
-                    if leases is None or not lease or not leases.is_dead(lease):
-                        running += one.pending
+            if not group.record.pending:
+                continue
+            running += sum(one.pending for one in group.consumers())
+            if alive:
+                deliveries = Deliveries(self.raw, group.pel)
+                for consumer in deliveries.dead_consumers():
+                    running -= sum([len(its) for its in deliveries.dead_of(consumer)])
         return running
 
     def _groups(self) -> list[tuple[Stream, Group]]:
