@@ -43,19 +43,6 @@ def test_jobs_start_in_the_order_of_their_times_and_none_before(
         assert payloads(queue) == due
 
 
-def test_a_clock_that_is_set_back_and_forward_loses_no_job(
-    queue: Queue, clock: ManualClock
-) -> None:
-    queue.put("a", delay="1h")
-    clock.ms -= 86_400_000
-    assert payloads(queue) == []
-    queue.put("b")
-    queue.put("c", delay="1m")
-    assert payloads(queue) == ["b"]
-    clock.ms += 2 * 86_400_000
-    assert payloads(queue) == ["c", "a"]
-
-
 def test_many_jobs_come_in_bounded_steps(queue: Queue, clock: ManualClock) -> None:
     queue.put_many(range(450), delay="1s")
     clock.ms += 1000

@@ -76,18 +76,6 @@ def forwarded(store: Store) -> list[bytes]:
     return [entry.fields[b"payload"] for entry in store.xrange("mails")]
 
 
-def test_rows_are_forwarded_once_in_order(store: Store, database: Connection) -> None:
-    outbox = Outbox(database, "outbox", store, stream="mails", batch=2)
-    insert(database, "a", "b", "c")
-    assert (outbox.run(once=True), outbox.forward()) == (3, 0)
-    insert(database, "d")
-    assert outbox.forward() == 1
-    assert forwarded(store) == [b"a", b"b", b"c", b"d"]
-    assert store.xrange("mails")[0].fields == {b"payload": b"a"}
-    left = database.real.execute("SELECT count(*) FROM outbox").fetchone()[0]
-    assert (left, store.row_range("outbox:outbox")) == (0, [])
-
-
 def test_rows_that_a_dead_forwarder_appended_hide_none_after_them(
     store: Store, database: Connection
 ) -> None:

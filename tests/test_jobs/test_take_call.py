@@ -292,15 +292,3 @@ def test_no_queue_is_called_as_a_stream_of_another(queue: Queue, ending: str) ->
     with pytest.raises(ArgumentError, match="the queue 'mails' has a stream of that name; next"):
         Queue(queue.store, f"mails{ending}")
     assert Queue(queue.store, f"mails{ending}s").name == f"mails{ending}s"
-
-
-def test_jobs_that_wait_are_counted_after_one_was_cancelled(queue: Queue) -> None:
-    jobs = queue.put_many(range(950))
-    taken = queue.get_many(300)
-    queue.done_many(taken[:200])
-    assert [jobs[number].cancel() for number in (500, 700, 949)] == [True] * 3
-    assert queue.stats().waiting == 647
-    queue.set_limits(max_length=648)
-    queue.put("fits")
-    with pytest.raises(QueueFullError, match="648 jobs wait"):
-        queue.put("too many")
