@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -25,7 +26,10 @@ class World:
         self.lives = lives
         self.clock = clock
         self.latest_ms = clock.ms
-        self.due: dict[str, int] = {}  # of each job that was put
+        self.due: dict[str, int] = {}  # of each job that was put, or waits again
+        self.until: dict[str, float] = {}  # its run may last
+        self.failures = Counter[str]()
+        self.unsure: set[str] = set()  # whether their last run failed or died
         self.keys: dict[str, str] = {}
         self.unique: dict[str, str] = {}
         self.ended: dict[str, str] = {}
@@ -72,16 +76,31 @@ class World:
         late = [job for job in self.taken if job.lost()]  # they ran for too long
         self.lost += late
         self.taken = [job for job in self.taken if job not in late]
+        for job in late:
+            assert self.until[job.id] <= self.latest_ms
+            self.failures[job.id] += 1
         for job in found:
             assert self.due[job.id] <= self.latest_ms  # it may wait since before
             assert job.id not in self.ended
             assert job.id not in {one.id for one in self.taken}
             assert job.key == self.keys.get(job.id)
+            assert job.attempt == 1 + self.failures[job.id] or job.id in self.unsure
+            self.note_limit(job)
         self.taken += found
         keys = [one.key for one in self.taken if one.key is not None]
         assert len(keys) == len(set(keys)), "two jobs of a key at a time"
         assert sum(one.task == "limited" for one in self.taken) <= 2
         assert not found or not self.limit or len(self.taken) <= self.limit
+
+    def note_limit(self, job: Job) -> None:
+        has_limit = job.taken is not None and job.taken.runtime_key
+        self.until[job.id] = self.clock.ms + 60_000 if has_limit else float("inf")
+
+    def extend(self) -> None:
+        for job in self.taken:
+            if not job.lost():
+                job.extend()
+                self.note_limit(job)
 
     def end(self) -> None:
         if not self.taken:
@@ -100,9 +119,14 @@ class World:
             self.end_of(job, what)
         elif what == "back":
             job.give_back()
+            self.due[job.id] = self.clock.ms
         elif what == "postpone":
             job.postpone(3)
-        elif not job.retry(0 if what == "retry now" else None):
+            self.due[job.id] = self.clock.ms + 3000
+        elif job.retry(0 if what == "retry now" else None):
+            self.failures[job.id] += 1
+            self.due[job.id] = self.clock.ms + 500 * (what == "retry")
+        else:
             self.end_of(job, "fail")
 
     def end_of(self, job: Job, what: str) -> None:
@@ -114,6 +138,7 @@ class World:
 
     def die(self) -> None:
         self.lives.die()
+        self.unsure |= {job.id for job in self.taken if self.until[job.id] < float("inf")}
         self.lost += self.taken
         self.taken = []
 
@@ -141,7 +166,8 @@ class World:
     def requeue(self) -> None:
         for letter in self.queue.dead_letters():
             if self.queue.requeue(letter):  # no other job has its unique name
-                del self.ended[letter.job]
+                del self.ended[letter.job], self.failures[letter.job]
+                self.unsure.discard(letter.job)
                 self.again.add(letter.job)
 
     def limit_queue(self) -> None:
@@ -174,7 +200,7 @@ def test_each_job_ends_once(
     world = World(store, Lives(store, monkeypatch), clock, seed)
     steps = [world.put] * 6 + [world.take] * 3 + [world.end] * 5 + [world.wait] * 3
     steps += [world.die, world.end_lost, world.cancel, world.cancel, world.requeue]
-    steps += [world.limit_queue]
+    steps += [world.limit_queue, world.extend]
     for _ in range(250):
         world.purge() if world.rng.random() < 0.01 else world.rng.choice(steps)()
         world.check()
