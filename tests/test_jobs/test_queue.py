@@ -77,26 +77,6 @@ def test_an_interrupt_gives_the_job_back_as_no_attempt(queue: Queue) -> None:
     assert [one.attempt for one in queue.get_many(5)] == [1]
 
 
-def test_a_job_ends_in_the_way_that_the_worker_says(queue: Queue, clock: ManualClock) -> None:
-    retried, failed, back, later = jobs = [queue.put(n) and queue.get(0) for n in range(4)]
-    assert retried.retry(after="5m", reason="busy")
-    failed.fail("wrong address")
-    back.give_back()
-    later.postpone("1h")
-    assert counts(queue) == (0, 0, 3, 1, 0)
-    assert [letter["reason"] for letter in letters(queue)] == ["wrong address"]
-    assert [(job.payload, job.attempt) for job in queue.get_many(9)] == [(2, 1)]
-    clock.ms += 299_999
-    assert queue.get_many(9) == []
-    clock.ms += 1
-    assert [(job.payload, job.attempt) for job in queue.get_many(9)] == [(0, 2)]
-    clock.ms += 3_300_000
-    assert [(job.payload, job.attempt) for job in queue.get_many(9)] == [(3, 1)]
-    for job in jobs:
-        with pytest.raises(JobLostError, match="already been ended"):
-            job.done()
-
-
 def test_what_another_worker_has_by_now_cannot_be_ended(queue: Queue) -> None:
     queue.put_many("ab")
     mine, kept = queue.get_many(2)

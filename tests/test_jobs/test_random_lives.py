@@ -52,7 +52,7 @@ class World:
             delay=delay_s or None,
             unique=unique,
             priority=self.rng.choice(["high", "normal", "low"]) if key is None else None,
-            max_runtime=self.rng.choice([None, None, 60]),
+            max_runtime=self.rng.choice([None, None, 10]),
         )
         if self.rng.random() < 0.3:
             job = self.limited.options(**options).delay(self.puts)
@@ -94,7 +94,7 @@ class World:
 
     def note_limit(self, job: Job) -> None:
         has_limit = job.taken is not None and job.taken.runtime_key
-        self.until[job.id] = self.clock.ms + 60_000 if has_limit else float("inf")
+        self.until[job.id] = self.clock.ms + 10_000 if has_limit else float("inf")
 
     def extend(self) -> None:
         for job in self.taken:
@@ -200,7 +200,7 @@ def test_each_job_ends_once(
     world = World(store, Lives(store, monkeypatch), clock, seed)
     steps = [world.put] * 6 + [world.take] * 3 + [world.end] * 5 + [world.wait] * 3
     steps += [world.die, world.end_lost, world.cancel, world.cancel, world.requeue]
-    steps += [world.limit_queue, world.extend]
+    steps += [world.limit_queue] + [world.extend] * 2
     for _ in range(250):
         world.purge() if world.rng.random() < 0.01 else world.rng.choice(steps)()
         world.check()
