@@ -105,16 +105,6 @@ def test_a_message_that_is_sent_again_is_not_added_again() -> None:
     assert (counters["pids_tracked"], counters["iids_duplicates"]) == (1, 2)
 
 
-def test_a_missing_store_is_status_6_and_is_not_created() -> None:
-    for command in ("range", "tail"):
-        result = run(command, "s", "k", status=6)
-        assert result.stderr.startswith(f"streamkeep {command}: ")
-        assert "no such store" in result.stderr
-        assert "next: correct the path; `streamkeep create s` makes a store" in result.stderr
-    run("trim", "s", "k", "--maxlen", "1", status=6)
-    assert not Path("s").exists()
-
-
 def test_range_takes_ids_ends_and_counts() -> None:
     fill(5)
     assert lines("range", "s", "k", "2", "3") == ["2-0  n=2", "3-0  n=3"]

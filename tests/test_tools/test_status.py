@@ -97,13 +97,6 @@ def output(store: str) -> str:
     return run("status", store).stdout
 
 
-def test_what_is_missing_or_no_store_or_damaged_has_its_own_status() -> None:
-    run("status", "nosuch", status=6)
-    Path("folder").mkdir()
-    Path("folder/file").touch()
-    run("status", "folder", status=3)
-
-
 def test_an_unfinished_erasure_needs_attention() -> None:
     with streamkeep.open("s") as store:
         secret = store.xadd("k", {"a": "b"}).decode()

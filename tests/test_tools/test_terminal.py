@@ -178,14 +178,9 @@ def test_what_is_exact_stays_exact_but_on_a_terminal(store: Path) -> None:
         with start(*words, stdout=follower, stderr=follower) as child:
             os.close(follower)
             told = b""
-            while True:
-                try:
-                    piece = reading.read(4096)
-                except OSError:  # the other end is closed
-                    break
-                if not piece:
-                    break
-                told += piece
+            with suppress(OSError):  # the other end is closed
+                while piece := reading.read(4096):
+                    told += piece
             assert child.wait(PATIENCE_S) == 0
     shown = told.decode().replace("\r\n", "\n")
     assert [char for char in shown if char != "\n" and not char.isprintable()] == []

@@ -36,28 +36,31 @@ def says(text: str, *parts: str) -> None:
 
 
 def test_a_wrong_path(tmp_path: Path) -> None:
-    told = run("range", tmp_path / "ordres", "orders", status=6).stderr
-    says(told, "no such store", "next: correct the path")
-    told = run("backup", tmp_path / "ordres", tmp_path / "copy", status=6).stderr
-    says(told, "no such store", "next: correct the path")
-    told = run("restore", tmp_path / "ordres", tmp_path / "copy", status=6).stderr
-    says(told, "ordres: no such store", "next: correct the path\n")
-    told = run("standby", tmp_path / "ordres", tmp_path / "copy", "--once", status=6).stderr
-    says(told, "ordres: there is no copy", "next: correct the path\n")
-    (tmp_path / "file").write_text("x")
-    told = run("range", tmp_path / "file", "orders", status=3).stderr
-    says(told, "a file, and a store is a folder")
-    (tmp_path / "empty").mkdir()
-    says(run("range", tmp_path / "empty", "orders", status=3).stderr, "it has no data.mdb")
-    says(run("fsck", tmp_path / "empty", status=3).stderr, "it has no data.mdb")
+    makes = "next: correct the path; `streamkeep create ordres` makes a store"
+    for words, problem, following in (
+        ("range ordres orders", "no such store", makes),
+        ("tail ordres orders", "no such store", makes),
+        ("trim ordres orders --maxlen 1", "no such store", makes),
+        ("status ordres", "no such store", makes),
+        ("backup ordres copy", "no such store", makes),
+        ("restore ordres copy", "ordres: no such store", "next: correct the path\n"),
+        ("standby ordres copy --once", "ordres: there is no copy", "next: correct the path\n"),
+    ):
+        says(run(*words.split(), status=6).stderr, problem, following)
+    assert not Path("ordres").exists()
+    Path("file").write_text("x")
+    says(run("range", "file", "orders", status=3).stderr, "a file, and a store is a folder")
+    Path("empty").mkdir()
+    for words in ("range empty orders", "fsck empty", "status empty"):
+        says(run(*words.split(), status=3).stderr, "it has no data.mdb")
     run("add", tmp_path / "s", "orders", "sku", "7")
     told = run("repair", tmp_path / "s", "--output", tmp_path / "s" / "new", status=3).stderr
     says(told, "in the damaged store", "next: name a new folder elsewhere")
     told = run("backup", tmp_path / "s", "/proc/copy", status=1).stderr
     says(told, "/proc/.copy.backup: No such file", "next: correct the path")
     (tmp_path / "s" / "data.mdb").unlink()
-    for words in (("range", "s", "orders"), ("add", "s", "orders", "sku", "8"), ("status", "s")):
-        told = run(words[0], tmp_path / words[1], *words[2:], status=4).stderr
+    for words in ("range s orders", "add s orders sku 8", "status s"):
+        told = run(*words.split(), status=4).stderr
         assert "data.mdb: the file is missing" in told
         assert "`streamkeep restore`" in told
 
