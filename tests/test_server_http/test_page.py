@@ -79,6 +79,11 @@ class Page(Browser):
             self.go(view)
         return site
 
+    def stop(self) -> None:
+        for one in self.sites:
+            if one._thread.is_alive():
+                one.stop()
+
     def go(self, view: str) -> None:
         self.run(f"location.hash = {view!r}")
 
@@ -92,7 +97,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
     path = tmp_path / "shop.store"
     with streamkeep.open(path, sync="none") as store, ExitStack() as sites:
         page = Page(store)
-        sites.callback(lambda: [one.stop() for one in page.sites if one._thread.is_alive()])
+        sites.callback(page.stop)
         with page:
             yield page
             page.run("1")  # takes the last events

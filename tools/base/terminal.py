@@ -123,7 +123,8 @@ class _Bytes:
     closed = False  # which pyarrow asks
 
     def __init__(self) -> None:
-        self._exact = None if sys.stdout.isatty() else unguarded(sys.stdout).buffer
+        exact = None if sys.stdout.isatty() else unguarded(sys.stdout).buffer
+        self._exact: BinaryIO | None = exact
 
     def write(self, data: bytes) -> int:
         if self._exact is not None:

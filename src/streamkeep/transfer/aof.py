@@ -300,7 +300,10 @@ _STREAMS: Final = command_table.by_name(
     and spec.kind != command_table.READS
     and spec.name.upper().encode() not in _DELIVERS
 )
-_REPLAYED: Final = {"xadd": entries.replay_xadd, "xtrim": partial(entries.run_xtrim, replays=True)}
+_REPLAYED: Final[dict[str, command_table.Run]] = {
+    "xadd": entries.replay_xadd,
+    "xtrim": partial(entries.run_xtrim, replays=True),
+}
 
 # --- keys of any type ---------------------------------------------------------------------------
 
