@@ -283,28 +283,6 @@ def test_a_dump_follows_no_link_that_the_kernel_does_not(
     assert not Path("a.csv").exists()
 
 
-def test_wrong_command_lines() -> None:
-    fill()
-    Path("rows.jsonl").write_text('{"a":1}\n')
-    for args, status, message in (
-        ("dump s --format rdb --start 1", 2, "are not for rdb"),
-        ("dump s --field a", 2, "--field is for csv"),
-        ("dump s --json", 2, "needs --output"),
-        (
-            "dump s --output x.xml",
-            2,
-            "the name does not give the format; choose one of text, jsonl",
-        ),
-        ("load s k x.resp --format resp", 2, "does not exist"),
-        ("load s a b c", 2, "at most KEY and FILE"),
-        ("load s", 2, "Missing argument"),
-        ("dump s nix", 6, "no such key"),
-        ("dump nix", 6, "no such store"),
-        ("load s rows.jsonl", 1, "name the stream that these rows go to"),
-    ):
-        assert message in run(*args.split(), status=status).stderr
-
-
 @pytest.mark.parametrize("kind", DUMP_FORMATS)
 def test_a_dump_counts_what_it_does_not_hold(kind: str) -> None:
     with streamkeep.open("s") as store:

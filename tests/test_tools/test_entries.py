@@ -54,29 +54,6 @@ def test_add_takes_numbers_below_zero_and_anything_behind_two_dashes_as_values()
     assert lines("range", "s", "k") == ["1-0  temp=-5.3 x=-.5 y=- z=-1", "2-0  --id=-x"]
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["f"], "fields and values come in pairs"),
-        (["*", "f", "v"], "--id, and * is the default"),
-        ([], "Missing argument 'FIELD VALUE...'"),
-        (["f", "v", "--idd", "1"], "--idd"),
-        (["f", "v", "--id"], "requires an argument"),
-        (["f", "v", "--maxlen", "1", "--minid", "1"], "cannot be used together"),
-        (["f", "v", "--limit", "1"], "--limit needs --maxlen or --minid"),
-        (["f", "v", "--maxlen", "1", "--exact", "--limit", "1"], "cannot be used with --exact"),
-        (["f", "v", "--maxlen", "-1"], "--maxlen"),
-        (["f", "v", "--minid", "2024-13-01"], "is not a time"),
-    ],
-)
-def test_a_wrong_command_line_is_status_2_and_creates_nothing(
-    args: list[str], message: str
-) -> None:
-    result = run("add", "s", "k", *args, status=2)
-    assert message in result.stderr
-    assert not Path("s").exists()
-
-
 def test_an_empty_name_is_no_store() -> None:
     assert "the name is empty" in run("add", "", "k", "f", "v", status=2).stderr
     assert list(Path().iterdir()) == []

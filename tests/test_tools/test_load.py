@@ -109,6 +109,8 @@ def test_any_name_will_do_with_a_format() -> None:
     run("load", "s", "k", "--format", "jsonl", input='{"n":"2"}')
     run("load", "s", "k", "-", "--format", "tsv", input=gzip.compress(b"n\tm\n3\t4\n"))
     assert stored() == [[["n", "1"]], [["n", "2"]], [["n", "3"], ["m", "4"]]]
+    told = run("load", "s", "-", "--format", "jsonl", input='{"n":"2"}', status=1).stderr
+    assert "name the stream that these rows go to" in told
 
 
 def test_a_file_without_rows_creates_no_store() -> None:
@@ -233,24 +235,6 @@ def test_a_damaged_gzip_file_is_named() -> None:
     load("broken.jsonl", bytes(broken), status=1)
     told = load("header.jsonl", whole[:5], status=1)
     assert "the gzip file is damaged or cut off" in told
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["-"], "add --format"),
-        ([], "add --format"),
-        (["a.txt"], "add --format"),
-        (["missing.csv"], "does not exist"),
-        (["a.txt", "--format", "xml"], "--format"),
-        (["a.txt", "--format", "csv", "--time-unit", "s"], "--time-unit needs --time"),
-        (["a.txt", "--format", "csv", "--batch", "0"], "--batch"),
-    ],
-)
-def test_a_wrong_command_line_is_status_2(args: list[str], message: str) -> None:
-    write("a.txt", "n\n1\n")
-    assert message in run("load", "s", "k", *args, status=2).stderr
-    assert not Path("s").exists()
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def test_a_wrong_path(tmp_path: Path) -> None:
         ("tail ordres orders", "no such store", makes),
         ("trim ordres orders --maxlen 1", "no such store", makes),
         ("status ordres", "no such store", makes),
+        ("dump ordres", "no such store", makes),
         ("backup ordres copy", "no such store", makes),
         ("restore ordres copy", "ordres: no such store", "next: correct the path\n"),
         ("standby ordres copy --once", "ordres: there is no copy", "next: correct the path\n"),
