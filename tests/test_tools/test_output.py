@@ -53,20 +53,19 @@ def test_the_width_of_a_column_is_that_of_its_characters() -> None:
 # --- top ---------------------------------------------------------------------------------------
 
 
-def test_a_screen_that_is_high_and_wide_enough_shows_all() -> None:
-    lines = ["one", "", "three"]
-    assert fitting(lines, columns=5, height=3) == lines
-
-
-def test_the_last_line_counts_what_does_not_fit() -> None:
-    lines = [str(number) for number in range(10)]
-    assert fitting(lines, columns=80, height=4) == ["0", "1", "2", "… 7 lines more"]
-
-
-def test_long_lines_are_cut_to_the_width_of_the_screen() -> None:
-    shown = fitting(["x" * 30, "日本" * 10, "a\x1b[31mb"], columns=9, height=9)
-    assert shown == ["x" * 9, "日本日本", "a\\x1b[31m"]
-    assert max(map(cell_len, shown)) <= 9
+@pytest.mark.parametrize(
+    ("lines", "columns", "height", "shown"),
+    [
+        (["one", "", "three"], 5, 3, ["one", "", "three"]),
+        ([*"0123456789"], 80, 4, ["0", "1", "2", "… 7 lines more"]),
+        (["x" * 30, "日本" * 10, "a\x1b[31mb"], 9, 9, ["x" * 9, "日本日本", "a\\x1b[31m"]),
+    ],
+)
+def test_a_screen_shows_what_fits(
+    lines: list[str], columns: int, height: int, shown: list[str]
+) -> None:
+    assert fitting(lines, columns, height) == shown
+    assert max(map(cell_len, shown[:height])) <= columns
 
 
 # --- arguments of the library, as its errors name them, become options of the command line --------
