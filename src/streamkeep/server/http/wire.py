@@ -20,6 +20,7 @@ from streamkeep.format.core import errors
 from streamkeep.format.core.json_form import from_json, json_object
 from streamkeep.jobs import QueueError
 from streamkeep.server.access import NoPermissionError
+from streamkeep.transfer.loading.tables import Number, compact
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -224,10 +225,6 @@ async def json_body(request: Request, known: Mapping[str, str]) -> dict[str, Any
     return value
 
 
-class Number(str):
-    """The text of a number, such as 10.50 or 1e400, which a number of Python would change."""
-
-
 def parse_json(body: bytes, *, exact: bool = False) -> Any:
     """Return the value of a body.
 
@@ -301,18 +298,6 @@ def _value(value: object, where: str) -> bytes:
         except ValueError as error:
             raise Problem(400, f"{where}: {error}") from None
     try:
-        return _json_text(value).encode()
+        return compact(value).encode()
     except RecursionError:
         raise Problem(400, f"{where} is nested too deeply") from None
-
-
-def _json_text(value: object) -> str:
-    """Return a value as JSON without spaces, its numbers as they were sent."""
-    if isinstance(value, Number):
-        return value
-    if isinstance(value, list):
-        return f"[{','.join(map(_json_text, value))}]"
-    if isinstance(value, Mapping):
-        members = [f"{_json_text(name)}:{_json_text(one)}" for name, one in value.items()]
-        return f"{{{','.join(members)}}}"
-    return json.dumps(value, ensure_ascii=False)

@@ -281,8 +281,8 @@ def _column(wanted: str | None, names: list[str]) -> int | None:
 # --- JSON Lines -----------------------------------------------------------------------------------
 
 
-class _Number(str):
-    """A JSON number, as it is written."""
+class Number(str):
+    """The text of a number, such as 10.50 or 1e400, which a number of Python would change."""
 
     __slots__ = ()
 
@@ -296,10 +296,7 @@ def _refuse_constant(text: str) -> object:
 
 
 _decode = json.JSONDecoder(
-    object_pairs_hook=_Object,
-    parse_int=_Number,
-    parse_float=_Number,
-    parse_constant=_refuse_constant,
+    object_pairs_hook=_Object, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant
 ).decode
 
 
@@ -335,7 +332,7 @@ def _parse(line: int, data: bytes) -> _Object:
 
 
 def _kind(value: object) -> str:
-    if isinstance(value, _Number):
+    if isinstance(value, Number):
         return "a number"
     if isinstance(value, str):
         return "a string"
@@ -362,24 +359,23 @@ def _json_row(line: int, members: _Object, columns: Columns) -> Row | None:
             raise RowError(line, f"member {columns.name!r} is {_kind(value)}")
         text = value
     ms, seq = columns.place(line, text)
-    texts = ((name, one if isinstance(one, str) else _compact(one)) for name, one in members)
+    texts = ((name, one if isinstance(one, str) else compact(one)) for name, one in members)
     try:
         return Row(line, None, ms, seq, [_encoded(line, one) for pair in texts for one in pair])
-    except RecursionError:  # what `_compact` cannot write, JSON's parser may have read
+    except RecursionError:  # what `compact` cannot write, JSON's parser may have read
         raise RowError(line, _TOO_DEEP) from None
 
 
-def _compact(value: object) -> str:
-    if isinstance(value, _Number):
+def compact(value: object) -> str:
+    """Return a value as JSON without spaces, its numbers as they were written."""
+    if isinstance(value, Number):
         return value
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, _Object):
-        members = (f"{_compact(name)}:{_compact(item)}" for name, item in value)
-        return "{" + ",".join(members) + "}"
+    if isinstance(value, (_Object, dict)):
+        pairs = value.items() if isinstance(value, dict) else value
+        return "{" + ",".join(f"{compact(name)}:{compact(one)}" for name, one in pairs) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_compact, value)) + "]"
-    return {None: "null", True: "true", False: "false"}[value]  # type: ignore[index]
+        return "[" + ",".join(map(compact, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 _TOO_DEEP: Final = "nested too deeply"
