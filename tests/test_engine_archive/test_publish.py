@@ -627,6 +627,20 @@ def test_a_move_that_is_repeated_removes_there_what_was_erased_since(
     assert ids_there(store, two) == [one.decode() for one in ids]
 
 
+def test_a_deleted_entry_does_not_come_back_when_erased_ones_beside_it_have_gone(
+    open_store: Open, fleet: Path
+) -> None:
+    """The archived segment begins higher then; below it, a sealed one is read."""
+    store = open_store(node_max_entries=10)
+    ids = fill(store, 100)
+    store.archive(to=fleet, seal=True)
+    store.xdel("s", ids[0], ids[5])
+    store.xtrim("s", maxlen=50, approximate=False)
+    store.archive()
+    store.erase("s", *ids[1:5])
+    assert ids_there(store, fleet) == [ids[0].decode(), *(one.decode() for one in ids[6:])]
+
+
 def test_an_archive_that_moves_leaves_behind_what_was_removed(
     open_store: Open, tmp_path: Path, clock: ManualClock
 ) -> None:
