@@ -395,7 +395,7 @@ class AdminCommands(Generic[Text]):
         """Remove these segments; return those that were still in the archive, unchanged."""
         with translated():
             if doomed:
-                # If publishing fails below, the manifest there tells the next one what was removed.
+                # Where this fails, nothing is removed; see `drop_segments`.
                 with suppress(CorruptionError):  # a damaged segment may go as well
                     publish.publish(self._environment)
             dropped = segments.drop(self._environment, doomed)

@@ -413,6 +413,10 @@ def test_a_manifest_keeps_the_last_key_of_a_deleted_stream(open_store: Open, fle
         store.erase(key, ids.pop(80))
         assert manifest_of(store, fleet).streams[1].key == b"t"
         assert ids_there(store, fleet) == [one.decode() for one in ids]
+    store.maintain()
+    assert store.drop_segments(stream_number=1)  # now nothing in the store names it
+    assert manifest_of(store, fleet).streams[1].key == b"t"
+    assert ids_there(store, fleet) == [one.decode() for one in ids[60:]]
 
 
 @pytest.mark.parametrize("removes", ["segments", "manifests"])
