@@ -126,29 +126,24 @@ def verify(
         number: of the stream whose sealed segments are read; None for all.
     """
     remote = environment.remote_archive()
-    sealed = _sealed(remote, number)
-    total = sum(record.size_bytes for record in [*records, *sealed])
+    wanted = [(record, False) for record in records]
+    wanted += [(record, True) for record in _sealed(remote, number)]
+    total = sum(record.size_bytes for record, _ in wanted)
     done = 0
-    for record in records:
+    for record, sealed in wanted:
         problems: list[errors.StreamkeepError] = []
         try:
-            problems += environment.segments.open_uncached(record).check()
+            if sealed:
+                assert remote is not None
+                remote.verify(record, sealed=True)
+            else:
+                problems += environment.segments.open_uncached(record).check()
         except (errors.CorruptionError, errors.FormatVersionError) as error:
             problems.append(error)
-        if not problems or environment.read(is_named, record):
-            yield Verified(record, problems)
-        done += record.size_bytes
-        if progress is not None:
-            progress(done, total)
-    for record in sealed:
-        problems = []
-        try:
-            assert remote is not None
-            remote.verify(record, sealed=True)
-        except (errors.CorruptionError, errors.FormatVersionError) as error:
-            problems.append(error)
-        if not problems or record in _sealed(remote, number):
-            yield Verified(record, problems, True)
+        if not problems or (
+            record in _sealed(remote, number) if sealed else environment.read(is_named, record)
+        ):
+            yield Verified(record, problems, sealed)
         done += record.size_bytes
         if progress is not None:
             progress(done, total)
