@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-import logging
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
@@ -128,28 +127,6 @@ def test_what_a_handler_collects_happens_with_its_acknowledgement(
     queue.run_until_idle()
     log = [(e.fields[b"number"], e.fields[b"attempt"]) for e in queue.store.xrange("log")]
     assert log == [(b"1", b"2")]
-
-
-def test_a_task_of_another_version_stays_for_a_worker_that_has_it(
-    queue: jobs.Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    old, new = jobs.Queue(queue.store, "mails"), jobs.Queue(queue.store, "mails")
-
-    @old.task(name="known")
-    def known() -> str:
-        return "old"
-
-    @new.task(name="added")
-    def added() -> str:
-        return "new"
-
-    put = [added.delay(), known.delay()]
-    with caplog.at_level(logging.WARNING, "streamkeep.jobs"):
-        assert old.run_until_idle() == 1
-    assert "a job of the task 'added', which this worker does not know" in caplog.text
-    assert (put[0].state(), counts(queue)) == ("waiting", (1, 0, 0, 0, 1))
-    assert (new.run_until_idle(), put[0].result(0), put[1].result(0)) == (1, "new", "old")
-    assert counts(queue) == (0, 0, 0, 0, 2)
 
 
 def test_two_tasks_of_one_name_are_refused(queue: jobs.Queue) -> None:
