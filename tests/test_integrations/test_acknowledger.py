@@ -4,83 +4,57 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 import streamkeep
+from failing import failing
 from inside import journal_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.format.core.errors import RecoveryNeededError, StoreFullError
 from streamkeep.integrations import acknowledger
 from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.extras import missing
-from streamkeep.jobs import Queue, take
+from streamkeep.jobs import Queue
+from streamkeep.jobs.core import Core
 from streamkeep.jobs.running import return_job
 
-
-class Job:
-    """A job of a queue that is full for some calls."""
-
-    name = "tasks"
-    id = "1"
-
-    def __init__(self, failures: int) -> None:
-        self.queue = self.core = self
-        self.ended = False
-        self.failures = failures
-        self.calls = 0
-
-    def usable(self, failed: Any) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def done_many(self, jobs: list[Any]) -> None:
-        self._call()
-        self.at_once = len(jobs)
-        for one in jobs:
-            one.ended = True
-
-    def fail(self, reason: str) -> None:
-        self._call()
-
-    def give_back(self, *, delivered: bool = False) -> None:
-        self._call()
-
-    def _call(self) -> None:
-        self.calls += 1
-        if self.calls <= self.failures:
-            raise StoreFullError("the disk is full")
+FULL: Final = StoreFullError("the disk is full")
 
 
-def add(to: Acknowledger, job: Any) -> None:
-    to.add(job)
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    monkeypatch.setattr(acknowledger, "_AGAIN_S", 0.001)
+    with Queue(tmp_path / "s", sync="none") as queue:
+        queue.put_many("ab")
+        yield queue
 
 
 def test_an_acknowledgement_is_tried_again_until_the_store_has_room(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(acknowledger, "_AGAIN_S", 0.001)
-    acknowledging, job = Acknowledger(), Job(failures=3)
+    monkeypatch.setattr(Queue, "done_many", failing([FULL] * 3, Queue.done_many))
+    acknowledging = Acknowledger()
+    job, later = queue.get_many(2)
     for _ in range(2):
-        add(acknowledging, job)
-    while not job.ended:
-        pass
-    later = Job(failures=0)
-    add(acknowledging, later)
+        acknowledging.add(job)
+    wait_until(lambda: job.ended)
+    acknowledging.add(later)
     acknowledging.close()
-    assert (later.ended, job.at_once) == (True, 1)
+    assert later.ended
     assert caplog.text.count("the disk is full") == 1
 
 
 def test_an_acknowledgement_closes_a_store_that_must_be_recovered_between_its_attempts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    queue: Queue, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(acknowledger, "_AGAIN_S", 0.001)
-    queue, other = Queue(tmp_path / "s"), streamkeep.open(tmp_path / "s")
-    queue.put(1)
-    [job] = take([queue], queue.consumer, 1)
+    other = streamkeep.open(tmp_path / "s")
+    job = queue.get(0)
     journal_of(other).control.poison()
     acknowledging = Acknowledger()
     acknowledging.add(job)
@@ -90,36 +64,42 @@ def test_an_acknowledgement_closes_a_store_that_must_be_recovered_between_its_at
         other.close()
     wait_until(lambda: job.ended)
     assert queue.stats().done == 1
-    queue.close()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_worker_ends_while_the_store_is_full_and_acknowledges_if_it_lives_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
     """The framework may only have closed a channel, and go on with the next one."""
-    monkeypatch.setattr(acknowledger, "_AGAIN_S", 0.001)
-    acknowledging, job = Acknowledger(), Job(failures=1_000_000)
+    room = threading.Event()
+
+    def until_room() -> Iterator[Exception]:
+        while not room.is_set():
+            yield FULL
+
+    monkeypatch.setattr(Queue, "done_many", failing(until_room(), Queue.done_many))
+    acknowledging, job = Acknowledger(), queue.get(0)
     if when == "before":
-        add(acknowledging, job)
+        acknowledging.add(job)
     acknowledging.close()
     if when == "after":
-        add(acknowledging, job)
+        acknowledging.add(job)
     else:
         assert "1 acknowledged messages wait for the store" in caplog.text
     assert not job.ended
-    job.failures = 0
+    room.set()
     wait_until(lambda: job.ended)
 
 
 def test_a_job_that_cannot_be_ended_does_not_stop_the_loop_that_took_it(
-    caplog: pytest.LogCaptureFixture,
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job: Any = Job(failures=2)
+    job = queue.get(0)
+    monkeypatch.setattr(Core, "apply", failing([FULL] * 2, Core.apply))
     unreadable(job, "Kombu", ValueError("no"))
     return_job(job)
-    assert job.calls == 2
     assert caplog.text.count("the disk is full") == 2
+    assert not job.ended
 
 
 # --- the error of a room whose extra is not installed ---------------------------------------------
