@@ -270,16 +270,6 @@ def test_a_message_of_a_task_that_the_worker_does_not_have_waits(
     newer.close()
 
 
-def test_what_kombu_cannot_read_becomes_a_dead_letter(connection: Connection, url: str) -> None:
-    jobs_of(url).put(b'{"body": "without properties"}')
-    publish(connection, 1)
-    inbox = Inbox(connection)
-    assert inbox.wait(1) == [1]
-    inbox.close()
-    [letter] = jobs_of(url).dead_letters()
-    assert letter.reason == "Kombu cannot read it: KeyError('properties')"
-
-
 def mailbox(name: str, exchange: Exchange, routing_key: str = "") -> Queue:
     return Queue(name, exchange, routing_key=routing_key, auto_delete=True, durable=False)
 

@@ -280,17 +280,6 @@ def test_a_message_of_an_actor_that_the_worker_does_not_have_waits(
     wait_until(lambda: ran)
 
 
-def test_what_dramatiq_cannot_read_becomes_a_dead_letter(broker: StreamkeepBroker) -> None:
-    actor_of(broker, print)
-    broker.queue().put(b"\xff")
-    put_all(broker.queue().core, [(b"\xff", {})], {b"task": b"work"})
-    consumer = broker.consume("default", timeout=0)
-    assert next(consumer) is None
-    assert broker.queue().stats().failed == 1
-    assert broker.queue().stats().parked == 1  # it has no actor
-    consumer.close()
-
-
 def test_results_are_missing_late_and_expire(broker: StreamkeepBroker, worker: Worker) -> None:
     work = actor_of(broker, lambda: 1, store_results=True, result_ttl=1)
     message = work.message()

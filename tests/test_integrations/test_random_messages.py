@@ -20,6 +20,8 @@ from conftest import assert_sound
 from patience import wait_until
 from stopped import child_of, die, status_of
 from streamkeep.jobs import Queue
+from streamkeep.jobs.layout import TASK
+from streamkeep.jobs.putting import put_all
 from tiers import daily_or_all
 
 MANY: Final = 1_000_000  # deaths, for none of which a message is a dead letter
@@ -303,3 +305,17 @@ def test_no_message_is_lost_and_none_comes_after_its_end(
         world.check()
     world.finish()
     assert_sound(tmp_path / "store")
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_what_a_framework_cannot_read_becomes_a_dead_letter(tmp_path: Path, name: str) -> None:
+    pytest.importorskip(name)
+    peer = PEERS[name](tmp_path / "store", 5)
+    put_all(peer.queue.core, [(b"\xff", {})], {TASK: b"work"})
+    peer.send(2)
+    wait_until(lambda: peer.take() == 2)
+    [letter] = peer.queue.dead_letters()
+    assert "cannot read it" in letter.reason
+    peer.end(2, "ack")
+    for close in (peer.close, peer.queue.close, peer.leave):
+        close()

@@ -261,17 +261,6 @@ async def test_a_message_waits_for_a_worker_that_has_its_task(
             assert await numbers(new, 1) == [1]
 
 
-async def test_what_taskiq_cannot_read_becomes_a_dead_letter(tmp_path: Path) -> None:
-    async with started(tmp_path / "s") as broker:
-        strange = message(1)
-        strange.message = b'{"task": "of another version"}'
-        await broker.kick(strange)
-        await broker.kick(message(2))
-        assert await numbers(broker, 1) == [2]
-        [letter] = broker.queue().dead_letters()
-        assert "taskiq cannot read it" in letter.reason
-
-
 async def test_results_are_missing_kept_taken_and_expire(tmp_path: Path) -> None:
     kept: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
     taken: StreamkeepResultBackend[int] = StreamkeepResultBackend(
