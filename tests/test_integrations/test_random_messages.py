@@ -311,7 +311,7 @@ def test_no_message_is_lost_and_none_comes_after_its_end(
 def test_what_a_framework_cannot_read_becomes_a_dead_letter(tmp_path: Path, name: str) -> None:
     pytest.importorskip(name)
     peer = PEERS[name](tmp_path / "store", 5)
-    put_all(peer.queue.core, [(b"\xff", {})], {TASK: b"work"})
+    put_all(peer.queue.core, [(b'{"body": "of another version"}', {})], {TASK: b"work"})
     peer.send(2)
     wait_until(lambda: peer.take() == 2)
     [letter] = peer.queue.dead_letters()
