@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -27,8 +30,15 @@ from test_format.made_nodes import Slot
 TOP = (1 << 64) - 1
 
 
+@contextmanager
+def limits(entries: int = 1000, size: int = 1 << 20) -> Iterator[None]:
+    """Have batches of so many entries and bytes at most."""
+    with patch.multiple(arrow, BATCH_ENTRIES=entries, BATCH_BYTES=size):
+        yield
+
+
 def read(
-    entries: list[Slot], schema: Any = arrow.DEFAULT_SCHEMA, mode: str = PERMISSIVE, **limits: Any
+    entries: list[Slot], schema: Any = arrow.DEFAULT_SCHEMA, mode: str = PERMISSIVE, **ends: Any
 ) -> list[dict[str, Any]]:
     """Return entries as rows, through chunks of two nodes of three entries each."""
     nodes = []
@@ -40,7 +50,7 @@ def read(
         nodes.append((ms, seq, builder.listpack()))
     shape = arrow.RowShape(schema, b"orders", mode)
     chunks = [nodes[at : at + 2] for at in range(0, len(nodes), 2)]
-    batches = list(arrow.record_batches(shape, chunks, **limits))
+    batches = list(arrow.record_batches(shape, chunks, **ends))
     for batch in batches:
         batch.validate(full=True)
         assert batch.schema.equals(schema)
@@ -62,7 +72,8 @@ any_ids = made_nodes.small_ids | made_nodes.wide_ids
 def test_the_default_schema_loses_nothing(
     entries: list[Slot], max_entries: int, max_bytes: int
 ) -> None:
-    rows = read(entries, max_entries=max_entries, max_bytes=max_bytes)
+    with limits(max_entries, max_bytes):
+        rows = read(entries)
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     for row, ((ms, seq), flat) in zip(rows, entries, strict=True):
         assert (row["stream"], row["id"]) == ("orders", f"{ms}-{seq}")
@@ -78,8 +89,8 @@ def test_a_range_has_all_of_its_entries_and_no_other(
 ) -> None:
     fields = arrow.DEFAULT_SCHEMA.field("fields")
     schema = pa.schema([("id", pa.string()), ("ms", pa.uint64()), ("seq", pa.uint64()), fields])
-    limits: dict[str, Any] = {"max_entries": max_entries, "max_bytes": max_bytes}
-    rows = read(entries, schema, start=StreamId(*start), end=StreamId(*end), **limits)
+    with limits(max_entries, max_bytes):
+        rows = read(entries, schema, start=StreamId(*start), end=StreamId(*end))
     found = [
         (row["id"], row["ms"], row["seq"], [part for one in row["fields"] for part in one.values()])
         for row in rows
@@ -100,7 +111,8 @@ def test_columns_of_fields_and_a_map_have_the_last_of_each_name(
         schema = schema.append(pa.field("fields", pa.map_(pa.binary(), pa.binary())))
     convert = casts.converter(pa.int64())
     assert convert is not None
-    rows = read(entries, schema, max_entries=max_entries, max_bytes=max_bytes)
+    with limits(max_entries, max_bytes):
+        rows = read(entries, schema)
     for row, (_, flat) in zip(rows, entries, strict=True):
         fields = dict(zip(flat[0::2], flat[1::2], strict=True))
         found = row.pop("fields", fields.items())
@@ -116,11 +128,13 @@ def test_batches_are_bounded_even_inside_of_a_node() -> None:
         builder.append(1, seq, [b"n" * 1000, b"v"])
     nodes = [[(1, 0, builder.listpack())]]
     shape = arrow.RowShape(arrow.DEFAULT_SCHEMA, b"s")
-    sizes = [b.num_rows for b in arrow.record_batches(shape, nodes, max_bytes=2500)]
+    with limits(size=2500):
+        sizes = [b.num_rows for b in arrow.record_batches(shape, nodes)]
     assert sizes == [3, 3, 3, 1]
-    sizes = [b.num_rows for b in arrow.record_batches(shape, nodes, max_entries=4)]
+    with limits(entries=4):
+        sizes = [b.num_rows for b in arrow.record_batches(shape, nodes)]
+        few = list(arrow.record_batches(shape, nodes, StreamId(1, 2), StreamId(1, 7)))
     assert sizes == [4, 4, 2]
-    few = list(arrow.record_batches(shape, nodes, StreamId(1, 2), StreamId(1, 7), max_entries=4))
     assert [row["seq"] for batch in few for row in batch.to_pylist()] == list(range(2, 8))
 
 

@@ -164,9 +164,7 @@ class RowShape:
             for field in schema
         ]
 
-    def writer(
-        self, max_entries: int = BATCH_ENTRIES, max_bytes: int = BATCH_BYTES
-    ) -> ColumnWriter:
+    def writer(self, max_entries: int, max_bytes: int) -> ColumnWriter:
         return ColumnWriter(self.texts, self.numbers, self.pairs, max_entries, max_bytes)
 
     def batch(self, columns: Columns) -> pa.RecordBatch:
@@ -394,9 +392,6 @@ def record_batches(
     chunks: Iterable[list[CopiedNode]],
     start: StreamId = MIN_ID,
     end: StreamId = MAX_ID,
-    *,
-    max_entries: int = BATCH_ENTRIES,
-    max_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the entries of ascending nodes as record batches, bounded in rows and bytes.
 
@@ -405,7 +400,7 @@ def record_batches(
         start, end: IDs, both included.
     """
     parts = ((start, chunk) for chunk in chunks)
-    for columns in decode(lambda: shape.writer(max_entries, max_bytes), parts, end):
+    for columns in decode(lambda: shape.writer(BATCH_ENTRIES, BATCH_BYTES), parts, end):
         yield shape.batch(columns)
 
 
