@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 
@@ -57,16 +56,6 @@ COMMANDS: Final[Families] = (
 )
 
 
-@contextmanager
-def _until_the_reader_goes() -> Iterator[None]:
-    """End the process well when nothing reads its output any more."""
-    try:
-        yield
-    except BrokenPipeError:
-        output.give_up()
-        raise click.exceptions.Exit(Exit.OK) from None
-
-
 class Root(CommandGroup):
     """The root of all commands; its help lists them by family."""
 
@@ -107,20 +96,6 @@ class Root(CommandGroup):
             tell(name, of_system(error), json=wants_json(words))
             status = Exit.ABORTED
         sys.exit(int(status or 0))
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        with _until_the_reader_goes():  # of a help text
-            return super().make_context(info_name, args, parent, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _until_the_reader_goes():
-            return super().invoke(ctx)
 
     def format_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         records = [option.get_help_record(ctx) for option in common.OPTIONS]

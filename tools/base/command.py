@@ -28,7 +28,7 @@ from streamkeep.tools.base import common, output
 from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import OPENED
 from streamkeep.tools.base.parameters import parameters_of
-from streamkeep.tools.base.terminal import STDOUT, unguarded, visible
+from streamkeep.tools.base.terminal import STDOUT, give_up, unguarded, visible
 
 _NUMBER: Final = re.compile(r"-\.?[0-9]")
 _KEPT: Final = re.compile(r"^( |Exit status:)", re.MULTILINE)
@@ -93,7 +93,7 @@ class StoreCommand(_Shared):
             output.flush()
             raise
         except BrokenPipeError:  # `| head` has what it wants
-            output.give_up()
+            give_up()
             ctx.exit(Exit.OK)
         except errors.StreamkeepError as error:
             failure = _as_failure(ctx, error)
@@ -240,7 +240,7 @@ _OF_SYSTEM: Final = {
 
 def of_system(error: OSError) -> Failure:
     # With PYTHONUNBUFFERED, nothing is left that could not be written.
-    place = STDOUT if output.give_up() else error.filename
+    place = STDOUT if give_up() else error.filename
     where = f"{place}: " if place else ""
     hint = _OF_SYSTEM.get(error.errno or 0, "") if place != STDOUT else ""
     return Failure(f"{where}{error.strerror or error}", hint=hint, code=type(error).__name__)

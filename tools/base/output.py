@@ -29,7 +29,7 @@ from streamkeep.format.core import json_form
 from streamkeep.format.core.durations import duration_text
 from streamkeep.format.humanize import entries_text, lost_texts, size_text
 from streamkeep.tools.base import common
-from streamkeep.tools.base.terminal import guard, of_stdout, unguarded, visible
+from streamkeep.tools.base.terminal import give_up, guard, of_stdout, unguarded, visible
 
 _NAME_WIDTH: Final = 40
 
@@ -55,9 +55,9 @@ def _emit(text: str) -> None:
             raise BrokenPipeError
         of_stdout(unguarded(sys.stdout).write, text)
     except BrokenPipeError:
-        if not common.given().finishes:
-            raise
         give_up()
+        if not common.given().finishes:
+            raise click.exceptions.Exit(0) from None
 
 
 def flush() -> None:
@@ -66,7 +66,7 @@ def flush() -> None:
     The status of a command does not depend on that: it ends when it writes more of the result.
     """
     try:
-        sys.stdout.flush()
+        of_stdout(unguarded(sys.stdout).flush)
     except BrokenPipeError:
         common.given().reader_gone = True
         give_up()
@@ -83,17 +83,6 @@ def open_closed() -> None:
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, access)
             setattr(sys, name, os.fdopen(opened, mode, encoding="utf-8"))
-
-
-def give_up() -> bool:
-    """Drop output that cannot be written, or each flush would try again; say if there was any."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        with open(os.devnull, "wb") as nothing:
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
-        return True
-    return False
 
 
 def shell_key(key: bytes) -> str:

@@ -12,9 +12,12 @@ text. Our own colours and cursor movements, those of progress bars, go to `ungua
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, Final, TypeVar, cast
+
+import click
 
 STDOUT: Final = "standard output"  # as the file name of an error
 
@@ -45,10 +48,22 @@ def of_stdout(call: Callable[..., Result], *args: object) -> Result:
         raise
 
 
+def give_up() -> bool:
+    """Drop output that cannot be written, or each flush would try again; say if there was any."""
+    try:
+        unguarded(sys.stdout).flush()
+    except OSError:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        return True
+    return False
+
+
 class Guarded:
     """A text stream that escapes what is not printable; lines stay lines.
 
-    It has no `buffer`, which would lead around it.
+    When nothing reads it any more, such as a help text, the process ends well. It has no `buffer`,
+    which would lead around it.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -58,11 +73,18 @@ class Guarded:
         if not isinstance(text, str):
             raise TypeError(f"text is expected, not {type(text).__name__}")
         safe = text if text.isprintable() else "\n".join(map(visible, text.split("\n")))
-        of_stdout(self.inner.write, safe)  # standard error raises nothing
+        self._try(self.inner.write, safe)
         return len(text)
 
     def flush(self) -> None:
-        of_stdout(self.inner.flush)
+        self._try(self.inner.flush)
+
+    def _try(self, call: Callable[..., object], *args: object) -> None:
+        try:
+            of_stdout(call, *args)  # standard error raises nothing
+        except BrokenPipeError:
+            give_up()
+            raise click.exceptions.Exit(0) from None
 
     def writelines(self, lines: Iterable[str]) -> None:
         for text in lines:
