@@ -53,12 +53,10 @@ def diff(
         if key is not None and not (first.exists(key) or second.exists(key)):
             where = f", neither in {store_path} nor in {other_path}"
             raise no_stream(store_path, key, where=where)
+        tell = print_json if common.as_json() else print_text
         for one in islice(differences(first, second, key), count):
             found += 1
-            if common.as_json():
-                print_json(one)
-            else:
-                print_text(one)
+            tell(one)
     text = count_text(found, "difference") if found else ""
     output.total(text, differences=found, same=not found)
     click.get_current_context().exit(Exit.DIFFERENT if found else Exit.OK)
