@@ -11,10 +11,11 @@ import click
 import pytest
 
 import streamkeep
-from cli_runner import _RUNNER, below, leaves, lines, reply, run
+from cli_runner import _RUNNER, leaves, lines, reply, run
 from streamkeep.tools.base import common
 from streamkeep.tools.base.common import MEANINGS, Exit
 from streamkeep.tools.cli import main
+from test_tools.test_help import all_commands
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +24,6 @@ def _folder() -> None:
     with streamkeep.open("s") as store:
         store.xadd_many("k", [{"n": n} for n in range(3)], [f"{n}-1" for n in range(3)])
         store.xgroup_create("k", "g", 0)
-
-
-def every(command: click.Command) -> list[click.Command]:
-    return [command, *(each for one in below(command).values() for each in every(one))]
 
 
 def error(*args: str, status: int) -> dict[str, Any]:
@@ -41,7 +38,7 @@ def error(*args: str, status: int) -> dict[str, Any]:
 
 
 def test_every_command_takes_the_common_options_declared_once() -> None:
-    for command in every(main):
+    for _, command in all_commands():
         own = [param for param in command.params if param not in common.OPTIONS]
         assert set(common.OPTIONS) <= set(command.params), command.name
         assert {name for param in own for name in param.opts}.isdisjoint(
