@@ -38,7 +38,7 @@ from streamkeep.format.rows.producers import MESSAGE_ROW, PRODUCER_ROW
 from streamkeep.format.rows.records import STREAM_RECORD
 from streamkeep.format.rows.retention import RETENTION_SECTION
 from streamkeep.format.segment.index import INDEX_HEADER, INDEX_ROW, TRAILER
-from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
+from streamkeep.format.segment.manifest import SEGMENT_RECORD
 from streamkeep.tools.base.common import MEANINGS
 
 HERE: Final = Path(__file__).parent
@@ -142,7 +142,6 @@ PARTS: Final = (
     Part("reference/format.md", "segment index", INDEX_HEADER.table),
     Part("reference/format.md", "segment row", INDEX_ROW.table),
     Part("reference/format.md", "segment record", SEGMENT_RECORD.table),
-    Part("reference/format.md", "erasure", ERASURE.table),
 )
 
 

@@ -77,10 +77,5 @@ class Layout:
         raise KeyError(name)
 
     def table(self) -> str:
-        lines = ["| offset | field | type | meaning |", "|---|---|---|---|"]
-        at = 0
-        for field in self.fields:
-            row = (str(at), f"`{field.name}`", field.type, field.meaning)
-            lines.append("| " + " | ".join(row) + " |")
-            at += field.size
-        return "\n".join(lines)
+        rows = [f"| `{field.name}` | {field.type} | {field.meaning} |" for field in self.fields]
+        return "\n".join(["| field | type | meaning |", "|---|---|---|", *rows])
