@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import streamkeep
-from benchmarks.common import entries, interpreted, scratch
+from benchmarks.common import entries, interpreted, scratch, timed
 from streamkeep import recovery
 
 _FOLDER = str(Path(streamkeep.__file__).parent)
@@ -54,12 +54,6 @@ def _bytecodes(call: Callable[[], object]) -> Counter[str]:
     return found
 
 
-def _nanoseconds(call: Callable[[], object]) -> int:
-    began = time.process_time_ns()
-    call()
-    return time.process_time_ns() - began
-
-
 if __name__ == "__main__":
     with scratch() as place:
         if "count" in sys.argv:
@@ -67,7 +61,7 @@ if __name__ == "__main__":
         else:
             counted = json.loads(interpreted("benchmarks.modules", "count"))
             for name, call in workloads(place):
-                took = min(_nanoseconds(call) for _ in range(9))
+                took = min(timed(call, clock=time.process_time) for _ in range(9))
                 print(f"{name}: what each module would add, interpreted")
                 for module, number in Counter(counted[name]).most_common(60):
-                    print(f"{7 * number / took:>8.1%}  {module}")
+                    print(f"{7e-9 * number / took:>8.1%}  {module}")
