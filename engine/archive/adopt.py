@@ -149,11 +149,7 @@ def _find_remote(uri: str) -> list[_File]:
         raise ArgumentError(f"{uri}: there is no archive of a store")
     manifest = newest[1]
     keys = {number: stream.key for number, stream in manifest.streams.items()}
-    parts = [
-        part
-        for number in sorted({one.record.stream_number for one in manifest.segments})
-        for part in parts_of(manifest.of_stream(number))
-    ]
+    parts = [part for _, mine in sorted(manifest.by_stream().items()) for part in parts_of(mine)]
     taken = {one.name for _, _, one in parts}
     for one in manifest.segments:
         if one.name not in taken:

@@ -151,8 +151,12 @@ class Manifest(NamedTuple):
     streams: dict[int, RemoteStream]
     segments: tuple[RemoteSegment, ...]
 
-    def of_stream(self, number: int) -> list[RemoteSegment]:
-        return [one for one in self.segments if one.record.stream_number == number]
+    def by_stream(self) -> dict[int, list[RemoteSegment]]:
+        """Return the segments of each stream, by number; of some streams there are none."""
+        found: dict[int, list[RemoteSegment]] = {number: [] for number in self.streams}
+        for one in self.segments:
+            found.setdefault(one.record.stream_number, []).append(one)
+        return found
 
 
 def segment_name(path: str, *, sealed: bool = False) -> str:

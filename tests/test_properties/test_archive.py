@@ -471,7 +471,7 @@ class Life:
             model.sealed = stored[number]
             model.published |= model in self.models.values()  # a deleted one keeps the key before
             found: list[tuple[Id, bytes]] = []
-            for first, last, one in parts_of(manifest.of_stream(number)):
+            for first, last, one in parts_of(manifest.by_stream().get(number, [])):
                 part = _open_part(remote, one, first, last)
                 entries = [] if part is None else entries_of(part)
                 found += [((ms, seq), pairs[1]) for ms, seq, pairs in entries]

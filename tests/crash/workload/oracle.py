@@ -234,7 +234,7 @@ def unpublished(store: Any, fleet: Path, found: Dump) -> list[str]:
             problems.append(f"{path} is not named")
     for number, stream in manifest.streams.items():
         shown: dict[str, str] = {}
-        for first, last, one in parts_of(manifest.of_stream(number)):
+        for first, last, one in parts_of(manifest.by_stream()[number]):
             part = _open_part(remote, one, first, last)
             for ms, seq, pairs in [] if part is None else entries_of(part):
                 shown[f"{ms}-{seq}"] = pairs[1].decode()

@@ -242,9 +242,7 @@ def new_pieces(
     Args:
         chosen: whether the stream with a key is copied; others keep their positions.
     """
-    by_stream: dict[int, list[RemoteSegment]] = {}
-    for one in manifest.segments:
-        by_stream.setdefault(one.record.stream_number, []).append(one)
+    by_stream = manifest.by_stream()
     pieces: list[Slice] = []
     streams = dict(before.streams)
     for number, stream in sorted(manifest.streams.items()):
@@ -252,7 +250,7 @@ def new_pieces(
             continue
         was = before.of(number, stream.key)
         done = was.end
-        segments = by_stream.get(number, [])
+        segments = by_stream[number]
         for piece in stream_pieces(member, stream.key, segments):
             end = min(piece.end, stream.complete_to)
             record = piece.record

@@ -51,10 +51,11 @@ class FleetReader(SliceReader, DataSourceReader):
         if member.path:
             return plan_live(member, Positions(), self.options)[0]
         member, manifest = read_manifest(member)
+        by_stream = manifest.by_stream()
         return [
             piece
             for number, stream in sorted(manifest.streams.items())
-            for piece in stream_pieces(member, stream.key, manifest.of_stream(number))
+            for piece in stream_pieces(member, stream.key, by_stream[number])
         ]
 
     def _chosen(self, pieces: list[Slice]) -> Iterator[Slice]:

@@ -125,9 +125,10 @@ def describe_stores(asks: tuple[tuple[Member, Positions], ...]) -> list[Describe
 def _described(member: Member, positions: Positions) -> Described:
     member, manifest = read_manifest(member)
     expected: dict[int, int] = defaultdict(int)
+    by_stream = manifest.by_stream()
     for number, stream in manifest.streams.items():
         end = positions.end_of(number)
-        for piece in pieces.stream_pieces(member, stream.key, manifest.of_stream(number)):
+        for piece in pieces.stream_pieces(member, stream.key, by_stream[number]):
             record = piece.record
             assert record is not None
             whole = (piece.start, piece.end) == (record.first_id, record.last_id)
@@ -141,7 +142,7 @@ def _described(member: Member, positions: Positions) -> Described:
     segments = [
         Archived(member, one.record, one.sealed, prefix=prefix)
         for number in sorted(manifest.streams)
-        for one in manifest.of_stream(number)
+        for one in by_stream[number]
     ]
     problems = [
         f"{Origin(member.store, number, positions.streams[number].key)}: {text}"
