@@ -165,9 +165,12 @@ def _has_retired(txn: Txn, number: int) -> bool:
 
 def stream_name(txn: Txn, number: int) -> bytes:
     """Return the key of a stream with retired nodes or segments; of a deleted one, its last."""
-    for name in (name_of(txn, number), former_name(txn, number)):
-        if name is not None:
-            return name
+    name = name_of(txn, number)
+    if name is None and txn.get(keys.STREAMS, keys.pack_number(number)) is not None:
+        raise CorruptionError(f"stream {number}", "it has no name; next: run `streamkeep repair`")
+    name = former_name(txn, number) if name is None else name
+    if name is not None:
+        return name
     record = manifest.find_segment(txn, number, *_NOWHERE)
     return b"" if record is None else record.key
 

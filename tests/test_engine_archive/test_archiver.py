@@ -16,8 +16,8 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions, clean
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.errors import StoreFullError
-from streamkeep.format.core.keys import RETIRED
+from streamkeep.format.core.errors import CorruptionError, StoreFullError
+from streamkeep.format.core.keys import NAMES, RETIRED, pack_number
 from streamkeep.format.segment.segment import SUFFIX
 
 
@@ -114,6 +114,21 @@ def test_a_deleted_stream_leaves_its_archive_and_no_history(
     assert rows(store, RETIRED) == 0
     store.restore_archive("back", stream_number=number)
     assert [entry.id for entry in store.xrange("back")] == ids[:950]
+
+
+def test_a_stream_whose_name_was_lost_is_not_archived_under_another_one(
+    archived: tuple[Store, list[bytes]],
+) -> None:
+    store, ids = archived
+    lost = pack_number(1)
+    environment_of(store).write(lambda txn: txn.delete(NAMES, lost))
+    with pytest.raises(CorruptionError, match="stream 1: it has no name"):
+        store.archive()
+    assert segments(store) == []
+    environment_of(store).write(lambda txn: txn.put_row(NAMES, lost, b"s"))
+    store.archive()
+    assert len(segments(store)) == 1
+    assert shown(store) == ids
 
 
 def test_ids_do_not_go_back_below_the_archive(archived: tuple[Store, list[bytes]]) -> None:
