@@ -69,9 +69,13 @@ class SharedFile:
         # See `files.read_nothing_ahead`.
         self.data.madvise(mmap.MADV_RANDOM)
 
-    def write(self, offset: int, data: bytes) -> None:
-        """Overwrite bytes, which other processes then see; raise OSError if there is no room."""
-        if self._writes or len(data) >= _LARGE:
+    def write(self, offset: int, data: bytes, *, through_map: bool = True) -> None:
+        """Overwrite bytes, which other processes then see; raise OSError if there is no room.
+
+        Args:
+            through_map: where that is safe and fast.
+        """
+        if self._writes or not through_map or len(data) >= _LARGE:
             files.write_at(self.handle, data, offset)
         else:
             self.data[offset : offset + len(data)] = data

@@ -273,10 +273,11 @@ class WriteTxn(Txn):
         journal = context.journal_or_raise()
         self._make_room(context, len(body))
         try:
+            journal.append(body, self.durable)
             # After a commit of another process, the write to disk is not started early: processes
             # that take turns wait longer for the lock than for the disk.
-            follows = self.commit_number == context.last_commit + 1
-            journal.append(body, self.durable and follows)
+            if self.durable and self.commit_number == context.last_commit + 1:
+                journal.begin_writing()
             failpoints.hit("commit:journaled")
             with context.apply_lock:  # a reader of this process would apply the record, too
                 journal.publish()
