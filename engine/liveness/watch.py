@@ -19,6 +19,7 @@ import math
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
@@ -65,7 +66,8 @@ class DeathWatch:
         with suppress(OSError, AttributeError):  # without a wait table it looks once a second
             self._bell = wait_table.open_bell()
         self._stopping = False
-        self._look()
+        with suppress(OSError):  # the thread looks again
+            self._look()
         self._thread = threading.Thread(target=self._run, name="streamkeep leases", daemon=True)
         self._thread.start()
 
@@ -97,12 +99,21 @@ class DeathWatch:
     # --- the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
+        told = False
         try:
             while not self._stopping:
-                exited = self._sleep()
-                if not self._stopping and self._look(exited):
-                    self._on_death()
-        except Exception:  # the calls that wait look once a second
+                try:
+                    exited = self._sleep()
+                    if not self._stopping and self._look(exited):
+                        self._on_death()
+                    told = False
+                except OSError as error:  # such as no descriptors left
+                    # No other thread would see a death: the calls that wait look after commits.
+                    if not told:
+                        log.warning("%s: leases cannot be read: %s", self._folder.path, error)
+                    told = True
+                    time.sleep(LOOK_S)
+        except Exception:
             log.exception("%s: the watch over leases ended", self._folder.path)
         finally:
             if self._bell is not None:

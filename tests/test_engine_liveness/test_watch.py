@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -182,6 +183,29 @@ def test_without_process_descriptors_the_locks_are_asked_again(
     store.xreadgroup("g", "all", NEW, noack=True)
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(store.xreadgroup, "g", "bob", NEW, block=0, claim_dead=True)
+        holders.kill(pid)
+        assert taken(found.result(PATIENCE_S)) == [b"0", b"1"]
+
+
+def test_a_watch_that_has_no_descriptors_for_a_while_goes_on(
+    store: Store[Any], holders: Holders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([OSError(errno.EMFILE, "Too many open files")] * 3)
+    failed: list[OSError] = []
+
+    def lease_numbers(folder: Any) -> list[int]:
+        for error in failures:
+            failed.append(error)
+            raise error
+        return lease_file.lease_numbers(folder)
+
+    monkeypatch.setattr(watch, "lease_numbers", lease_numbers)
+    monkeypatch.setattr(watch, "LOOK_S", 0.01)
+    pid, _ = holders.start("ann", 2)
+    store.xreadgroup("g", "all", NEW, noack=True)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(store.xreadgroup, "g", "bob", NEW, block=0, claim_dead=True)
+        wait_until(lambda: len(failed) == 3)
         holders.kill(pid)
         assert taken(found.result(PATIENCE_S)) == [b"0", b"1"]
 
