@@ -95,11 +95,15 @@ def _room(step: Step, count: int) -> int:
     """Return how many jobs may be taken under the queue's limit of its concurrency.
 
     Those of dead workers do not count: they could not be taken, and the queue would stand still.
+    Which these are is asked only if it matters: it would make each take 2 to 8 % slower.
     """
     limit = step.settings.concurrency
     if not limit:
         return count
-    return max(0, min(count, limit - step.count_running(alive=True)))
+    room = limit - step.count_running()
+    if room < count:
+        room = limit - step.count_running(alive=True)
+    return max(0, min(count, room))
 
 
 # --- the schedule -------------------------------------------------------------------------------
@@ -375,7 +379,7 @@ def due_in(snapshot: Snapshot[Any], names: layout.Names, known: Collection[bytes
             return 0
     if settings.paused:
         return left
-    if settings.concurrency and step.count_running(alive=True) >= settings.concurrency:
+    if not _room(step, 1):
         return left
     if step.rows(layout.LATE, layout.LATE + b"\xff" * 32, 1):
         return 0
