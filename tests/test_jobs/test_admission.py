@@ -260,3 +260,14 @@ def test_an_entry_of_another_program_waits_for_its_key(queue: Queue) -> None:
     assert (second.id, second.payload) == (entry_id, 1)
     second.done()
     assert [job.payload for job in queue.get_many(9)] == [2]
+
+
+def test_an_entry_of_another_program_with_a_limit_of_0_has_none(queue: Queue) -> None:
+    queue.core.set_up()
+    for payload in ("1", "2"):
+        fields = {"payload": payload, "task": "t", "key": payload, "concurrency": "0"}
+        queue.store.xadd("mails", fields)
+    jobs = queue.get_many(9)
+    assert [job.payload for job in jobs] == [1, 2]
+    queue.done_many(jobs)
+    assert not queue.store.row_range("jobs:mails", b"g", b"i")
