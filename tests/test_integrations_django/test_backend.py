@@ -21,7 +21,7 @@ from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, status_of
 from streamkeep.format.core.errors import StoreFullError
 from streamkeep.integrations.django import interface, queues, records
-from streamkeep.jobs import JobFailedError, PayloadError, Queue
+from streamkeep.jobs import JobFailedError, PayloadError, Queue, QueueFullError
 from streamkeep.jobs.running import execute
 from test_integrations_django import shop_tasks
 from test_integrations_django.conftest import BACKEND, QueueWith
@@ -52,6 +52,19 @@ def test_a_task_of_a_transaction_is_enqueued_with_its_commit(backend: Any, datab
         interface.task_enqueued.disconnect(note)
     assert kept.enqueued_at is not None
     assert backend.get_result(kept.id) == kept
+
+
+def test_a_full_queue_refuses_a_task_before_the_commit_and_none_after_it(
+    backend: Any, database: None
+) -> None:
+    queue = backend.queue("default")
+    queue.set_limits(max_length=1)
+    with transaction.atomic():
+        kept = [shop_tasks.add.enqueue(number) for number in range(3)]
+    assert [backend.get_result(one.id) for one in kept] == kept
+    with pytest.raises(QueueFullError), transaction.atomic():
+        shop_tasks.add.enqueue(3)
+    assert queue.stats().waiting == 3
 
 
 def test_a_forked_child_enqueues_where_its_parent_has_enqueued(backend: Any) -> None:

@@ -63,9 +63,7 @@ def plan_put(
     """Return the function of a transaction that puts jobs, and the jobs."""
     prepared = [prepare(core, payload, options, common) for payload, options in payloads]
     puts = [enqueue.Put("", True) for _ in prepared]
-    job = current.get()  # the follow-ups of a handler of this queue are taken in any case
-    if job is not None and job.queue.name == core.name:
-        always |= job.queue.store._environment is core.store._environment
+    always = always or is_follow_up(core)
 
     def work(txn: Transaction[Any]) -> None:
         step = Step(txn, core.names)
@@ -84,6 +82,14 @@ def plan_put(
         step.save()
 
     return work, [Job(core.queue, "", put=put) for put in puts]
+
+
+def is_follow_up(core: Core) -> bool:
+    """Return whether a handler of this queue calls, whose puts are taken in any case."""
+    job = current.get()
+    if job is None or job.queue.name != core.name:
+        return False
+    return job.queue.store._environment is core.store._environment
 
 
 def prepare(core: Core, payload: Any, options: Options, common: Fields) -> Prepared:

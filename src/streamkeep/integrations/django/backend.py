@@ -159,12 +159,15 @@ class StreamkeepBackend(interface.BaseTaskBackend):
             kwargs=result.kwargs,
         )
         moment: datetime | None = None if task.run_after is None else aware(task.run_after)
-        # A task that cannot be put is refused here, where its caller is, and not after the commit.
-        enqueue = self.queue(record.queue).prepare(result.id, record, moment)
+        later = not self.uses_outbox and self.enqueue_on_commit
+        later = later and connections[self.database].in_atomic_block
+        # A task that cannot be put is refused here, where its caller is, and not after the commit:
+        # an error of its hook would keep Django from running those of other tasks.
+        enqueue = self.queue(record.queue).prepare(result.id, record, moment, later=later)
         put = partial(self._put, result, record, enqueue)
         if self.uses_outbox:
             self._write_row(result, record)
-        elif self.enqueue_on_commit and connections[self.database].in_atomic_block:
+        elif later:
             transaction.on_commit(put, using=self.database)
         else:
             put()

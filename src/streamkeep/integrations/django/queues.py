@@ -35,6 +35,7 @@ from streamkeep.integrations.django.results import add_attempts, result_of, task
 from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, UnknownTaskError, running
 from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
+from streamkeep.jobs.enqueue import check_room
 from streamkeep.jobs.handler_errors import (
     DONE,
     GIVEN_UP,
@@ -47,7 +48,8 @@ from streamkeep.jobs.handler_errors import (
 from streamkeep.jobs.job import current
 from streamkeep.jobs.layout import TASK, short
 from streamkeep.jobs.options import DEFAULT_BACKOFF, Options
-from streamkeep.jobs.putting import collect, plan_put
+from streamkeep.jobs.putting import collect, is_follow_up, plan_put
+from streamkeep.jobs.state import Step
 
 log = logging.getLogger("streamkeep.django")
 
@@ -314,6 +316,8 @@ class TaskQueue(Queue):
         record: Record,
         at: datetime | None,
         headers: Mapping[str, str] | None = None,
+        *,
+        later: bool = False,
     ) -> Callable[[], None]:
         """Check a task; return what puts its job and writes its record, in one transaction.
 
@@ -321,11 +325,16 @@ class TaskQueue(Queue):
 
         Args:
             headers: the context of a trace, if it is not that of this thread.
+            later: what this returns is called after the commit of a database, when nobody can be
+                refused any more. So the room in the queue is checked here, and not there.
 
         Raises:
             PayloadError: the arguments are too large, or are not JSON.
             ArgumentError: the time is none that a job may have.
+            QueueFullError, QueueDrainingError: with `later`.
         """
+        if later and not is_follow_up(self.core):
+            self.core.read(lambda one: check_room(Step(one, self.core.names)))
         rank = record.priority
         options = Options(
             priority="normal" if not rank else "high" if rank > 0 else "low",
@@ -334,7 +343,8 @@ class TaskQueue(Queue):
         if at is not None:
             options["at"] = at
         payload = [record.args, record.kwargs]
-        put, [job] = plan_put(self.core, [(payload, options)], {TASK: record.task.encode()})
+        common = {TASK: record.task.encode()}
+        put, [job] = plan_put(self.core, [(payload, options)], common, always=later)
 
         def work(txn: Transaction[Any]) -> None:
             put(txn)
