@@ -281,6 +281,24 @@ def test_a_hang_is_no_death_though_many_rows_of_the_schedule_come_first(
     assert len(twice.history()) == 1
 
 
+@pytest.mark.parametrize("others", [0, 450])
+def test_a_power_loss_is_no_attempt_though_no_worker_ran_until_max_runtime_was_over(
+    queue: Queue, clock: ManualClock, lives: Lives, others: int
+) -> None:
+    """After a boot, no mark says what the processes before it ran."""
+    job = queue.put("job", max_runtime="1s", retries=0)
+    queue.put_many(range(others), delay="1s", priority="low")
+    queue.get(0)
+    lives.written(lives.now)[:] = [b""]
+    lives.die()
+    clock.ms += 3_600_000
+    again = queue.get(0)
+    assert (again.id, again.attempt, again.taken and again.taken.deaths) == (job.id, 1, 0)
+    clock.ms += 2999
+    assert not again.lost()
+    again.done()
+
+
 def test_a_killed_worker_wakes_one_that_waits(tmp_path: Path) -> None:
     found: list[Any] = []
     with Queue(tmp_path / "store", sync="none") as queue, forking(job_workers.__name__) as server:

@@ -187,6 +187,15 @@ class Step:
                     return one.name.decode("utf-8", "replace")
         return ""
 
+    def has_died(self, place: layout.Place) -> bool:
+        """Return whether the process is dead that an entry was delivered to."""
+        found = find_group_of(self.txn, self.stream(place.priority))
+        if found is None:
+            return False
+        pel = found[1].pel
+        nack = pel.get(place.ms, place.seq)
+        return nack is not None and Deliveries(self.raw, pel).is_dead(nack)
+
     def past(self, place: layout.Place) -> layout.Past:
         """Return what is kept of the former runs of a job."""
         return layout.parse_past(self.row(layout.PAST + place.pack()))

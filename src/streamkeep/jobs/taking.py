@@ -185,6 +185,10 @@ def _end_run(step: Step, row: layout.Due, value: bytes) -> None:
     fields = fields_at(step.txn, step.names, place)
     if fields is None:
         return
+    # A power loss, or a kill before the handler began, is the death of a worker, and no attempt.
+    # With a mark, the worker may have been killed because it hung.
+    if step.has_died(place) and step.dead_worker(place, deliveries) is None:
+        return
     begun_ms, past = step.now_ms - run["time_since_delivered"], step.past(place)
     job = Taken(place, fields, run["consumer"], deliveries, past.deaths, past.lost, b"", begun_ms)
     _time_out(step, job, Policy.unpack(json.loads(value)))
@@ -271,13 +275,14 @@ def _accept(
         if had_ms is not None:
             past = past._replace(lost=past.lost + 1)
             begun_ms = step.now_ms - had_ms
-            late = _late_run(step, place, deliveries - 1, begun_ms)
-            if late is not None:
-                step.keep_past(place, past)
-                worker, counts = (dead or "").encode(), (deliveries, past.deaths, past.lost)
-                _time_out(step, Taken(place, fields, worker, *counts, b"", begun_ms), late)
-                return
             if dead is not None:
+                late = _late_run(step, place, deliveries - 1, begun_ms)
+                if late is not None:
+                    step.keep_past(place, past)
+                    counts = deliveries, past.deaths, past.lost
+                    run_by = Taken(place, fields, dead.encode(), *counts, b"", begun_ms)
+                    _time_out(step, run_by, late)
+                    return
                 run = layout.Attempt(begun_ms, step.now_ms, dead, layout.DIED)
                 past = past._replace(deaths=past.deaths + 1).after(run)
             step.keep_past(place, past)
