@@ -108,6 +108,21 @@ def test_a_head_that_comes_slowly_is_given_up(store: Store[bytes]) -> None:
     serve(store, scenario, head_s=0.05)
 
 
+@pytest.mark.parametrize("rest", [b"x", b"xyz"])
+def test_the_rest_of_an_answered_request_keeps_no_connection(
+    store: Store[bytes], rest: bytes
+) -> None:
+    async def scenario(served: Served) -> None:
+        reader, writer = await served.peer()
+        writer.write(b"POST /streams/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
+        assert (await reader.readuntil(b"}\n")).startswith(b"HTTP/1.1 401")
+        writer.write(rest)
+        assert await asyncio.wait_for(_until_closed(reader), PATIENCE_S) == b""
+        writer.close()
+
+    serve(store, scenario, head_s=0.05)
+
+
 def test_huge_heads_and_junk_are_refused(store: Store[bytes]) -> None:
     async def scenario(served: Served) -> None:
         huge = get("/health", "X: " + "x" * (2 * MAX_HEAD) + "\r\n")
@@ -163,11 +178,13 @@ def test_a_client_that_goes_before_its_body_or_ends_it_with_junk_is_no_error(
         writer.write(b"junk\r\n")
         assert await asyncio.wait_for(_until_closed(reader), PATIENCE_S) == b""
         writer.close()
+        early = f"POST /streams/k HTTP/1.1\r\nHost: elsewhere\r\n{chunked[:28]}\r\n\r\njunk\r\n"
+        assert b" 400 " in await served.ask(early.encode())
         assert b'{"status":"ok"}' in await served.ask(get("/health"))
 
     serve(store, scenario)
     told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert told == ["Invalid HTTP request received."]
+    assert told == ["Invalid HTTP request received."] * 2
 
 
 def test_others_are_served_while_many_connections_idle(store: Store[bytes]) -> None:

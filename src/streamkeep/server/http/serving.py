@@ -57,16 +57,25 @@ class Protocol(H11Protocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Take data; after the first byte of a request, its head must come in time."""
+        """Take data. While no request is served, a head must come in time, and what is left of the
+        body of a request that was answered before its end.
+        """
         try:
             super().data_received(data)
         except h11.LocalProtocolError:  # junk in a body whose request was answered before its end
             self.transport.abort()
             return
-        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
-            self._await_head()
+        if self.cycle is None or self.cycle.response_complete:
+            self._await_head()  # uvicorn has no limit any more: the bytes have ended its keep-alive
         else:
             self._stop_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse junk; if it is in the body of a request, that gets no other answer."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        super().send_400_response(msg)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
