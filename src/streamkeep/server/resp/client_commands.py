@@ -46,7 +46,7 @@ def _quit(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 def _reset(client: Connection, words: list[bytes], turn: Turn) -> object:
     drop_transaction(client)
-    client.mode = "on"
+    client.mode = "skip" if client.mode == "skip" else "on"
     client.resp3 = False
     client.name = b""
     client.server.log_in_by_default(client)

@@ -200,7 +200,7 @@ class Connection(ClientState, asyncio.Protocol):
             self._command(words, turn)
         except Exception as error:
             self.reply(failure_line(error))
-        if mode == "skip" or (mode == self.mode == "off"):
+        if mode == self.mode and mode in ("skip", "off"):  # what turns replies on has one
             for step in turn.steps[steps:]:
                 if step.client is self:
                     step.slot = -1
