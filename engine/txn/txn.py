@@ -54,6 +54,7 @@ class WriteTxn(Txn):
         self.changes: dict[int, Table] = {}  # the write set
         self.operations: Operations | None = None  # its record; None while nothing is changed
         self.frees = False  # it makes room, so that it needs none
+        self.takes = False  # a job, whose end will make room
         self.durable = False  # a caller will wait until it is on disk
         self.half_done = False  # a function of several commands has failed, maybe after a change
         self.garbage = False  # rows were left for removal in later transactions
@@ -316,7 +317,10 @@ class WriteTxn(Txn):
                 old = super().get(number, db_key)
                 growth += 0 if value is None else len(encoded(value))
                 growth -= 0 if old is None else len(old)
-        if growth > max(0, context.memtable.room):
+        room = context.memtable.room
+        if self.takes:  # up to an eighth beyond: a store that is full of jobs would stay so
+            room += context.max_bytes // 10
+        if growth > max(0, room):
             raise no_room(context)
 
     def abort(self) -> None:

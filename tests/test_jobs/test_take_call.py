@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from contextlib import suppress
 from functools import partial
@@ -13,10 +14,17 @@ import pytest
 
 from inside import context_of, journal_of
 from raw_store import raw_store
+from stores import Open
 from streamkeep import Store
 from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError, StoreError
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CommandError,
+    CorruptionError,
+    StoreError,
+    StoreFullError,
+)
 from streamkeep.format.core.keys import ROWS
 from streamkeep.jobs import Job, JobLostError, Queue, QueueFullError, current_job, known_tasks, take
 from streamkeep.jobs.layout import SETTINGS
@@ -292,3 +300,36 @@ def test_no_queue_is_called_as_a_stream_of_another(queue: Queue, ending: str) ->
     with pytest.raises(ArgumentError, match="the queue 'mails' has a stream of that name; next"):
         Queue(queue.store, f"mails{ending}")
     assert Queue(queue.store, f"mails{ending}s").name == f"mails{ending}s"
+
+
+def test_a_store_that_is_full_of_jobs_gets_empty_again(open_store: Open) -> None:
+    store = open_store(sync="none", max_store_bytes=1 << 20)
+    queue = Queue(store, "q", result_ttl="1m")
+
+    def fill(size: int) -> int:
+        count = 0
+        with suppress(StoreFullError):
+            while True:
+                queue.put("x" * size)
+                count += 1
+        return count
+
+    count = fill(3000)
+    for _ in range(count):
+        queue.get(0).done("y")
+    assert (queue.stats().done, queue.stats().waiting) == (count, 0)
+    # Results that are larger than jobs fill it up. When they have expired, it goes on.
+    clock = context_of(store).clock
+    assert isinstance(clock, ManualClock)
+    clock.ms += 60_001
+    assert take([queue], queue.consumer, 1, timeout=0) == []
+    fill(500)
+    takes = partial(queue.get, 0), lambda: asyncio.run(queue.core.aio.get_many(1))
+    for refused in takes:
+        with pytest.raises(StoreFullError):
+            while True:
+                queue.get(0).done("y" * 2000)
+        clock.ms += 60_001
+        with pytest.raises(StoreFullError):
+            refused()
+        queue.get(0).done()

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.durations import Duration, milliseconds
-from streamkeep.format.core.errors import CommandError
+from streamkeep.format.core.errors import CommandError, StoreFullError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs.declaring import Declaring
 from streamkeep.jobs.job import Job, look_for, open_result
@@ -315,6 +315,9 @@ async def atake(
                 call.work, call.when(), block=wait_ms or 0, stop=lambda: stopping, sync=UNSYNCED
             )
             return call.jobs(found)
+        except StoreFullError:
+            await asyncio.to_thread(call.make_room)
+            raise
         except CommandError:  # a stream or its group was deleted
             if again:
                 raise

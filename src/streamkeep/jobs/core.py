@@ -302,7 +302,7 @@ class Core(LazyStore):
         if not self._ready:
             if self.read(lambda one: one.row_get(QUEUES_SPACE, self.names.name)) is None:
                 self.set_up_again()
-            elif self.apply(self._tidy, sync="none"):
+            elif self.apply(self._tidy, frees=True, sync="none"):
                 log.warning("%r: jobs that a tool gave back are due again", self.name)
             self._ready = store.open_transaction() is None
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.durations import Duration, milliseconds
-from streamkeep.format.core.errors import ArgumentError, CommandError, StoreError
+from streamkeep.format.core.errors import ArgumentError, CommandError, StoreError, StoreFullError
 from streamkeep.jobs.ending import remove_expired
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.job import Job
@@ -79,6 +79,7 @@ class Take:
         """
         self._forget_counted()
         self._txn = txn.txn
+        self._txn.takes = True
         self.goes_on = False  # see `Step.looked_at`
         found: list[tuple[Queue, Taken]] = []
         turn = next(self.queues[0].core.turns)
@@ -167,14 +168,24 @@ class Take:
 
     def wait(self, wait_ms: int | None, stop: Callable[[], bool] | None) -> list[Job]:
         """Run `work` until it finds something, or the time is over: None for no limit."""
-        core = self.queues[0].core
-        if wait_ms == 0:
-            while not (now := core.apply(self.work, sync=UNSYNCED)) and self.goes_on:
-                pass
-            return self.jobs(now)
-        block = wait_ms or 0
-        found = core.store.apply_when(self.work, self.when(), block=block, stop=stop, sync=UNSYNCED)
+        core, block = self.queues[0].core, wait_ms or 0
+        try:
+            if wait_ms == 0:
+                while not (found := core.apply(self.work, sync=UNSYNCED)) and self.goes_on:
+                    pass
+            else:
+                found = core.store.apply_when(
+                    self.work, self.when(), block=block, stop=stop, sync=UNSYNCED
+                )
+        except StoreFullError:
+            self.make_room()
+            raise
         return self.jobs(found)
+
+    def make_room(self) -> None:
+        """Remove results that have expired: no end of a job does so while none can be taken."""
+        for queue in self.queues:
+            queue.core.step(remove_expired, frees=True)
 
     def jobs(self, found: list[Any]) -> list[Job]:
         jobs = [Job(queue, job_id_of(one.place, one.fields), one) for queue, one in found]
