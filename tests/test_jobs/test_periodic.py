@@ -72,6 +72,25 @@ def test_a_wrong_rule_is_refused_where_it_is_written(
             queue.periodic("* * * * *", **{option: wrong})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("cron", "ahead_ms"), [("* * * * *", 10**11), ("0 3 * * *", 2 * 10**8)])
+def test_a_worker_that_starts_repairs_a_rule_that_fired_when_the_clock_was_far_ahead(
+    queue: Queue, clock: ManualClock, cron: str, ahead_ms: int
+) -> None:
+    queue.periodic(cron, name="often")(print)
+    right_ms = clock.ms
+    for wrong_ms, fires in ((ahead_ms, True), (3_600_000, False)):
+        clock.ms = right_ms + wrong_ms
+        queue.register_periodic()
+        clock.ms = queue.schedules()[0].next_ms
+        assert [job.task for job in queue.get_many(1)] == ["often"]
+        clock.ms -= wrong_ms
+        queue.register_periodic()
+        next_ms = next_time(cron, "UTC", clock.ms if fires else clock.ms + wrong_ms)
+        assert queue.schedules()[0].next_ms == next_ms
+        right_ms = clock.ms = next_ms
+        assert len(queue.get_many(9)) == 1
+
+
 def test_each_time_fires_once_however_many_workers_run(store: Store, clock: ManualClock) -> None:
     workers = [Queue(store, "nightly") for _ in range(3)]
     ran: list[int] = []

@@ -38,6 +38,7 @@ Missed = Literal["skip", "once", "all"]
 SCHEDULED: Final = b"scheduled"  # a field: the time of the firing, in Unix milliseconds
 MISSED: Final = ("skip", "once", "all")
 _LATE_MS: Final = 60_000
+_AHEAD_MS: Final = 86_400_000  # by less, the clock may be set back without a time that fires twice
 _AT_ONCE: Final = 100  # firings in one transaction
 _MOST_PARKED: Final = 1000
 _FIELDS: Final = 5
@@ -143,15 +144,17 @@ def _reference(name: str) -> bytes:
 def register(step: Step, rule: Rule) -> None:
     """Store a rule, unless it is stored as it is; its first firing comes after now.
 
-    The next firing of the rule that it replaces remains if it is due, or if the times are the same.
+    The next firing of the rule that it replaces remains if it is due, or if the times are the same,
+    unless the clock was far ahead when it was computed: the rule might not fire for years.
     """
     stored = load_rule(step.txn, step.names, rule.name)
     next_ms = rule.after(step.now_ms)
     if stored is not None:
         rule = rule._replace(last_ms=stored.last_ms)
-        if stored._replace(next_ms=0) == rule:
-            return
         same = (stored.cron, stored.zone) == (rule.cron, rule.zone)
+        same = same and stored.next_ms <= rule.after(step.now_ms + _AHEAD_MS)
+        if same and stored._replace(next_ms=0) == rule:
+            return
         if same or stored.next_ms <= step.now_ms:
             next_ms = stored.next_ms
         step.delete_row(due_key(stored.next_ms, layout.FIRING, _reference(rule.name)))
