@@ -151,6 +151,27 @@ def test_jobs_of_dead_workers_do_not_use_up_the_limit_of_a_queue(
     assert queue.get_many(9) == []
 
 
+def test_a_job_that_was_deleted_while_a_worker_had_it_that_died_runs_no_more(
+    queue: Queue, lives: Lives
+) -> None:
+    queue.put_many("ab")
+    for job in queue.get_many(2):
+        assert queue.store.xdel("mails", job.id) == 1
+    lives.die()
+    queue.put("c").cancel()
+    for _ in range(2):
+        assert not queue.drain(0)
+        assert queue.core.read(Take([queue], queue.consumer, 1, None).look) == 0
+        assert queue.get_many(1) == []
+        assert queue.drain(0)
+        assert queue.core.read(Take([queue], queue.consumer, 1, None).look) == -1
+        queue.resume()
+        queue.put("d")
+        (job,) = queue.get_many(1)
+        lives.die()
+        assert queue.store.xdel("mails", job.id) == 1
+
+
 def test_consumers_of_dead_workers_do_not_pile_up(queue: Queue, lives: Lives) -> None:
     """Each call that takes a job asks all consumers of the group for their leases."""
     queue.put_many("ab")
