@@ -262,6 +262,15 @@ def test_an_entry_of_another_program_waits_for_its_key(queue: Queue) -> None:
     assert [job.payload for job in queue.get_many(9)] == [2]
 
 
+def test_the_next_process_takes_what_another_program_has_added_to_a_new_priority(
+    queue: Queue,
+) -> None:
+    queue.put("own")
+    entry_id = queue.store.xadd("mails:high", {"payload": "1"}).decode()
+    jobs = Queue(queue.store, "mails").get_many(9)
+    assert [(job.id, job.payload) for job in jobs] == [(f"high-{entry_id}", 1), (jobs[1].id, "own")]
+
+
 def test_an_entry_of_another_program_with_a_limit_of_0_has_none(queue: Queue) -> None:
     queue.core.set_up()
     for payload in ("1", "2"):

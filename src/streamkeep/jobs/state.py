@@ -215,8 +215,10 @@ class Step:
 
     def set_up(self) -> None:
         """Make the streams and the row of the queue, unless they exist."""
-        for priority in self.settings.streams:
-            self.make_stream(priority)
+        for priority, name in enumerate(self.names.streams):
+            # Another program may have added an entry to a priority that had none.
+            if priority in self.settings.streams or self.raw.find_stream(name) is not None:
+                self.make_stream(priority)
         if self.txn.row_get(layout.QUEUES_SPACE, self.names.name) is None:
             self.txn.row_put(layout.QUEUES_SPACE, self.names.name, b'{"version":1}')
 
