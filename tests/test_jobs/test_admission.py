@@ -262,6 +262,28 @@ def test_an_entry_of_another_program_waits_for_its_key(queue: Queue) -> None:
     assert [job.payload for job in queue.get_many(9)] == [2]
 
 
+def test_a_worker_knows_the_limit_of_a_task_that_another_program_has_put(queue: Queue) -> None:
+    program = Queue(queue.store, "mails")
+    send = program.task(name="send")(print)
+    first = send.options(key="a", unique="u").delay(0)
+    send.options(key="a").delay(1)
+    send.options(priority="high").delay(2)
+    queue.store.xadd("mails", {"task": "send", "payload": "[[3],{}]", "key": "a"})
+    queue.task(name="send", concurrency=1)(print)
+    found: list[int] = []
+    while jobs := queue.get_many(9):
+        (job,) = jobs  # at a time
+        found.append(job.payload[0][0])
+        if found == [2]:
+            job.retry(after=0)
+            (job,) = queue.get_many(9)
+            assert (job.payload[0], job.attempt, first.state()) == ([2], 2, "waiting")
+        assert not send.options(unique="u").delay(9).is_new or first.state() == "unknown"
+        job.done()
+    assert found == [2, 0, 1, 3, 9]
+    assert not queue.store.row_range("jobs:mails", b"g", b"i\xff")
+
+
 def test_the_next_process_takes_what_another_program_has_added_to_a_new_priority(
     queue: Queue,
 ) -> None:

@@ -120,6 +120,7 @@ class Policy(NamedTuple):
         max_runtime_ms: 0 for no limit.
         result_ttl_ms: how long the result is kept; 0 for not at all.
         max_deaths: the number of workers that died while they ran it that makes it a dead letter.
+        concurrency: how many jobs of its task may run at a time; 0 for no limit.
     """
 
     retries: int = 3
@@ -127,6 +128,7 @@ class Policy(NamedTuple):
     max_runtime_ms: int = 0
     result_ttl_ms: int = DEFAULT_RESULT_TTL_MS
     max_deaths: int = 5
+    concurrency: int = 0
 
     def of_job(self, fields: Fields) -> Policy:
         """Return the policy of a job: this one, with the options in its fields.
@@ -155,7 +157,7 @@ class Policy(NamedTuple):
         )
 
     def pack(self) -> list[int]:
-        return [*self[:1], *self.backoff, *self[2:]]
+        return [self.retries, *self.backoff, *self[2:5]]
 
     @staticmethod
     def unpack(values: list[int]) -> Policy:

@@ -265,10 +265,17 @@ def _accept(
         plain = {name: one for name, one in fields.items() if name not in layout.OPTIONS}
         refuse(step, place, plain, f"its options cannot be read: {error}", DEFAULT_RESULT_TTL_MS)
         return
+    passed = 0
+    if policy.concurrency and layout.CONCURRENCY not in fields and deliveries == 1:
+        # A program that does not have the task, or an earlier version of it, has put the job.
+        passed = 0 if missed else int(layout.KEY in fields)
+        fields[layout.CONCURRENCY] = b"%d" % policy.concurrency
+        missed = True
     if missed:
         step.remove(place)
-        fields |= {layout.ID: job_id_of(place, fields).encode(), layout.QUEUED: b"%d" % place.ms}
-        admit(step, fields, place.priority)
+        fields[layout.ID] = job_id_of(place, fields).encode()
+        fields.setdefault(layout.QUEUED, b"%d" % place.ms)
+        admit(step, fields, place.priority, passed)
         return
     if deliveries > 1:
         past = step.past(place)
