@@ -252,9 +252,11 @@ def test_a_job_that_needs_too_much_memory_fails_in_a_new_process_only(
     assert {line["status"] for line in lines if line["event"] == "child_ended"} == {75}
 
 
+@pytest.mark.parametrize("on_end", [signal.SIG_DFL, signal.SIG_IGN])
 def test_children_that_end_together_count_as_one_attempt(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, on_end: signal.Handlers
 ) -> None:
+    """Also if the kernel removes them, and does not say how they ended."""
     begun = tmp_path / "begun"
 
     def end_at_once(self: Processes, orders: int, events: int) -> int:
@@ -265,7 +267,11 @@ def test_children_that_end_together_count_as_one_attempt(
     monkeypatch.setattr(Processes, "_be_child", end_at_once)
     monkeypatch.setattr(worker_processes, "_LONGEST_PAUSE_S", 0.1)
     monkeypatch.setattr(worker_processes, "_TICK_S", 0.01)
-    assert not Processes([Queue(tmp_path / "s")], concurrency=6).run()
+    former = signal.signal(signal.SIGCHLD, on_end)
+    try:
+        assert not Processes([Queue(tmp_path / "s")], concurrency=6).run()
+    finally:
+        signal.signal(signal.SIGCHLD, former)
     assert len(begun.read_text()) > 6 + 3  # it has waited four times
 
 

@@ -280,7 +280,10 @@ class Processes:
     def _reap(self) -> None:
         """Note which children have ended."""
         for pid, child in list(self._children.items()):
-            found, status = os.waitpid(pid, os.WNOHANG)
+            try:
+                found, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:  # who started this process has had it ignore SIGCHLD
+                found, status = pid, 0
             if not found:
                 continue
             self._hear(child)
