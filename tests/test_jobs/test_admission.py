@@ -302,3 +302,26 @@ def test_an_entry_of_another_program_with_a_limit_of_0_has_none(queue: Queue) ->
     assert [job.payload for job in jobs] == [1, 2]
     queue.done_many(jobs)
     assert not queue.store.row_range("jobs:mails", b"g", b"i")
+
+
+def test_what_deleted_jobs_held_is_free_for_the_next_process_that_finds_no_job(
+    queue: Queue,
+) -> None:
+    """Only then: a job that waits may be the one that has the key."""
+    send = queue.task(name="send", concurrency=2)(print)
+    deleted = [queue.put(0, key="a", unique="u").id, send.delay(1).id, send.delay(2).id]
+    queue.put(3, key="a")
+    for number in (4, 5, 6):
+        send.options(key="b").delay(number)
+    other = queue.put(7)
+    assert queue.store.xdel("mails", *deleted) == 3
+    assert queue.put(8, unique="u").cancel()
+    assert not Queue(queue.store, "mails").cancel("none")
+    assert queue.stats().held == 4
+    assert other.cancel()
+    found: list[object] = []
+    while jobs := (again := Queue(queue.store, "mails")).get_many(9):
+        found += [job.payload for job in jobs]
+        again.done_many(jobs)
+    assert sorted(found, key=str) == [3, *([[one], {}] for one in (4, 5, 6))]
+    assert not queue.store.row_range("jobs:mails", b"g", b"i\xff")

@@ -18,6 +18,7 @@ from streamkeep.jobs import layout
 from streamkeep.jobs.state import JOB_PREFIX, Step, job_id_of, number_in
 
 NORMAL_NUMBER: Final = 1
+_MOST_FREED: Final = 1000  # gates, in one transaction
 # Jobs that are through, jobs that are held, and how many of the first may have no field `queued`:
 # earlier versions, which gave them none, stored the limit there.
 _GATE: Final = struct.Struct(">QQQ")
@@ -138,25 +139,46 @@ def release(step: Step, fields: layout.Fields) -> None:
         if not has_mark and not unmarked:  # it never came through
             continue
         inside = max(inside - 1, 0)
-        unmarked = min(unmarked - (not has_mark), inside)
-        while held and inside < limit:
-            prefix = layout.held_prefix(gate)
-            found = step.rows(prefix, prefix + b"\xff" * 8, 1)
-            if not found:
-                held = 0
-                break
-            key, value = found[0]
-            step.delete_row(key)
-            held -= 1
-            step.counters.held -= 1
-            next_one = step.take_numbered(layout.unpack_time(value))
-            if next_one is None:
-                continue
-            inside += 1
-            _save_gate(step, gate, inside, held, unmarked)
-            admit(step, next_one, priority_of(next_one), value[8] + 1)
-            inside, held, unmarked = _load_gate(step, gate)
+        _let_in(step, gate, limit, inside, held, min(unmarked - (not has_mark), inside))
+
+
+def _let_in(step: Step, gate: bytes, limit: int, inside: int, held: int, unmarked: int) -> None:
+    """Admit the next jobs as far as a gate has room, and save it."""
+    while held and inside < limit:
+        prefix = layout.held_prefix(gate)
+        found = step.rows(prefix, prefix + b"\xff" * 8, 1)
+        if not found:
+            held = 0
+            break
+        key, value = found[0]
+        step.delete_row(key)
+        held -= 1
+        step.counters.held -= 1
+        next_one = step.take_numbered(layout.unpack_time(value))
+        if next_one is None:
+            continue
+        inside += 1
         _save_gate(step, gate, inside, held, unmarked)
+        admit(step, next_one, priority_of(next_one), value[8] + 1)
+        inside, held, unmarked = _load_gate(step, gate)
+    _save_gate(step, gate, inside, held, unmarked)
+
+
+def free_gates(step: Step) -> None:
+    """Free the gates of jobs that a tool has deleted; the caller knows that no stream has a job.
+
+    Those of tasks first: a job that is held there is through the gate of its key.
+    """
+    waiting = step.counters.held
+    for kind in (b"t", b"k"):
+        first = layout.GATE + kind
+        found = step.rows(first, first + b"\xff" * 130, _MOST_FREED)
+        for key, _ in found:
+            held = _load_gate(step, key[1:])[1]
+            # One goes in; when it ends, it lets in as many as its task may have.
+            _let_in(step, key[1:], 1, 0, held, 0)
+        if step.counters.held < waiting or len(found) == _MOST_FREED:
+            return
 
 
 def cancel_held(step: Step, key: bytes) -> None:

@@ -29,7 +29,7 @@ from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreError, StreamkeepError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
-from streamkeep.jobs.dead_letters import schedule_strays
+from streamkeep.jobs.dead_letters import free_deleted, schedule_strays
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.ending import remove_expired
 from streamkeep.jobs.errors import QueueError
@@ -363,6 +363,7 @@ class Core(LazyStore):
         self.ended_entries.delete(step, idle=True)
         remove_expired(step)
         count = schedule_strays(step)
+        free_deleted(step)
         step.save()
         return count
 

@@ -10,7 +10,7 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
 from streamkeep.jobs import ending, enqueue, finding, layout, state
-from streamkeep.jobs.admission import NORMAL_NUMBER, cancel_held, gates_of
+from streamkeep.jobs.admission import NORMAL_NUMBER, cancel_held, free_gates, gates_of
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Step, rows_below
@@ -55,6 +55,18 @@ def schedule_strays(step: Step) -> int:
                     count += 1
             start = f"({rows[-1]['message_id'].decode()}"
     return count
+
+
+def free_deleted(step: Step) -> None:
+    """Free the keys, and the places in limits, of jobs that a tool has deleted.
+
+    Only where no stream has a job: otherwise it would have to read all of them.
+    """
+    for priority in step.settings.streams:
+        pending = step.txn.xpending(step.stream(priority), layout.GROUP)["pending"]
+        if pending or enqueue.next_waiting(step, priority) is not None:
+            return
+    free_gates(step)
 
 
 def retries(

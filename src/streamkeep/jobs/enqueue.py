@@ -9,7 +9,7 @@ from __future__ import annotations
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, delay
 from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
-from streamkeep.jobs.finding import find
+from streamkeep.jobs.finding import HAS_ENDED, find
 from streamkeep.jobs.layout import Fields, Past, Place, number_of, place_of, short
 from streamkeep.jobs.state import Step, delivered_up_to, find_group_of
 
@@ -37,7 +37,7 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
     unique = fields.get(layout.UNIQUE_NAME)
     if unique is not None:
         holder = step.row(layout.UNIQUE + short(unique))
-        if holder is not None and not _has_expired(step, holder.decode()):
+        if holder is not None and not _is_over(step, holder.decode()):
             return Put(holder.decode(), False)
     if not always:
         check_room(step)
@@ -50,9 +50,14 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
     return Put(job_id, True)
 
 
-def _has_expired(step: Step, job_id: str) -> bool:
-    """Return whether a job is a dead letter as soon as a worker takes it: it never runs."""
+def _is_over(step: Step, job_id: str) -> bool:
+    """Return whether a job that has a unique name never runs.
+
+    A tool has deleted it, or it has expired: it is a dead letter as soon as a worker takes it.
+    """
     found = find(step.txn, step.names, job_id)
+    if found.state in HAS_ENDED:
+        return True
     past = Past() if found.place is None else step.past(found.place)
     if past.deaths or found.deliveries > past.lost:
         return False  # it has begun
