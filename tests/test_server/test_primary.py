@@ -159,6 +159,21 @@ def test_wait_counts_replicas_that_have_everything(connect: Connect, peer: Peer)
     assert role[1] >= replica.position - 1
 
 
+def test_a_client_that_waits_for_copies_is_not_idle(
+    connect: Connect, peer: Peer, running: Running
+) -> None:
+    FakeReplica(connect()).sync()
+    number = peer.ask("CLIENT", "ID")
+    for _ in range(2):
+        peer.send("WAIT", 2, 200)
+        wait_until(lambda: running.ask(lambda server: server._tasks))
+        running.ask(lambda server: setattr(server.clients[number], "active", 0.0))
+        running.ask(lambda server: setattr(server.settings, "timeout_s", 1000))
+        running.ask(lambda server: server._close_idle())
+        assert peer.read() == b":1\r\n"
+        running.ask(lambda server: server._close_idle())
+
+
 def test_wait_ends_at_its_time_while_the_copies_cannot_be_counted(
     connect: Connect, peer: Peer, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -419,6 +419,19 @@ def test_idle_clients_are_closed(running: Running, peer: Peer) -> None:
     assert peer.is_closed()
 
 
+def test_a_client_is_not_idle_after_a_wait(running: Running, connect: Connect, peer: Peer) -> None:
+    waiting = connect()
+    number = waiting.ask("CLIENT", "ID")
+    waiting.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+    wait_until(lambda: running.ask(lambda server: server.blocked.blocked) == 1)
+    running.ask(lambda server: setattr(server.clients[number], "active", 0.0))
+    running.ask(lambda server: setattr(server.settings, "timeout_s", 1000))
+    peer.call("XADD", "k", "1-0", "f", "v")
+    assert b"1-0" in waiting.read()
+    running.ask(lambda server: server._close_idle())
+    assert waiting.call("PING") == b"+PONG\r\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "timeout"])
 def test_a_client_that_does_not_read_ends_too(

@@ -104,6 +104,7 @@ class Connection(ClientState, asyncio.Protocol):
         )
         if self.stopped:
             return
+        self.active = time.time()  # it has waited, and is idle only from now on
         self.refused = False
         if self.paused:
             self.paused = False

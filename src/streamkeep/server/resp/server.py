@@ -172,9 +172,11 @@ class Server:
             if client.blocked is not None:
                 if client.paused and client.has_gone() and not client.eof_received():
                     client.transport.abort()
-            elif client.active < oldest and client.replica is None and not client.waits_for_lock:
+            elif client.waits_for_lock or client.waits_for_disk or client.replica is not None:
+                continue
+            elif client.active < oldest:
                 left = client.transport.get_write_buffer_size()
-                if client.closing and not client.waits_for_disk and left >= client.unread:
+                if client.closing and left >= client.unread:
                     client.transport.abort()  # it reads nothing of what was sent before
                 client.unread = left
                 client.close()

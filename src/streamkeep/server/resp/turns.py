@@ -65,7 +65,7 @@ class ClientState:
         closing: its connection ends after what was replied.
         ended: it has sent all; its connection ends when that has run.
         waits_for_disk: commits with replies in `out` that are not on disk.
-        active: when it last sent something, in Unix seconds.
+        active: when it last sent something, or ceased to wait, in Unix seconds.
         waits_for_lock: its next command, in `again`, waits for the write lock.
         again: the words of a command that runs again when there is room for its reply, or the lock.
         held: bytes of memory that it needs: what it sent and what it has not read (`recount`).
