@@ -100,6 +100,27 @@ def test_a_client_that_was_woken_waits_for_the_write_lock(
     assert b"1-0" in peer.read()
 
 
+@pytest.mark.parametrize("woken", [True, False])
+def test_a_wait_ends_in_time_while_the_write_lock_is_taken(
+    running: Running, connect: Connect, woken: bool
+) -> None:
+    """Of a client that was not woken, it has to be written that its consumer was seen."""
+    server, peer = running.server, connect()
+    peer.call("XGROUP", "CREATE", "k", "g", "0", "MKSTREAM")
+    peer.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", 200, "STREAMS", "k", ">")
+    wait_until(lambda: server.blocked.blocked == 1)
+    with taken_by_a_process(server):
+        if woken:
+            running.ask(lambda server: server.blocked.wake(*server.blocked._by_key[b"k"]))
+        assert peer.read() == b"*-1\r\n"
+        peer.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", 60_000, "STREAMS", "k", ">")
+        peer.send("PING")
+    wait_until(lambda: server.blocked.blocked == 1)
+    server.store.xadd("k", {"f": "v"}, "1-0")
+    assert b"1-0" in peer.read()
+    assert peer.read() == b"+PONG\r\n"
+
+
 def test_a_client_that_was_woken_waits_for_a_turn_that_has_not_failed(
     running: Running, connect: Connect
 ) -> None:

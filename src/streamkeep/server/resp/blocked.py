@@ -60,10 +60,13 @@ class Blocked:
         self.timer: asyncio.TimerHandle | None = None
         self.over = False
 
-    def stop(self) -> None:
+    def stop_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    def stop(self) -> None:
+        self.stop_timer()
         if self.steps is not None:
             self.steps.close()
             self.steps = None
@@ -292,9 +295,7 @@ class BlockedClients:
         steps = blocked.steps
         if steps is None:  # it has not begun; its timer will begin it
             return
-        if blocked.timer is not None:
-            blocked.timer.cancel()
-            blocked.timer = None
+        blocked.stop_timer()
         try:
             ticket, nap = next(steps) if notified is None else steps.send(notified)
         except StopIteration as end:
@@ -349,6 +350,7 @@ class BlockedClients:
             blocked = queue.popleft()
             if blocked.over or blocked.client.waits_for_room:
                 continue
+            blocked.stop_timer()
             try:
                 if notes:
                     self._note(turn.write_txn(), blocked)
@@ -375,8 +377,16 @@ class BlockedClients:
                 break
         for queue, blocked in reversed(left):
             queue.appendleft(blocked)
+            if blocked.deadline < float("inf"):  # the other process may have the lock for long
+                wait_s = blocked.deadline - self._environment.context.clock.monotonic()
+                blocked.stop_timer()
+                blocked.timer = self._loop.call_later(max(0.0, wait_s), self._end_late, blocked)
         if left:
             raise StillTaken
+
+    def _end_late(self, blocked: Blocked) -> None:
+        """End a wait whose command still waits for the write lock; others get the entry."""
+        self.end(blocked, encode(NIL_ARRAY, blocked.client.resp3))
 
     def _note(self, txn: WriteTxn, blocked: Blocked) -> None:
         if blocked.waiting.call.unseen:
