@@ -243,6 +243,16 @@ def test_an_expired_stream_is_gone_for_the_next_command(
     assert peer.call("TTL", "k") == b":-1\r\n"
 
 
+def test_deadlines_cost_nothing_for_streams_that_have_none(running: Running, peer: Peer) -> None:
+    for name in ("a", "b", "c"):
+        peer.call("XADD", name, "1-0", "f", "v")
+    peer.call("EXPIRE", "b", 100)
+    with patch.object(keys.records, "decode_key_row", wraps=keys.records.decode_key_row) as decoded:
+        running.ask(lambda server: server.expiry.renew())
+        assert running.ask(lambda server: list(server.expiry.by_name)) == [b"b"]
+    assert not decoded.called
+
+
 def test_commands_are_checked_only_while_there_is_a_need(running: Running, peer: Peer) -> None:
     assert not running.ask(lambda server: server.expiry.watches)
     peer.call("SET", "a", "b", "EX", 100)

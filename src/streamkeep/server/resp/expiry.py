@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.commands.command_table import READS
 from streamkeep.commands.strings import DEADLINES, FOREVER, deadlines, expire, string_deadlines
 from streamkeep.engine.commands import rows
-from streamkeep.engine.commands.keys import iter_keys, name_of
+from streamkeep.engine.commands.keys import name_of
 from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.keys import pack_number
@@ -99,12 +99,12 @@ class Expiry:
             self._server.renew_plain()
 
     def _load(self, txn: ReadTxn) -> None:
-        found, strings = deadlines(txn), string_deadlines(txn)
-        self._by_number = dict(found)
-        chosen = iter_keys(txn) if found else ()
-        names = {number: name for name, number in chosen if number in self._by_number}
-        self.by_name = {name: when for name, when in strings if when != FOREVER}
-        self.by_name |= {names[number]: when for number, when in found if number in names}
+        self.by_name = {name: when for name, when in string_deadlines(txn) if when != FOREVER}
+        self._by_number = dict(deadlines(txn))
+        for number, when in self._by_number.items():
+            name = name_of(txn, number)
+            if name is not None:
+                self.by_name[name] = when
 
     def _deadlines(self) -> list[int]:
         return [*self.by_name.values(), *self._by_number.values()]
