@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -15,6 +16,7 @@ from stores import open_at
 from streamkeep.commands import strings
 from streamkeep.engine.commands import keys
 from streamkeep.format.core.checksum import row_body
+from streamkeep.server.resp.server import Server
 from test_server.conftest import Connect
 
 
@@ -251,6 +253,41 @@ def test_deadlines_cost_nothing_for_streams_that_have_none(running: Running, pee
         running.ask(lambda server: server.expiry.renew())
         assert running.ask(lambda server: list(server.expiry.by_name)) == [b"b"]
     assert not decoded.called
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_server_knows_each_deadline_without_reading_all(
+    running: Running, peer: Peer, seed: int
+) -> None:
+    rng = random.Random(seed)
+    expiry = running.server.expiry
+    running.server.settings.allow_flush = True
+    peer.call("XADD", "s", "1-0", "f", "v")
+    payload = peer.ask("DUMP", "s")
+
+    def known() -> object:  # a stream that RENAME replaced leaves its deadline, but no name
+        numbers = {name: expiry._by_number[one] for name, one in expiry._numbers.items()}
+        return dict(expiry.by_name), dict(expiry._numbers), numbers
+
+    def check(server: Server) -> None:
+        found = known()
+        server.environment.read(expiry._load)
+        assert found == known()
+
+    running.ask(lambda server: setattr(expiry, "_whole_s", float("inf")))
+    for number in range(300):
+        one, two, ms = rng.choice("abst"), rng.choice("abst"), rng.randrange(10_000, 99_999)
+        words: list[str | int | bytes] = rng.choice([
+            ["SET", one, "v", "PX", ms], ["SET", one, "v"], ["XADD", one, "*", "f", "v"],
+            ["PEXPIRE", one, ms], ["PEXPIRE", one, ms], ["EXPIRE", one, -1], ["PERSIST", one],
+            ["RENAME", one, two], ["RENAMENX", one, two], ["COPY", one, two, "REPLACE"],
+            ["DEL", one, two], ["UNLINK", one], ["RESTORE", one, ms, payload, "REPLACE"],
+            ["FLUSHALL"] if number % 100 == 0 else ["PEXPIREAT", one, 1],
+        ])  # fmt: skip
+        batch = [["MULTI"], words, ["PEXPIRE", two, ms], ["EXEC"]] if number % 3 else [words]
+        for each in batch:
+            peer.call(*each)
+        running.ask(check)
 
 
 def test_commands_are_checked_only_while_there_is_a_need(running: Running, peer: Peer) -> None:

@@ -142,6 +142,16 @@ def deadline_of(txn: Txn, name: bytes) -> int | None:
     return FOREVER if row is None else stamp(row)
 
 
+def stored_deadline(txn: Txn, name: bytes) -> tuple[int, int]:
+    """Return the number of a stream, 0 for a string, and the deadline, which may have passed."""
+    number = txn.stream_number(name)
+    try:
+        row = rows.row_get(txn, _deadline_key(number) if number else rows.row_key(STRINGS, name))
+    except ArgumentError:  # no string has such a name
+        row = None
+    return number, FOREVER if row is None else stamp(row)
+
+
 def set_deadline(txn: WriteTxn, name: bytes, deadline: int) -> None:
     """Set when a key that exists ends; FOREVER for never."""
     stream = txn.find_stream(name)

@@ -251,8 +251,8 @@ class Connection(ClientState, asyncio.Protocol):
         expiry = self.server.expiry
         if expiry.watches:
             expiry.before(spec, words, turn)
-        for noted, _ in [(spec, words)] if spec.name != "exec" else self.queued or []:
-            expiry.note(noted.name)
+        for noted in [(spec, words)] if spec.name != "exec" else self.queued or []:
+            expiry.note(*noted)
         handler = HANDLERS.get(spec.name)
         if handler is not None:
             reply = handler(self, words, turn)

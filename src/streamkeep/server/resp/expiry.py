@@ -1,10 +1,10 @@
 """Times to live: keys that end at their deadline.
 
 The deadlines are rows of the store (`commands.strings`); a server keeps a copy in memory,
-which it renews once a second, since other servers may change them, and after each command that
-does. A key whose deadline has passed is deleted before the next command that names it, and
-otherwise within about a second. A server that only reads hides it. While there are
-no deadlines, commands run without any of this.
+which it renews once a second, since other servers may change them; after a command that does, only
+for the keys of that command. A key whose deadline has passed is deleted before the next command
+that names it, and otherwise within about a second. A server that only reads hides it. While there
+are no deadlines, commands run without any of this.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.commands.command_table import READS
-from streamkeep.commands.strings import DEADLINES, FOREVER, deadlines, expire, string_deadlines
+from streamkeep.commands.strings import (
+    DEADLINES,
+    FOREVER,
+    deadlines,
+    expire,
+    stored_deadline,
+    string_deadlines,
+)
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.keys import name_of
 from streamkeep.engine.system.long_wait import StillTaken
@@ -42,7 +49,7 @@ class Expiry:
 
     Attributes:
         by_name: the deadlines of the keys that have one.
-        changed: a command of the last turn may have changed the rows, which must be read again.
+        changed: the last turn may have changed rows, or has used the timer.
         watches: deadlines exist, so that each command must be checked.
     """
 
@@ -52,6 +59,9 @@ class Expiry:
         self._nobody = _Nobody(server.turns)
         self.by_name: dict[bytes, int] = {}
         self._by_number: dict[int, int] = {}  # streams only, which may have other names by now
+        self._numbers: dict[bytes, int] = {}  # theirs, by their names
+        self._touched: set[bytes] = set()  # keys whose rows may have changed
+        self._whole_s = 0.0  # when to read all rows, in the time of the loop
         self.changed = True
         self.watches = False
         self._due = False
@@ -65,21 +75,29 @@ class Expiry:
 
     # --- the copy in memory -----------------------------------------------------------------
 
-    def note(self, name: str) -> None:
+    def note(self, spec: Spec, words: list[bytes]) -> None:
         """Note that a command may have changed deadlines."""
-        if name in CHANGES:
+        if spec.name in CHANGES:
             self.changed = self._server.turns.ends = True
-            if name in ("set", "expire", "pexpire", "expireat", "pexpireat", "restore"):
+            self._touched.update(spec.keys(words))
+            if not spec.first:  # of all keys
+                self._whole_s = 0.0
+            if spec.name in ("set", "expire", "pexpire", "expireat", "pexpireat", "restore"):
                 self._watch(True)
 
     def renew(self) -> None:
-        """Read the rows, and set the timer for the next deadline."""
+        """Read rows that may have changed, and set the timer for the next deadline."""
         self.changed = False
         server = self._server
+        now_s = server.loop.time()
+        load = self._load_touched
+        if now_s + _LEAST_S >= self._whole_s:
+            self._whole_s, load = now_s + _PERIOD_S, self._load
         try:
-            server.environment.read(self._load)
+            server.environment.read(load)
         except StreamkeepError as error:
             server.log(f"deadlines cannot be read: {error}")
+        self._touched.clear()
         self._watch(bool(self._by_number or self.by_name))
         if self._timer is not None:
             self._timer.cancel()
@@ -88,7 +106,7 @@ class Expiry:
         if self._readonly:
             server.turns.hidden = {name for name, when in self.by_name.items() if when <= now_ms}
             ahead = [when for when in ahead if when > now_ms]
-        wait_s = _PERIOD_S
+        wait_s = self._whole_s - now_s
         if ahead and not server.turns.locked_out:
             wait_s = max(_LEAST_S, min(wait_s, (min(ahead) - now_ms) / 1000))
         self._timer = server.loop.call_later(wait_s, self._on_timer)
@@ -101,10 +119,24 @@ class Expiry:
     def _load(self, txn: ReadTxn) -> None:
         self.by_name = {name: when for name, when in string_deadlines(txn) if when != FOREVER}
         self._by_number = dict(deadlines(txn))
+        self._numbers = {}
         for number, when in self._by_number.items():
             name = name_of(txn, number)
             if name is not None:
                 self.by_name[name] = when
+                self._numbers[name] = number
+
+    def _load_touched(self, txn: ReadTxn) -> None:
+        for name in self._touched:
+            self.by_name.pop(name, None)
+            self._by_number.pop(self._numbers.pop(name, 0), None)
+        for name in self._touched:
+            number, when = stored_deadline(txn, name)
+            if when != FOREVER:
+                self.by_name[name] = when
+                if number:
+                    self._by_number[number] = when
+                    self._numbers[name] = number
 
     def _deadlines(self) -> list[int]:
         return [*self.by_name.values(), *self._by_number.values()]
@@ -157,6 +189,9 @@ class Expiry:
 
     def _expire(self, turn: Turn, names: list[bytes], gone: list[int]) -> None:
         turn.run_step(_Deletion(self._nobody, self, names, gone))
+        self._touched.update(names)
+        for number in gone:
+            del self._by_number[number]
         self.changed = self._server.turns.ends = True
 
 
