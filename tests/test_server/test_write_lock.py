@@ -64,6 +64,8 @@ def test_only_clients_that_write_wait_for_the_write_lock(
         assert reader.call("XLEN", "k") == b":0\r\n"
         wait_until(lambda: clock.now_ms() > end_ms)
         assert reader.call("XLEN", "over") == b":0\r\n"
+        assert reader.ask("KEYS", "*") == reader.ask("SCAN", 0)[1] == [b"k"]
+        assert {reader.ask("RANDOMKEY") for _ in range(9)} == {b"k"}
     assert (one.read(), one.read()) == (b"$3\r\n1-0\r\n", b":1\r\n")
     assert (two.read(), two.read()) == (b"*-1\r\n", b":1\r\n")  # a client changed what it watched
     assert b"1-0" in three.read()

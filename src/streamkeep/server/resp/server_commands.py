@@ -43,18 +43,22 @@ def visible(client: Connection, words: list[bytes], turn: Turn) -> object:
     name = option(words[0])
     spec = TABLE[name]
     assert spec.run is not None
-    hidden = client.turns.hidden
+    txn = turn.read_txn()
+    ends, now_ms = client.server.expiry.by_name, txn.now_ms()
 
     def seen(names: Iterable[bytes]) -> list[bytes]:
-        return [one for one in names if client.user.sees(one) and one not in hidden]
+        chosen = (one for one in names if ends.get(one, now_ms + 1) > now_ms)
+        return list(filter(client.user.sees, chosen))
 
-    if name == b"RANDOMKEY" and (hidden or not client.user.is_unrestricted()):
-        names = seen(one for one, _ in iter_keys(turn.read_txn()))
-        return random.choice(names) if names else None
-    reply: Any = spec.run(turn.read_txn(), words, 0)
+    reply: Any = spec.run(txn, words, 0)
     if name == b"SCAN":
         return [reply[0], seen(reply[1])]
-    return reply if name == b"RANDOMKEY" else seen(reply)
+    if name == b"KEYS":
+        return seen(reply)
+    if reply is not None and not seen([reply]):
+        names = seen(one for one, _ in iter_keys(txn))
+        return random.choice(names) if names else None
+    return reply
 
 
 # --- the server ---------------------------------------------------------------------------------
