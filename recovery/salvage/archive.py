@@ -305,6 +305,8 @@ class ArchiveWriter:
         if count > 0:
             loss = self.report.stream(record.stream_number)
             loss.name = loss.name or record.key  # of a deleted stream
+            if loss.archived is not None:
+                loss.archived += count
             what = count_text(count, "archived entry", "archived entries")
             loss.notes.append(f"{what}, from {StreamId(*first)} to {StreamId(*last)}: {why}")
 
@@ -367,7 +369,9 @@ class ArchiveWriter:
         following = min(ends, default=None)
         slots = slots_of(value, number, key, following)
         live = [(slot.ms, slot.seq, slot.pairs) for slot in slots if not slot.deleted]
-        self.report.stream(number).unverified += len(live)
+        loss = self.report.stream(number)
+        loss.unverified += len(live)
+        loss.archived = None
         for ms, seq, data in encode_nodes(live, PAGE_LISTPACK):
             node = encode_envelope(number, ms, seq, 1, 1, b"", data, b"")
             self.found.put(keys.RETIRED, keys.node_key(number, ms, seq), node)

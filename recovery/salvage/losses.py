@@ -34,8 +34,10 @@ class StreamLoss:
     """The losses of one stream.
 
     Attributes:
-        entries: number of lost entries; None if it is unknown.
-        ranges: ranges of IDs of the lost entries.
+        entries: number of lost live entries; None if it is unknown.
+        ranges: ranges of IDs of the lost live entries.
+        archived: number of lost archived or trimmed entries; None if it is unknown. The notes have
+            their ranges.
         unverified: entries that were kept although the checksum of their node does not match.
         moved: entries in lost+found: they may have been deleted before, or their IDs are in use.
         notes: other losses as text.
@@ -45,6 +47,7 @@ class StreamLoss:
     name: bytes | None
     entries: int | None = 0
     ranges: list[IdRange] = field(default_factory=list)
+    archived: int | None = 0
     unverified: int = 0
     moved: int = 0
     notes: list[str] = field(default_factory=list)
@@ -85,6 +88,7 @@ class StreamLoss:
                 {"start": str(start), "before": None if end is None else str(end)}
                 for start, end in self.ranges
             ],
+            "archived_entries": self.archived,
             "unverified_entries": self.unverified,
             "moved_entries": self.moved,
             "notes": self.notes,

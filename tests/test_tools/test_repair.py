@@ -116,6 +116,18 @@ def test_a_dry_run_writes_nothing_and_says_the_same(store: Path) -> None:
     assert [path.name for path in store.parent.iterdir()] == ["store"]
 
 
+def test_lost_entries_of_segments_are_counted(tmp_path: Path) -> None:
+    with streamkeep.open(tmp_path / "store") as opened:
+        opened.set_retention("s", archive=True)
+        opened.xadd_many("s", [{"n": 1}] * 7)
+        opened.xtrim("s", maxlen=0, approximate=False)
+        opened.archive()
+        [segment] = (tmp_path / "store").rglob("*.seg")
+    segment.unlink()
+    loss, summary = objects("repair", tmp_path / "store", "--dry-run", status=5)
+    assert (loss["entries"], loss["archived_entries"], summary["lost_entries"]) == (0, 7, 7)
+
+
 def test_repair_without_loss_ends_with_status_0(store: Path) -> None:
     CASES["SK110-one-byte"](store)
     result = run("repair", store, "--output", store.with_name("new"))

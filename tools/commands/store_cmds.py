@@ -232,7 +232,7 @@ def repair(
             output.json_line("loss", stream=None, notes=[text])
         for found in repaired.findings:
             tell_finding(found)
-        entries = [loss.entries for loss in report.streams.values()]
+        entries = [one for loss in report.streams.values() for one in (loss.entries, loss.archived)]
         output.summary(
             path=str(store_path),
             output=None if target is None or dry_run else str(target),
