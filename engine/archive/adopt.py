@@ -149,7 +149,11 @@ def _find_remote(uri: str) -> list[_File]:
         raise ArgumentError(f"{uri}: there is no archive of a store")
     manifest = newest[1]
     keys = {number: stream.key for number, stream in manifest.streams.items()}
-    parts = [part for _, mine in sorted(manifest.by_stream().items()) for part in parts_of(mine)]
+    by_stream = manifest.by_stream()
+    # Streams that exist come first: a deleted one may have had the key, and the IDs, of another.
+    existing = {number for number, stream in manifest.streams.items() if stream.exists}
+    order = sorted(by_stream, key=lambda number: (number not in existing, number))
+    parts = [part for number in order for part in parts_of(by_stream[number])]
     taken = {one.name for _, _, one in parts}
     for one in manifest.segments:
         if one.name not in taken:
@@ -219,8 +223,9 @@ def adopt(
     Raises:
         StoreError: a block is larger. Files before it remain adopted.
         CorruptionError: a file is damaged. Files before it remain adopted.
-        CommandError: a file overlaps with what the stream has. Files before it remain adopted; for
-            a sealed segment, all others that fit. One that overlaps live entries is left out.
+        CommandError: a file overlaps with what the stream has. Files before it remain adopted; from
+            the archive of a store, all others that fit. A sealed one that overlaps live entries is
+            left out.
     """
     wanted = find_files(places, max_block_bytes)
     total = sum(one.size for one in wanted)
@@ -233,9 +238,9 @@ def adopt(
                 with ArchiveLock(environment):  # released before the yield: the caller may archive
                     adopted = _adopt_one(environment, one, segment, key)
             except CommandError as error:
-                if not one.sealed:
+                if isinstance(one.place, Path):
                     raise
-                if isinstance(error, _StillLive):
+                if one.sealed and isinstance(error, _StillLive):
                     log.warning("%s; it is left out: it is a copy of entries that were live", error)
                 else:
                     unfit = unfit or error

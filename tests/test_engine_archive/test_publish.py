@@ -875,6 +875,26 @@ def test_a_sealed_segment_that_does_not_fit_is_an_error_after_the_others_were_ad
         assert shown(again, "t") == ids["t"]
 
 
+def test_a_deleted_stream_of_the_same_key_keeps_no_other_out(
+    store: Store, fleet: Path, tmp_path: Path
+) -> None:
+    for count in (7, 9):
+        store.set_retention("s", archive=True)
+        store.xadd_many("s", [{"n": count}] * count, ids=[f"{n}-0" for n in range(1, count + 1)])
+        store.xtrim("s", maxlen=0)
+        store.archive(to=fleet)
+        if count == 7:
+            store.delete("s")
+    ids = fill(store, 30, "t")
+    store.xtrim("t", maxlen=0)
+    store.archive()
+    with streamkeep.open(tmp_path / "again") as again:
+        with pytest.raises(errors.CommandError, match=r"segments/1-s/.* does not fit"):
+            list(again.adopt_segments(f"{fleet.as_uri()}/{store.uuid}"))
+        assert again.xrange("s", history=True) == store.xrange("s", history=True)
+        assert shown(again, "t") == ids
+
+
 @pytest.mark.parametrize("count", [1, 30])
 def test_what_was_erased_from_a_sealed_segment_is_left_out_when_it_is_adopted_again(
     open_store: Open, fleet: Path, tmp_path: Path, count: int
