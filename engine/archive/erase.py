@@ -89,9 +89,10 @@ def erase_retired(txn: WriteTxn, number: int, ids: Ids) -> int:
         trimmed = trimmed_slots(envelope.trimmed)
         erased = erase_slots(envelope.listpack, ms, seq, wanted, trimmed)
         start = max(start, bisect_right(ids, erased.last))
-        if erased.data is envelope.listpack:
+        shown = trimmed.intersection(erased.slots)  # also where their values are empty anyway
+        if erased.data is envelope.listpack and not shown:
             continue
-        count += len(erased.live_ids) + len(trimmed.intersection(erased.slots))
+        count += len(erased.live_ids) + len(shown)
         bitmap = set_trimmed(b"", sorted(trimmed.difference(erased.slots)))
         if not history_form(erased.data, ms, seq, bitmap):
             txn.delete(RETIRED, db_key)

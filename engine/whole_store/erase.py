@@ -221,9 +221,10 @@ def _erase_in_nodes(txn: WriteTxn, stream: Stream, ids: Ids) -> int:
         trimmed = trimmed_slots(walk.trimmed)
         erased = erase_slots(data, walk.ms, walk.seq, wanted, trimmed)
         start = max(start + 1, bisect_right(ids, erased.last, start))
-        if erased.data is data:
+        shown = trimmed.intersection(erased.slots)
+        if erased.data is data and not shown:
             continue
-        count += len(erased.live_ids) + len(trimmed.intersection(erased.slots))
+        count += len(erased.live_ids) + len(shown)
         gone.update(erased.live_ids)
         bitmap = set_trimmed(b"", sorted(trimmed.difference(erased.slots)))
         if erased.live == 0:

@@ -532,6 +532,20 @@ def test_retired_nodes_of_a_deleted_stream_are_searched_and_erased(open_store: O
     assert len(store.find_remains("k", {"user": 2})) == 6
 
 
+@pytest.mark.parametrize("retired", [False, True])
+def test_a_trimmed_entry_with_empty_values_is_erased(open_store: Open, retired: bool) -> None:
+    store = open_store(node_max_entries=3)
+    store.set_retention("k", archive=True)
+    store.xadd_many("k", [{"note": ""}] * 5, [f"{n}-0" for n in range(1, 6)])
+    store.xtrim("k", maxlen=3, approximate=False)
+    if retired:
+        store.trim_range("k", "3", "3")
+    assert store.erase("k", "1-0") == 1
+    assert [one for one, _ in store.xrange("k", max="3", history=True)] == [b"2-0", b"3-0"]
+    store.archive()
+    assert [one for one, _ in store.xrange("k", max="3", history=True)] == [b"2-0", b"3-0"]
+
+
 @pytest.mark.parametrize("case", range(4, 8))
 def test_no_later_commit_writes_what_the_flush_of_an_erasure_has_read(
     open_store: Open, case: int
