@@ -49,8 +49,8 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.core.keys import ERASURES
 from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
-from streamkeep.format.node.erase import erase_slots
-from streamkeep.format.node.node import SlotCursor, read_header
+from streamkeep.format.node.erase import emptied_ids, erase_slots
+from streamkeep.format.node.node import SlotCursor, live_ids, read_header
 from streamkeep.format.node.where import Where
 
 Ids = list[Id]
@@ -312,7 +312,12 @@ def _find(
             return found, (source.ms, source.seq)
         data = source.raw()
         room -= len(data)
-        found += _matching(data, source.ms, source.seq, where)
+        matching = list(_matching(data, source.ms, source.seq, where))
+        if matching:  # an erased slot has empty values, which may be what is wanted
+            gone = emptied_ids(data, source.ms, source.seq, ())
+            if gone and (shown := source.load()):  # a trimmed entry with empty values looks so, too
+                gone.difference_update(live_ids(shown, source.ms, source.seq))
+            found += [one for one in matching if one not in gone]
     return found, None
 
 

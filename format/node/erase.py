@@ -111,12 +111,37 @@ def erase_slots(
     return erased
 
 
+def emptied_ids(data: bytes, ms: int, seq: int, trimmed: Container[int]) -> set[tuple[int, int]]:
+    """Return the IDs of the slots of a node that have no contents.
+
+    Args:
+        trimmed: slots whose entries history still shows. Their values may be empty.
+
+    Returns:
+        no IDs if the field names in the master entry may be all that is left of such a slot.
+    """
+    cursor = SlotCursor(read_header(data, ms, seq))
+    found: set[tuple[int, int]] = set()
+    while cursor.next():
+        if _is_empty_tombstone(cursor) and int(cursor.index) not in trimmed:
+            found.add(cursor.id())
+        cursor.skip_fields()
+    if found and erase_slots(data, ms, seq, (), trimmed).data is not data:
+        return set()
+    return found
+
+
 def _is_empty_tombstone(cursor: SlotCursor) -> bool:
-    """Return whether a slot is an empty tombstone with the field names of the master."""
-    if cursor.flags != DELETED | SAME_FIELDS:
+    """Return whether a slot is an empty tombstone, in one of the two forms."""
+    if not cursor.flags & DELETED:
         return False
     start = cursor.position
-    values = _EMPTY_STRING * int(cursor.width)
+    if cursor.flags & SAME_FIELDS:
+        values = _EMPTY_STRING * int(cursor.width)
+    elif int(cursor.width) == _EMPTY:
+        values = _EMPTY_STRING * 2
+    else:
+        return False
     return bytes(cursor.data[start : start + len(values)]) == values
 
 

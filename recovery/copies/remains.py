@@ -25,7 +25,8 @@ from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.journal.journal import DELETE, MOVE, PUT, ChangeReader
-from streamkeep.format.node.envelope import Envelope, decode_envelope
+from streamkeep.format.node.envelope import Envelope, decode_envelope, trimmed_slots
+from streamkeep.format.node.erase import emptied_ids
 from streamkeep.format.node.node import SAME_FIELDS, SlotCursor, read_header
 from streamkeep.format.node.where import Where
 from streamkeep.format.rows.records import decode_key_row
@@ -184,10 +185,13 @@ class _Search:
         if not node.listpack:
             return
         cursor = SlotCursor(read_header(node.listpack, node.ms, node.seq))
+        gone: set[Id] = set()
+        if self.where is not None:  # an erased slot has empty values, which may be what is wanted
+            gone = emptied_ids(node.listpack, node.ms, node.seq, trimmed_slots(node.trimmed))
         while cursor.next():
             one = cursor.id()
             if self.where is not None:
-                has = self.where.matches(cursor)
+                has = one not in gone and self.where.matches(cursor)
                 cursor.skip_fields()
             else:
                 # Of an erased entry there are no bytes, but for names that others use, too.

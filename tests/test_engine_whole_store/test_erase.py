@@ -32,6 +32,7 @@ from streamkeep.engine.tables.manifest import iter_erasures
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError, StoreError
 from streamkeep.format.core.keys import NODES
+from streamkeep.recovery import ship
 from streamkeep.recovery.fsck.source import open_source
 from tiers import slow_but
 
@@ -532,6 +533,28 @@ def test_retired_nodes_of_a_deleted_stream_are_searched_and_erased(open_store: O
     assert len(store.find_remains("k", {"user": 2})) == 6
 
 
+def test_an_erased_entry_is_not_found_by_the_empty_values_that_are_left_of_it(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store(node_max_entries=50)
+    store.set_retention("k", archive=True)
+    ids = [f"{n}-0" for n in range(1, 9)]
+    store.xadd_many("k", [{"user": n, "note": ""} for n in range(1, 9)], ids)
+    ids.append(str(store.xadd("k", {"note": ""}, "9-0"), "ascii"))
+    found = store.find_remains("k", {"note": ""})
+    assert [str(one) for one in found] == ids
+    store.erase("k", *ids[:3], ids[8])
+    store.xtrim("k", maxlen=4, approximate=False)  # the oldest that is left waits for the archive
+    assert [str(one) for one in store.find_remains("k", {"note": ""})] == ids[3:8]
+    path, target = str(store.path), tmp_path / "copy"
+    ship(store, target)
+    erase = ("erase", path, "k", "--where", "note=", "--yes", "--verify", str(target))
+    assert "still in the copy" in run(*erase, "--timeout", "10ms", status=1).stderr
+    ship(store, target)
+    assert run(*erase).stdout == "0\n"
+    assert store.find_remains("k") == []
+
+
 @pytest.mark.parametrize("retired", [False, True])
 def test_a_trimmed_entry_with_empty_values_is_erased(open_store: Open, retired: bool) -> None:
     store = open_store(node_max_entries=3)
@@ -542,6 +565,7 @@ def test_a_trimmed_entry_with_empty_values_is_erased(open_store: Open, retired: 
         store.trim_range("k", "3", "3")
     assert store.erase("k", "1-0") == 1
     assert [one for one, _ in store.xrange("k", max="3", history=True)] == [b"2-0", b"3-0"]
+    assert [str(one) for one in store.find_remains("k", {"note": ""})][:2] == ["2-0", "3-0"]
     store.archive()
     assert [one for one, _ in store.xrange("k", max="3", history=True)] == [b"2-0", b"3-0"]
 
