@@ -62,6 +62,9 @@ def test_what_is_printed_of_a_copy(tmp_path: Path) -> None:
     assert list(delivered.values()) == ["delivered", "two words", "g", "c", ["1-1", "2-1"], 1]
     rest = run("changes", str(tmp_path / "copy"), "--from", commits[-2]["position"], "--json")
     assert json.loads(rest.stdout.splitlines()[0]) == commits[-1]
+    place = summary["position"]
+    [summary] = objects("changes", str(tmp_path / "copy"), "--from", place)
+    assert (summary["commits"], summary["position"]) == (0, place)  # whoever keeps it goes on there
     assert_sound(tmp_path / "store")
 
 

@@ -67,7 +67,7 @@ def changes(
     if follow:
         on_signals(stop.set)
     commits = effects = 0
-    position = ""
+    position = "" if after is None or after == NOW else after  # where no commit comes
     with _feed(source, after, follow, every, scratch, stop) as found:
         for commit in found:
             commits, effects = commits + 1, effects + len(commit.effects)
