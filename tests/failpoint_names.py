@@ -90,7 +90,7 @@ NAMES: Final = (
     "publish:head",  # the head names the new manifest; the local copies remain
     "publish:local-removed",  # segments that the new manifest names are no longer on the disk
     "publish:objects-removed",  # objects that no manifest names are gone
-    "ship:piece",  # the next piece is not written yet
+    "ship:piece",  # the slot says where the next piece ends; it is not written yet
     "ship:sent",  # it is; the slot does not say so
     "ship:segment",  # a segment is at the target; no generation needs it yet
     "ship:rows",  # the changed rows are written

@@ -11,15 +11,14 @@ is held by a lock. So that of a process which was killed is found, and removed.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from streamkeep.engine.journal.reader import Owner, Reader, journal_names, read_header
+from streamkeep.engine.journal.reader import NOWHERE
 from streamkeep.engine.journal.write_lock import LOCK_FILE
 from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate_os
@@ -52,6 +51,9 @@ class Slot(NamedTuple):
         proved_ms: Unix time at which the copy was verified, as it says itself; 0 for never.
         missing: segments of the archive that the store did not have to be copied.
         taken_over: another store has taken over the copy, and this one may not ship there.
+        sending, sending_chain: the last commit of the newest piece that was begun to be written,
+            and the checksum of its record. This is noted before, so the target has no later commit
+            of this store; an older state of the store, which comes back, knows that it is older.
     """
 
     target: str
@@ -66,10 +68,20 @@ class Slot(NamedTuple):
     proved_ms: int = 0
     missing: int = 0
     taken_over: bool = False
+    sending: int = 0
+    sending_chain: int = 0
 
     @property
     def name(self) -> str:
         return slot_name(self.target)
+
+    def refused(self) -> Slot:
+        """Return the slot of a store that may not ship to the target, and holds nothing for it."""
+        return self._replace(epoch=0, position=NOWHERE, taken_over=True)
+
+    def until(self, position: LogPosition) -> Slot:
+        """Return the slot when everything up to a position is being sent."""
+        return self._replace(sending=position.commit_number, sending_chain=position.chain)
 
     def write(self, folder: Folder, *, durable: bool = False) -> None:
         """Replace the file in `journal/`; a power loss may leave the one before, unless durable.
@@ -202,38 +214,6 @@ def read_slot(folder: Folder, name: str) -> Slot | None:
     return slot
 
 
-def is_proved(folder: Folder, slot: Slot, owner: Owner, newest: LogPosition) -> bool:
-    """Return whether the journal shows that the store has made the commits that were shipped.
-
-    A store that was put in the place of another one, such as a backup, soon has more commits than
-    were shipped of that one. But the checksum of each record includes that of the one before.
-
-    Args:
-        owner: the store, with its present epoch.
-        newest: the position after its newest commit, which was read after the slot.
-    """
-    made = max(slot.shipped, slot.position.commit_number)
-    if made > newest.commit_number or slot.epoch > owner.epoch:
-        return False
-    if slot.position.commit_number < 0:  # after a compaction or a restore nothing else is known
-        return True
-    reader = Reader(folder, owner._replace(epoch=slot.epoch), slot.position)
-    while reader.commit_number < made:  # what a base needs that is being written
-        if reader.next() is None:
-            return False
-    if made == newest.commit_number:
-        return newest.chain in (0, reader.chain)  # of a backup it is not known
-    began = newest.commit_number  # the next epoch; files before it may have what was not kept
-    for name in journal_names(folder):
-        with contextlib.suppress(FileNotFoundError):  # a checkpoint has just retired it
-            header = read_header(folder, name)
-            if header is None or header.store_uuid != owner.store_uuid:
-                continue
-            if slot.epoch < header.epoch <= owner.epoch:
-                began = min(began, header.first_commit - 1)
-    return began == made or (began > made and reader.next() is not None)
-
-
 def read_slots(folder: Folder, *, feeds: bool = False) -> Iterator[Slot]:
     """Yield the slots of copies that can be read: what the others hold is not known.
 
@@ -256,3 +236,15 @@ def read_slots(folder: Folder, *, feeds: bool = False) -> Iterator[Slot]:
             else:
                 folder.remove(name)
                 held.close()
+
+
+def end_slots_ahead(folder: Folder, newest_commit: Callable[[], int]) -> None:
+    """End the copies that were sent commits which the store does not have.
+
+    A store that lacks them is an older state of it, such as a backup in its place: what is sent was
+    on disk here before. That shows only until it has made as many commits of its own. So each
+    opening for writing looks.
+    """
+    for slot in list(read_slots(folder)):  # before the newest commit is: a shipper may go on
+        if slot.sending > newest_commit():
+            slot.refused().write(folder, durable=True)

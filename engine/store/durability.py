@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import NamedTuple
 
 import lmdb
@@ -102,17 +101,12 @@ def open_readers(raw: lmdb.Environment) -> list[Reader]:
 
 
 def read_durability(
-    txn: ReadTxn,
-    store: Folder,
-    lock: CheckpointFile | None,
-    failures: Failures,
-    followed: Container[str],
+    txn: ReadTxn, store: Folder, lock: CheckpointFile | None, failures: Failures
 ) -> Durability:
     """Return how far a store is on disk, given a snapshot of its newest commit.
 
     Args:
         lock: None if a read-only store has no file of checkpoints.
-        followed: the targets whose copies have commits of this store, not of one in its place.
     """
     context = txn.context
     journal = context.journal
@@ -132,7 +126,7 @@ def read_durability(
         None if row is None else meta_rows.decode_recovery(row),
         [ReaderSlot(one.process, max(0, in_image - one.commit_number)) for one in readers],
         failures.texts(),
-        () if standby else tuple(_copy(one, last_commit, followed) for one in read_slots(folder)),
+        () if standby else tuple(_copy(one, last_commit) for one in read_slots(folder)),
         standby,
         following_of(txn),
     )
@@ -150,8 +144,8 @@ def following_of(txn: Txn) -> meta_rows.FollowingRow | None:
     return None if body is None else meta_rows.decode_following(body, "meta")
 
 
-def _copy(slot: Slot, last_commit: int, followed: Container[str]) -> CopyState:
-    if slot.target not in followed:
+def _copy(slot: Slot, last_commit: int) -> CopyState:
+    if slot.taken_over:  # what was shipped is of another store by now
         slot = slot._replace(shipped=0, shipped_ms=0)
     behind = max(0, last_commit - slot.shipped)
     known = (slot.shipped_ms, slot.proved_ms, slot.missing, slot.taken_over)

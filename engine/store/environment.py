@@ -27,7 +27,7 @@ from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Owner, Reader
-from streamkeep.engine.journal.slots import Slot, is_proved, read_slots
+from streamkeep.engine.journal.slots import Slot, read_slots
 from streamkeep.engine.journal.write_lock import WriteLock
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
@@ -112,7 +112,6 @@ class Environment(Ending):
         self.failures = Failures()  # of the threads that work for this environment
         self.waiters = Waiters(folder, context, self.read)
         self.back_pressure: BackPressure | None = None  # called after commits
-        self._followed: set[str] = set()  # by the copies to these targets
         self.transactions: dict[int, object] = {}  # those of `Store.transaction`, by thread
         self.renew_queue()
         self.segments = SegmentFiles(folder, remote=self.remote_archive)
@@ -315,9 +314,8 @@ class Environment(Ending):
             self.resize(self.map_size() + 2 * PAGE * kept_pages(self.context))
 
     def durability(self) -> Durability:
-        followed = {slot.target for slot in self.slots() if self.is_followed(slot)}
         with self.begin_read() as txn:
-            return read_durability(txn, self.folder, self.checkpoint_file, self.failures, followed)
+            return read_durability(txn, self.folder, self.checkpoint_file, self.failures)
 
     def sync(self) -> None:
         """Return when everything that is committed now is on disk."""
@@ -335,18 +333,7 @@ class Environment(Ending):
 
     def following(self) -> list[Slot]:
         """Return the slots of copies that follow this store, and not one that was in its place."""
-        slots = [one for one in self.slots() if not one.taken_over and (one.shipped or one.begun)]
-        return [one for one in slots if self.is_followed(one)]
-
-    def is_followed(self, slot: Slot) -> bool:
-        """Return whether what a slot says was shipped are commits of this store."""
-        if slot.target not in self._followed:
-            newest = self.retrying(self.context.position)
-            owner = Owner(self.context.epoch, self.uuid.bytes)
-            if not is_proved(self.folder.folder(JOURNAL_FOLDER), slot, owner, newest):
-                return False
-            self._followed.add(slot.target)  # only a shipper of this store changes it from now on
-        return True
+        return [one for one in self.slots() if not one.taken_over and (one.shipped or one.begun)]
 
     def newest_commit(self) -> int:
         """Return the number of the newest commit, of any process."""

@@ -25,6 +25,7 @@ from streamkeep.engine.crash_recovery.recover import is_ready, needs_recovery, p
 from streamkeep.engine.crash_recovery.state import WAYS, WayName
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.slots import end_slots_ahead
 from streamkeep.engine.store.durability import standby_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.meta import Options, check_version, read_or_create
@@ -161,6 +162,8 @@ def _open_noted(folder: Folder, opening: Opening, options: Options) -> None:
                 environment.make_checkpoint()  # the first one after a creation or a recovery
         if environment.follows and not (readonly or options.standby):  # now: it may be recovered
             _refuse_standby(folder.path, environment.follows)
+        if not readonly:
+            end_slots_ahead(folder.folder(JOURNAL_FOLDER), environment.newest_commit)
         if environment.checkpointer is not None:
             environment.checkpointer.start()
         opening.environment = environment

@@ -10,7 +10,6 @@ a crash leaves the old store or the new one.
 from __future__ import annotations
 
 import os
-from collections.abc import Container
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -69,11 +68,7 @@ def compact(
     if registry.find(path) is not None:
         raise StoreLockedError(f"{path}: open in this process; next: close it, then try again")
     # Opening the store recovers it and finishes an earlier compaction, if that is due.
-    environment = open_environment(path, clock=clock)
-    try:
-        followed = {one.target for one in environment.slots() if environment.is_followed(one)}
-    finally:
-        environment.release()
+    open_environment(path, clock=clock).release()
     folder = Folder(path)
     lock = CheckpointFile(folder, readonly=False)
     with closing(lock), translated(system=True):
@@ -85,15 +80,11 @@ def compact(
             raise StoreError(
                 f"{path}: another process has used the store since this one began; next: try again"
             )
-        return _rewrite(folder, lock, progress, clock, followed)
+        return _rewrite(folder, lock, progress, clock)
 
 
 def _rewrite(
-    folder: Folder,
-    lock: CheckpointFile,
-    progress: Advance | None,
-    clock: Clock,
-    followed: Container[str],
+    folder: Folder, lock: CheckpointFile, progress: Advance | None, clock: Clock
 ) -> Compacted:
     before = folder.size(DATA_FILE)
     if folder.remove_folder(NEW_FOLDER):
@@ -109,8 +100,6 @@ def _rewrite(
             raw.close()
         epoch = finish_copy(new, clock)
         for slot in read_slots(folder.folder(JOURNAL_FOLDER)):  # its copy begins anew
-            if slot.target not in followed:  # the journal shows that now, and no longer afterwards
-                slot = slot._replace(shipped=0)
             slot = slot._replace(epoch=0, position=NOWHERE)
             slot.write(new.folder(JOURNAL_FOLDER), durable=True)
         after = new.size(DATA_FILE)

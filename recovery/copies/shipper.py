@@ -20,7 +20,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
@@ -41,7 +41,9 @@ from streamkeep.format.core.errors import (
     UnreachableError,
 )
 from streamkeep.format.core.values import whole
-from streamkeep.recovery.copies.generations import Generations
+from streamkeep.format.humanize import time_text
+from streamkeep.format.journal.position import LogPosition
+from streamkeep.recovery.copies.generations import End, Generations, is_named, knows, replaces
 from streamkeep.recovery.copies.history import Diverged, Gap, History, find_history
 from streamkeep.recovery.copies.target import Place, Refused, Target
 from streamkeep.recovery.copies.writer import Again, Base, DamagedRowError, Writer
@@ -122,6 +124,8 @@ class Shipper:
         self._owner = f"{socket.gethostname()}, process {os.getpid()}"
         keep_ms = None if keep is None else above_zero(keep, "keep")
         self.generations = Generations(self.target, self.environment.uuid, keep_ms)
+        self._blank = Slot(self.target.uri, "", "", 0, NOWHERE, 0, 0, self.hold_bytes)
+        self._slot = self._blank  # as it was written last
         self._writer: Writer | None = None  # of the generation that goes on; None at a gap
         self._base: Base | None = None
         self._base_bytes = 0  # that were written
@@ -236,7 +240,7 @@ class Shipper:
         self.environment.sync_to(newest)
         if self._writer is not None:
             try:
-                self._writer.send_commits(newest, now_ms, self._note_shipped)
+                self._send(self._writer, newest, now_ms, self._note_shipped)
             except Gap as gap:
                 log.warning("%s: %s: a new generation begins", self.target.uri, gap)
                 self._writer = None
@@ -273,6 +277,7 @@ class Shipper:
             was_there = slot is not None and slot.generation != ""
         except CorruptionError as error:
             log.warning("%s", error)
+        self._slot = self._blank
         is_there = self.generations.read()
         if not self.take_over:
             self.target.check_there()
@@ -284,21 +289,14 @@ class Shipper:
             return
         newest = self.generations.named[-1]
         self._erased = self.renew or (slot is not None and slot.erased)
-        # Once refused, a store stays so, although its journal may no longer show why.
-        known = (
-            slot is not None
-            and not slot.taken_over
-            and newest.name in (slot.generation, slot.begun)
-        )
-        # The journal of a store that was replaced may go on from the same commit. Without a slot,
-        # which a power loss may take, its epoch is lower: a restore and a promotion raise it. What
-        # was restored or promoted may have other commits than the copy until it has shipped some.
-        may_resume = newest.epoch <= self.context.epoch
-        if slot is not None:
-            may_resume = known and (slot.shipped > 0 or newest.name == slot.begun)
-        why = "the journal of the store does not go on where the copy ends"
+        end = self.generations.end()
+        known = slot is not None and knows(slot, newest, end)
+        why = end.problem or "the journal of the store does not go on where the copy ends"
         try:
-            if may_resume and self._resume(newest, slot):
+            history = None if end.problem else self._find_history(newest, slot, end)
+            if history is not None:
+                known = True
+                self._resume(newest, slot, history, end)
                 return
         except Diverged as error:  # a copy of the store's folder was used, and shipped, too
             log.warning("%s: %s", self.target.uri, error)
@@ -307,14 +305,20 @@ class Shipper:
             why = f"{error}"
         if not known and not self.take_over:
             if slot is not None:  # for `streamkeep status`; and it holds no journal any more
-                slot._replace(epoch=0, position=NOWHERE, taken_over=True).write(self.folder)
+                self._write_slot(slot.refused())
+            own = "" if slot is None else f", shipped up to commit {slot.shipped}"
             raise Refused(
-                f"{self.target.uri}: the copy goes on with {newest.name}, which {newest.owner} "
-                "began, and this store does not know it: it is an older copy of the store, or "
-                "another one has taken its place; next: `streamkeep ship restore` makes a store of "
-                "the copy, and `streamkeep diff` shows what only this one has; --take-over lets "
-                "the copy follow this store"
+                f"{self.target.uri}: the copy has commit {end.commit}, of {time_text(end.last_ms)},"
+                f" and goes on with {newest.name}, which {newest.owner} began; this store has "
+                f"commit {self._newest()}{own}, and does not know it: it is an older copy of the "
+                "store, or another one has taken its place; next: `streamkeep ship restore` makes "
+                "a store of the copy, and `streamkeep diff` shows what only this one has; "
+                "--take-over lets the copy follow this store"
             )
+        if slot is not None and known:
+            shipped = slot.shipped if replaces(slot, newest) or end.problem else end.commit
+            self._slot = slot._replace(shipped=shipped)
+        self._slot = self._slot._replace(generation=newest.name)
         restored = slot is not None and slot.position.commit_number < 0
         log.log(
             logging.INFO if restored else logging.WARNING,
@@ -323,31 +327,56 @@ class Shipper:
             why,
         )
 
-    def _resume(self, generation: Generation, slot: Slot | None) -> bool:
-        """Go on with a generation, if the journal goes on after its last commit."""
-        last = self.target.last_piece(generation.name)
-        commit, chain, before = generation.base_commit, generation.base_chain, 0
-        last_ms = generation.begun_ms
-        if last is not None:
-            piece, before = last
-            commit, chain, last_ms = piece.last_commit, piece.chain_after, piece.last_ms
-        if slot is not None and commit > self._newest():
-            raise Diverged(f"the store has no commit {commit}")
-        if slot is not None and not self.environment.is_followed(slot):
-            slot = None  # of a store that was in this place
-        history = find_history(
-            self.folder, self.environment.uuid.bytes, self.context.epoch, slot, commit, chain
+    def _find_history(self, generation: Generation, slot: Slot | None, end: End) -> History | None:
+        """Return what follows the copy in the journal; None unless that proves it."""
+        if slot is None:
+            # The journal of a store that was replaced may go on from the same commit. Without a
+            # slot, which a power loss may take, its epoch is lower: a restore and a promotion
+            # raise it.
+            if generation.epoch > self.context.epoch:
+                return None
+        elif not is_named(slot, generation) or replaces(slot, generation):
+            return None
+        elif end.commit > self._newest():
+            raise Diverged(f"the store has no commit {end.commit}")
+        return find_history(
+            self.folder,
+            self.environment.uuid.bytes,
+            self.context.epoch,
+            slot,
+            end.commit,
+            end.chain,
         )
-        if history is None:
-            return False
+
+    def _resume(
+        self, generation: Generation, slot: Slot | None, history: History, end: End
+    ) -> None:
+        """Go on with a generation."""
         writer = Writer(self.target, self.environment, generation.name, history)
-        writer.resume(generation, before, last_ms)
+        writer.resume(generation, end.piece_checksum, end.last_ms)
+        self._slot = slot or self._slot
         self._writer = writer
         self._note_proof(generation.name)
         self._note_shipped()
         self.generations.end_before(generation)  # a killed process may not have come to that
         self.take_over = False  # or two stores would take over from each other for ever
-        return True
+
+    # --- notes in the slot ------------------------------------------------------------------
+
+    def _send(self, writer: Writer, end: int, now_ms: int, sent: Callable[[], None]) -> None:
+        """Send what was committed up to `end`; see `Writer.send_commits`.
+
+        A piece that may have arrived is sent again up to the same commit, which the slot names.
+        """
+        for one in (self._slot.sending, end):
+            if one > writer.commit_number:
+                writer.send_commits(one, now_ms, self._note_sending, sent)
+
+    def _note_sending(self, position: LogPosition) -> None:
+        """Note what is sent next: from now on, the target may have it."""
+        slot = self._slot.until(position)
+        if slot != self._slot:
+            self._write_slot(slot)
 
     def _note_shipped(self) -> None:
         """Write the slot: how far the target is, and from where on the journal is needed."""
@@ -358,20 +387,26 @@ class Shipper:
         if base is not None and base.held.commit_number < held.commit_number:
             held, epoch = base.held, base.epoch
         self._erased = self._erased or writer.erased
-        slot = Slot(
-            self.target.uri,
-            writer.name,
-            "" if base is None else base.writer.name,
-            epoch,
-            held,
-            writer.commit_number,
-            self.context.now_ms(),
-            self.hold_bytes,
-            self._erased,
-            self._proved_ms,
-            writer.missing,
+        slot = self._slot._replace(
+            generation=writer.name,
+            begun="" if base is None else base.writer.name,
+            epoch=epoch,
+            position=held,
+            shipped=writer.commit_number,
+            shipped_ms=self.context.now_ms(),
+            hold_bytes=self.hold_bytes,
+            erased=self._erased,
+            proved_ms=self._proved_ms,
+            missing=writer.missing,
         )
-        slot.write(self.folder, durable=self._erased)
+        if slot.sending < slot.shipped:  # it was an older one, or none
+            slot = slot.until(writer.history.position)
+        self._write_slot(slot)
+
+    def _write_slot(self, slot: Slot) -> None:
+        """Write what is so now. A power loss must not take that back: the target goes on."""
+        slot.write(self.folder, durable=True)
+        self._slot = slot
 
     # --- rows and bases ---------------------------------------------------------------------
 
@@ -380,7 +415,7 @@ class Shipper:
         with self.environment.begin_read() as txn:
             self.environment.sync_to(txn.newest_commit())
             try:
-                writer.send_commits(txn.newest_commit(), self.context.now_ms(), self._note_shipped)
+                self._send(writer, txn.newest_commit(), self.context.now_ms(), self._note_shipped)
                 writer.send_rows(txn)
             except Gap:
                 return  # the next step finds it, too
@@ -408,14 +443,10 @@ class Shipper:
     def _start_base(self, now_ms: int) -> None:
         """Begin to write a base, in a thread: meanwhile the present generation goes on."""
         held = self.context.position()
-        epoch, generations = self.context.epoch, self.generations.named
-        known = generations[-1].name if generations else ""
-        name = self.generations.next_name()
+        epoch, name = self.context.epoch, self.generations.next_name()
         if self._writer is None:  # nothing else holds the journal from here on
-            slot = Slot(
-                self.target.uri, known, name, epoch, held, 0, now_ms, self.hold_bytes, self._erased
-            )
-            slot.write(self.folder, durable=True)
+            slot = self._slot._replace(begun=name, epoch=epoch, position=held, shipped_ms=now_ms)
+            self._write_slot(slot._replace(hold_bytes=self.hold_bytes, erased=self._erased))
         history = History(self.folder, self.environment.uuid.bytes, epoch, epoch, held)
         txn = self.environment.begin_read()
         try:
@@ -449,11 +480,19 @@ class Shipper:
             raise base.error
         writer = base.writer
         try:
-            writer.send_commits(newest, now_ms, lambda: None)
+            self._send(writer, newest, now_ms, lambda: None)
         except Gap as gap:
             log.warning("%s: %s: the base is written again", self.target.uri, gap)
             raise Again(f"{gap}") from None
         generations = self.generations.named
+        # Another shipper may have gone on with the one before while the base was written.
+        if not (
+            self.take_over
+            or not generations
+            or knows(self._slot, generations[-1], self.generations.end())
+        ):
+            raise Again(f"{self.target.uri}: another store has shipped there meanwhile")
+        self._note_sending(writer.history.position)
         generation = Generation(
             writer.name,
             base.epoch,

@@ -138,11 +138,17 @@ class Writer:
 
     # --- level 0 ----------------------------------------------------------------------------
 
-    def send_commits(self, end: int, now_ms: int, sent: Callable[[], None]) -> None:
+    def send_commits(
+        self,
+        end: int,
+        now_ms: int,
+        sending: Callable[[LogPosition], None],
+        sent: Callable[[], None],
+    ) -> None:
         """Write the records up to a commit, in pieces. After an error, it can be called again.
 
         Args:
-            sent: called after each piece.
+            sending, sent: called before each piece, with the position where it ends; and after it.
 
         Raises:
             Gap: the journal lacks one.
@@ -177,6 +183,7 @@ class Writer:
                     self._before,
                     here.commit_number - start.commit_number,
                 )
+                sending(here)
                 self._send_piece(piece, b"".join(data))
                 self.last_ms = time_ms
                 self.stepped = self.stepped or time_ms - now_ms > _MOST_STEP_MS

@@ -504,41 +504,6 @@ def test_no_caller_waits_for_the_copy_of_a_store_that_was_replaced(
         assert store.wait_shipped(0)
 
 
-@pytest.mark.parametrize("more", [-1, 0, 1])
-@pytest.mark.parametrize("by", ["backup", "files", "backup, compacted"])
-def test_a_store_that_was_put_back_has_no_copy_however_many_commits_it_makes(
-    tmp_path: Path, by: str, more: int
-) -> None:
-    """With more commits than were shipped of the one before, or as many, it looked copied."""
-    place, before, target = tmp_path / "store", tmp_path / "before", tmp_path / "target"
-    with streamkeep.open(place) as store:
-        store.xadd("s", {"n": "0"})
-        if by != "files":
-            backup(store, before)
-    if by == "files":
-        shutil.copytree(place, before)
-    with streamkeep.open(place) as store:
-        add(store, 5, target)
-        shipped = newest(store)
-    shutil.copytree(before, place, dirs_exist_ok=True)
-    with streamkeep.open(place) as store:
-        while newest(store) < shipped + more:
-            store.xadd("s", {"n": "1"})
-    if by == "backup, compacted":  # the journal that shows it is gone
-        compact(place)
-    with streamkeep.open(place) as store:
-        with pytest.raises(StoreError, match="nothing ships"):
-            store.wait_shipped(0)
-        [copy] = store.durability().copies
-        assert copy.behind == newest(store)
-        if by != "backup, compacted":
-            assert copy.shipped_ms == 0
-            with pytest.raises(Refused):
-                ship(store, target)
-        ship(store, target, take_over=True)
-        assert store.wait_shipped(0)
-
-
 def test_a_store_that_was_refused_is_refused_again(
     tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
