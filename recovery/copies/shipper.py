@@ -210,9 +210,13 @@ class Shipper:
         """Take the lock of who ships the store there; raise StoreLockedError if that is taken."""
         lock = hold_slot(self.folder, self.target.uri)
         if lock is None:
+            slot = read_slot(self.folder, slot_name(self.target.uri))
+            done = "nothing yet"
+            if slot is not None and slot.shipped:
+                done = f"up to commit {slot.shipped}, at {time_text(slot.shipped_ms)}"
             raise StoreLockedError(
-                f"{self.environment.path}: another process ships it to {self.target.uri}; next: "
-                f"{next_step}"
+                f"{self.environment.path}: another process ships it to {self.target.uri} (last: "
+                f"{done}); next: {next_step}"
             )
         return lock
 

@@ -209,3 +209,38 @@ def test_of_two_shippers_one_is_refused(
     with streamkeep.open(place) as store:
         ship(store, target)
         assert_restored(target, tmp_path / "restored", store)
+
+
+def test_a_piece_that_comes_after_its_shipper_was_killed(tmp_path: Path, target: Path) -> None:
+    """The next shipper sends no other one in its place, and so knows it, too."""
+    place, late = tmp_path / "store", tmp_path / "late"
+    with streamkeep.open(place) as store:
+        add(store, 2, target)
+        add(store, 1)
+    create = FolderObjects.create
+
+    def kept(self: FolderObjects, name: str, data: bytes) -> bool:
+        if "/0/" not in name:
+            return create(self, name, data)
+        late.write_bytes(data)
+        os._exit(9)
+
+    def overtaken(self: FolderObjects, name: str, data: bytes) -> bool:
+        if "/0/" not in name:
+            return create(self, name, data)
+        create(self, name, late.read_bytes())
+        os._exit(9)
+
+    for one in (kept, overtaken):
+
+        def work(one: Any = one) -> None:
+            FolderObjects.create = one  # type: ignore[method-assign]
+            ship(place, target)
+
+        assert status_of(child_of(work)) == 9
+        with streamkeep.open(place) as store:
+            add(store, 1)
+    compact(place)
+    with streamkeep.open(place) as store:
+        ship(store, target)
+        assert_restored(target, tmp_path / "restored", store)
