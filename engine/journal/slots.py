@@ -41,7 +41,7 @@ class Slot(NamedTuple):
     Attributes:
         target: URI of the copy.
         generation: the one that goes on; empty before the first is whole.
-        begun: one that is being begun, which the target may already name; empty for none.
+        begun: those that were begun since, of which the target may already name one; or empty.
         epoch: that of the journal file where the position is.
         position: from where on records are needed; `NOWHERE` if the copy does not go on there.
         shipped: the target has all commits up to this one.

@@ -51,7 +51,7 @@ class End(NamedTuple):
 def is_named(slot: Slot, generation: Generation) -> bool:
     """Return whether a store has shipped to a generation, has begun it, or was restored from it."""
     # Once refused, a store stays so, although its journal may no longer show why.
-    return not slot.taken_over and generation.name in (slot.generation, slot.begun)
+    return not slot.taken_over and generation.name in (slot.generation, *slot.begun.split())
 
 
 def replaces(slot: Slot, generation: Generation) -> bool:

@@ -51,6 +51,7 @@ from streamkeep.recovery.copies.writer import Again, Base, DamagedRowError, Writ
 HOLD_BYTES: Final = 4 << 30
 _LEAST_BASE: Final = 64 << 20  # bytes of rows after a base before a new one is due
 _MOST_CONFLICTS: Final = 10
+_MOST_BEGUN: Final = 100  # generations that are known while none of them is whole
 _POLL_S: Final = 0.02
 _LEAST_AGE_MS: Final = 3_600_000  # of a base, whatever `keep` is
 _TIDY_S: Final = 600.0
@@ -275,7 +276,7 @@ class Shipper:
         self._drop_base()
         self._writer = None
         slot = None
-        was_there = True  # a damaged slot, as a power cut may leave it, is one
+        was_there = True  # a damaged slot is one
         try:
             slot = read_slot(self.folder, slot_name(self.target.uri))
             was_there = slot is not None and slot.generation != ""
@@ -334,9 +335,8 @@ class Shipper:
     def _find_history(self, generation: Generation, slot: Slot | None, end: End) -> History | None:
         """Return what follows the copy in the journal; None unless that proves it."""
         if slot is None:
-            # The journal of a store that was replaced may go on from the same commit. Without a
-            # slot, which a power loss may take, its epoch is lower: a restore and a promotion
-            # raise it.
+            # The journal of a store that was replaced may go on from the same commit. Its epoch
+            # is lower: a restore and a promotion raise it.
             if generation.epoch > self.context.epoch:
                 return None
         elif not is_named(slot, generation) or replaces(slot, generation):
@@ -393,7 +393,7 @@ class Shipper:
         self._erased = self._erased or writer.erased
         slot = self._slot._replace(
             generation=writer.name,
-            begun="" if base is None else base.writer.name,
+            begun=self._slot.begun if writer.name == self._slot.generation else "",
             epoch=epoch,
             position=held,
             shipped=writer.commit_number,
@@ -448,9 +448,13 @@ class Shipper:
         """Begin to write a base, in a thread: meanwhile the present generation goes on."""
         held = self.context.position()
         epoch, name = self.context.epoch, self.generations.next_name()
+        # Before the head can name it; and that of a killed process may still come to name another.
+        begun = [*self._slot.begun.split(), name][-_MOST_BEGUN:]
+        slot = self._slot._replace(begun=" ".join(begun))
         if self._writer is None:  # nothing else holds the journal from here on
-            slot = self._slot._replace(begun=name, epoch=epoch, position=held, shipped_ms=now_ms)
-            self._write_slot(slot._replace(hold_bytes=self.hold_bytes, erased=self._erased))
+            slot = slot._replace(epoch=epoch, position=held, shipped_ms=now_ms)
+            slot = slot._replace(hold_bytes=self.hold_bytes, erased=self._erased)
+        self._write_slot(slot)
         history = History(self.folder, self.environment.uuid.bytes, epoch, epoch, held)
         txn = self.environment.begin_read()
         try:
@@ -462,12 +466,6 @@ class Shipper:
         writer = Writer(self.target, self.environment, name, history, self.progress, self._damaged)
         writer.last_ms = self.context.now_ms()  # when all in the base had been made
         self._base = Base(writer, txn, held, writer.last_ms)
-        if self._writer is not None:
-            try:
-                self._note_shipped()
-            except BaseException:  # without a note of it, a new head could not be told apart
-                self._drop_base()
-                raise
 
     def _drop_base(self) -> None:
         base, self._base = self._base, None

@@ -7,6 +7,7 @@ and no other one may be refused.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,13 +19,14 @@ import pytest
 import streamkeep
 from crash.power import another_boot
 from inside import checkpoint_now, journal_of
-from stopped import child_of, status_of
+from stopped import child_of, killed_at, status_of
 from streamkeep.engine.journal import journal
 from streamkeep.engine.journal.reader import journal_names, read_header
 from streamkeep.engine.journal.slots import Slot, read_slots
 from streamkeep.engine.remote.object_store import FolderObjects
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.whole_store.compact import compact
+from streamkeep.format.copies.head import HEAD
 from streamkeep.recovery import backup, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies.target import Refused
 from test_recovery.test_copies import add, assert_restored, newest
@@ -60,7 +62,7 @@ LOSSES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("loses", LOSSES)
 @pytest.mark.parametrize("boot", slow_but([nullcontext, another_boot], nullcontext))
-@pytest.mark.parametrize("how", ["beside", "put back", "put over", "backup put over"])
+@pytest.mark.parametrize("how", ["beside", "begun", "put back", "put over", "backup put over"])
 @pytest.mark.parametrize("more", slow_but([-1, 0, 9], 0))
 def test_an_older_state_is_refused(
     tmp_path: Path,
@@ -74,10 +76,12 @@ def test_an_older_state_is_refused(
     place, older = tmp_path / "store", tmp_path / "older"
     with streamkeep.open(place) as store:
         add(store, 2)
-        if "over" not in how:  # otherwise, the slot that stays is a newer one
+        if how in ("beside", "put back"):  # "over": the slot that stays is a newer one
             ship(store, target)
         if "backup" in how:
             backup(store, older)
+    if how == "begun":
+        killed_at("ship:head", lambda: ship(place, target))
     if "backup" not in how:
         shutil.copytree(place, older)
     with streamkeep.open(place) as store:
@@ -85,7 +89,7 @@ def test_an_older_state_is_refused(
         shipped = newest(store)
     if how == "put back":
         shutil.rmtree(place)
-    if how != "beside":
+    if "put" in how:
         shutil.copytree(older, place, dirs_exist_ok=True)
         older = place
     with boot():
@@ -211,36 +215,41 @@ def test_of_two_shippers_one_is_refused(
         assert_restored(target, tmp_path / "restored", store)
 
 
-def test_a_piece_that_comes_after_its_shipper_was_killed(tmp_path: Path, target: Path) -> None:
-    """The next shipper sends no other one in its place, and so knows it, too."""
+@pytest.mark.parametrize("kind", ["piece", "head"])
+def test_what_comes_after_its_shipper_was_killed_is_known(
+    tmp_path: Path, target: Path, kind: str
+) -> None:
+    """The next shipper is at work already, and sends no other piece in the place of that one."""
     place, late = tmp_path / "store", tmp_path / "late"
+    request = "replace" if kind == "head" else "create"
     with streamkeep.open(place) as store:
         add(store, 2, target)
         add(store, 1)
-    create = FolderObjects.create
+    whole = getattr(FolderObjects, request)
 
-    def kept(self: FolderObjects, name: str, data: bytes) -> bool:
-        if "/0/" not in name:
-            return create(self, name, data)
-        late.write_bytes(data)
+    def kept(self: FolderObjects, name: str, *args: Any) -> bool:
+        if name != HEAD and (kind != "piece" or "/0/" not in name):
+            return bool(whole(self, name, *args))
+        late.write_bytes(pickle.dumps((name, *args)))
         os._exit(9)
 
-    def overtaken(self: FolderObjects, name: str, data: bytes) -> bool:
-        if "/0/" not in name:
-            return create(self, name, data)
-        create(self, name, late.read_bytes())
+    def overtaken(self: FolderObjects, name: str, *args: Any) -> bool:
+        if name != HEAD and (kind != "piece" or "/0/" not in name):
+            return bool(whole(self, name, *args))
+        whole(self, *pickle.loads(late.read_bytes()))
         os._exit(9)
 
     for one in (kept, overtaken):
 
         def work(one: Any = one) -> None:
-            FolderObjects.create = one  # type: ignore[method-assign]
-            ship(place, target)
+            setattr(FolderObjects, request, one)
+            ship(place, target, renew=kind == "head")
 
         assert status_of(child_of(work)) == 9
         with streamkeep.open(place) as store:
             add(store, 1)
-    compact(place)
+    if kind == "piece":
+        compact(place)
     with streamkeep.open(place) as store:
         ship(store, target)
         assert_restored(target, tmp_path / "restored", store)

@@ -26,7 +26,6 @@ from streamkeep.engine.remote import object_store
 from streamkeep.engine.remote.object_store import FolderObjects, open_objects, put_bytes
 from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.copies.head import HEAD
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -253,35 +252,6 @@ def test_a_disk_that_is_unmounted_before_or_after_any_write(
             ship(store, target, keep="1h")
         assert target.exists() == (moments < wanted)
     assert wanted > 8
-
-
-def test_a_copy_that_was_begun_is_known_after_a_compaction(open_store: Open, target: Path) -> None:
-    """A kill left no note that it is whole, and its part of the journal was given up."""
-    with open_store() as store:
-        store.xadd("s", {"n": "0"})
-        killed_at("ship:head", lambda: ship(store.path, target, hold_bytes=1))
-        for _ in range(2):  # the files of the journal after the first are gone, too
-            store.xadd_many("s", [{"n": "1" * 1000}] * 3000)
-            store._environment.make_checkpoint()
-    compact(store.path)
-    with open_store() as store:
-        ship(store, target)
-    assert not verify_copy(target).problems
-
-
-def test_an_older_copy_of_a_store_is_refused_after_a_compaction(
-    target: Path, tmp_path: Path
-) -> None:
-    first, older = tmp_path / "first", tmp_path / "older"
-    with streamkeep.open(first) as store:
-        store.xadd("s", {"n": "0"})
-    killed_at("ship:head", lambda: ship(first, target))
-    shutil.copytree(first, older)
-    with streamkeep.open(first) as store:
-        add(store, 1, target)
-    compact(older)
-    with streamkeep.open(older) as store, pytest.raises(Refused):
-        ship(store, target)
 
 
 def test_a_disk_that_is_unmounted_between_the_look_for_it_and_the_first_head(
