@@ -4,9 +4,6 @@ A generation that is followed by another one ends with a piece in place of its n
 a store that still writes to it finds out. That piece stays when everything else of the generation
 is removed: a store that slept for days must find it, too. So that it need not stay for ever, a
 shipper acknowledges nothing before it has read the head again, if that was some time ago.
-
-A store may go on with the newest generation, or follow it by another one, if that has only what
-this store has shipped: its journal proves that, or its slot says it.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from streamkeep.engine.journal.slots import Slot
 from streamkeep.engine.system import failpoints
 from streamkeep.format.copies import piece
 from streamkeep.format.copies.head import Generation, Head
@@ -46,35 +42,6 @@ class End(NamedTuple):
     piece_checksum: int
     last_ms: int
     problem: str = ""
-
-
-def is_named(slot: Slot, generation: Generation) -> bool:
-    """Return whether a store has shipped to a generation, has begun it, or was restored from it."""
-    # Once refused, a store stays so, although its journal may no longer show why.
-    return not slot.taken_over and generation.name in (slot.generation, *slot.begun.split())
-
-
-def replaces(slot: Slot, generation: Generation) -> bool:
-    """Return whether a store takes the place of the one that has shipped to a generation.
-
-    It was restored or promoted, or takes over, and has shipped nothing yet. So it may have other
-    commits than the copy, which it follows by another generation, whatever is in this one.
-    """
-    return is_named(slot, generation) and generation.name == slot.generation and not slot.shipped
-
-
-def knows(slot: Slot, generation: Generation, end: End) -> bool:
-    """Return whether a generation has nothing but what the store has shipped, by its slot.
-
-    The journal may be gone that shows it. The last piece is one of those that were noted, or the
-    one that a killed process was sending.
-    """
-    if not is_named(slot, generation):
-        return False
-    if replaces(slot, generation):
-        return True
-    most = slot.sending if end.problem else slot.shipped
-    return end.commit <= most or (end.commit, end.chain) == (slot.sending, slot.sending_chain)
 
 
 class Generations:
@@ -167,15 +134,14 @@ class Generations:
     def end(self) -> End:
         """Return where the newest generation ends now."""
         newest = self.named[-1]
-        try:
-            last = self.target.last_piece(newest.name)
-        except CorruptionError as error:
-            first = self.target.names(newest.name, 0)[-1].first
-            return End(first, 0, 0, newest.begun_ms, f"{error}")
-        if last is None:
-            return End(newest.base_commit, newest.base_chain, 0, newest.begun_ms)
-        found, checksum = last
-        return End(found.last_commit, found.chain_after, checksum, found.last_ms)
+        for name in reversed(self.target.names(newest.name, 0)):
+            try:
+                last, _, checksum = self.target.piece(name)
+            except CorruptionError as error:
+                return End(name.first, 0, 0, newest.begun_ms, f"{error}")
+            if last.kind != piece.END:
+                return End(last.last_commit, last.chain_after, checksum, last.last_ms)
+        return End(newest.base_commit, newest.base_chain, 0, newest.begun_ms)
 
     def end_before(self, successor: Generation) -> None:
         """End the generation before the newest: whoever still writes there finds out."""

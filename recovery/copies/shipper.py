@@ -25,8 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.journal.reader import NOWHERE
-from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot, read_slot, slot_name
+from streamkeep.engine.journal.slots import Slot
 from streamkeep.engine.remote.object_store import check_outside
 from streamkeep.engine.system.progress import StepProgress, silent
 from streamkeep.engine.whole_store import scrub
@@ -37,21 +36,19 @@ from streamkeep.format.core.errors import (
     CorruptionError,
     StoreError,
     StoreFullError,
-    StoreLockedError,
     UnreachableError,
 )
 from streamkeep.format.core.values import whole
 from streamkeep.format.humanize import time_text
-from streamkeep.format.journal.position import LogPosition
-from streamkeep.recovery.copies.generations import End, Generations, is_named, knows, replaces
+from streamkeep.recovery.copies.generations import End, Generations
 from streamkeep.recovery.copies.history import Diverged, Gap, History, find_history
+from streamkeep.recovery.copies.notes import Notes, knows, may_resume, replaces
 from streamkeep.recovery.copies.target import Place, Refused, Target
 from streamkeep.recovery.copies.writer import Again, Base, DamagedRowError, Writer
 
 HOLD_BYTES: Final = 4 << 30
 _LEAST_BASE: Final = 64 << 20  # bytes of rows after a base before a new one is due
 _MOST_CONFLICTS: Final = 10
-_MOST_BEGUN: Final = 100  # generations that are known while none of them is whole
 _POLL_S: Final = 0.02
 _LEAST_AGE_MS: Final = 3_600_000  # of a base, whatever `keep` is
 _TIDY_S: Final = 600.0
@@ -125,8 +122,7 @@ class Shipper:
         self._owner = f"{socket.gethostname()}, process {os.getpid()}"
         keep_ms = None if keep is None else above_zero(keep, "keep")
         self.generations = Generations(self.target, self.environment.uuid, keep_ms)
-        self._blank = Slot(self.target.uri, "", "", 0, NOWHERE, 0, 0, self.hold_bytes)
-        self._slot = self._blank  # as it was written last
+        self.notes = Notes(self.folder, self.target.uri, self.hold_bytes)
         self._writer: Writer | None = None  # of the generation that goes on; None at a gap
         self._base: Base | None = None
         self._base_bytes = 0  # that were written
@@ -155,8 +151,9 @@ class Shipper:
         begun = False
         conflicts = 0
         end = self._newest() if once else 0
-        lock = self.hold(
-            "end that one, or let it go on: Store.ship_now() waits until it has shipped everything"
+        lock = self.notes.hold(
+            self.environment.path,
+            "end that one, or let it go on: Store.ship_now() waits until it has shipped everything",
         )
         try:
             while not self.stop.is_set():
@@ -206,20 +203,6 @@ class Shipper:
             self._drop_base()
             lock.close()
         return self.report()
-
-    def hold(self, next_step: str) -> SlotLock:
-        """Take the lock of who ships the store there; raise StoreLockedError if that is taken."""
-        lock = hold_slot(self.folder, self.target.uri)
-        if lock is None:
-            slot = read_slot(self.folder, slot_name(self.target.uri))
-            done = "nothing yet"
-            if slot is not None and slot.shipped:
-                done = f"up to commit {slot.shipped}, at {time_text(slot.shipped_ms)}"
-            raise StoreLockedError(
-                f"{self.environment.path}: another process ships it to {self.target.uri} (last: "
-                f"{done}); next: {next_step}"
-            )
-        return lock
 
     def _newest(self) -> int:
         with self.environment.begin_read() as txn:
@@ -278,11 +261,11 @@ class Shipper:
         slot = None
         was_there = True  # a damaged slot is one
         try:
-            slot = read_slot(self.folder, slot_name(self.target.uri))
+            slot = self.notes.read()
             was_there = slot is not None and slot.generation != ""
         except CorruptionError as error:
             log.warning("%s", error)
-        self._slot = self._blank
+        self.notes.forget()
         is_there = self.generations.read()
         if not self.take_over:
             self.target.check_there()
@@ -298,11 +281,14 @@ class Shipper:
         known = slot is not None and knows(slot, newest, end)
         why = end.problem or "the journal of the store does not go on where the copy ends"
         try:
-            history = None if end.problem else self._find_history(newest, slot, end)
-            if history is not None:
-                known = True
-                self._resume(newest, slot, history, end)
-                return
+            if not end.problem and may_resume(slot, newest, self.context.epoch):
+                place = (slot, end.commit, end.chain)
+                uuid, epoch = self.environment.uuid.bytes, self.context.epoch
+                history = find_history(self.folder, uuid, epoch, *place)
+                if history is not None:
+                    known = True
+                    self._resume(newest, slot, history, end)
+                    return
         except Diverged as error:  # a copy of the store's folder was used, and shipped, too
             log.warning("%s: %s", self.target.uri, error)
             known = False
@@ -310,7 +296,7 @@ class Shipper:
             why = f"{error}"
         if not known and not self.take_over:
             if slot is not None:  # for `streamkeep status`; and it holds no journal any more
-                self._write_slot(slot.refused())
+                self.notes.write(slot.refused())
             own = "" if slot is None else f", shipped up to commit {slot.shipped}"
             raise Refused(
                 f"{self.target.uri}: the copy has commit {end.commit}, of {time_text(end.last_ms)},"
@@ -322,8 +308,8 @@ class Shipper:
             )
         if slot is not None and known:
             shipped = slot.shipped if replaces(slot, newest) or end.problem else end.commit
-            self._slot = slot._replace(shipped=shipped)
-        self._slot = self._slot._replace(generation=newest.name)
+            self.notes.slot = slot._replace(shipped=shipped)
+        self.notes.slot = self.notes.slot._replace(generation=newest.name)
         restored = slot is not None and slot.position.commit_number < 0
         log.log(
             logging.INFO if restored else logging.WARNING,
@@ -332,55 +318,27 @@ class Shipper:
             why,
         )
 
-    def _find_history(self, generation: Generation, slot: Slot | None, end: End) -> History | None:
-        """Return what follows the copy in the journal; None unless that proves it."""
-        if slot is None:
-            # The journal of a store that was replaced may go on from the same commit. Its epoch
-            # is lower: a restore and a promotion raise it.
-            if generation.epoch > self.context.epoch:
-                return None
-        elif not is_named(slot, generation) or replaces(slot, generation):
-            return None
-        elif end.commit > self._newest():
-            raise Diverged(f"the store has no commit {end.commit}")
-        return find_history(
-            self.folder,
-            self.environment.uuid.bytes,
-            self.context.epoch,
-            slot,
-            end.commit,
-            end.chain,
-        )
-
     def _resume(
         self, generation: Generation, slot: Slot | None, history: History, end: End
     ) -> None:
         """Go on with a generation."""
         writer = Writer(self.target, self.environment, generation.name, history)
         writer.resume(generation, end.piece_checksum, end.last_ms)
-        self._slot = slot or self._slot
+        self.notes.slot = slot or self.notes.slot
         self._writer = writer
         self._note_proof(generation.name)
         self._note_shipped()
         self.generations.end_before(generation)  # a killed process may not have come to that
         self.take_over = False  # or two stores would take over from each other for ever
 
-    # --- notes in the slot ------------------------------------------------------------------
-
     def _send(self, writer: Writer, end: int, now_ms: int, sent: Callable[[], None]) -> None:
         """Send what was committed up to `end`; see `Writer.send_commits`.
 
         A piece that may have arrived is sent again up to the same commit, which the slot names.
         """
-        for one in (self._slot.sending, end):
+        for one in (self.notes.slot.sending, end):
             if one > writer.commit_number:
-                writer.send_commits(one, now_ms, self._note_sending, sent)
-
-    def _note_sending(self, position: LogPosition) -> None:
-        """Note what is sent next: from now on, the target may have it."""
-        slot = self._slot.until(position)
-        if slot != self._slot:
-            self._write_slot(slot)
+                writer.send_commits(one, now_ms, self.notes.sending, sent)
 
     def _note_shipped(self) -> None:
         """Write the slot: how far the target is, and from where on the journal is needed."""
@@ -391,9 +349,10 @@ class Shipper:
         if base is not None and base.held.commit_number < held.commit_number:
             held, epoch = base.held, base.epoch
         self._erased = self._erased or writer.erased
-        slot = self._slot._replace(
+        before = self.notes.slot
+        slot = before._replace(
             generation=writer.name,
-            begun=self._slot.begun if writer.name == self._slot.generation else "",
+            begun=before.begun if writer.name == before.generation else "",
             epoch=epoch,
             position=held,
             shipped=writer.commit_number,
@@ -405,12 +364,7 @@ class Shipper:
         )
         if slot.sending < slot.shipped:  # it was an older one, or none
             slot = slot.until(writer.history.position)
-        self._write_slot(slot)
-
-    def _write_slot(self, slot: Slot) -> None:
-        """Write what is so now. A power loss must not take that back: the target goes on."""
-        slot.write(self.folder, durable=True)
-        self._slot = slot
+        self.notes.write(slot)
 
     # --- rows and bases ---------------------------------------------------------------------
 
@@ -448,13 +402,11 @@ class Shipper:
         """Begin to write a base, in a thread: meanwhile the present generation goes on."""
         held = self.context.position()
         epoch, name = self.context.epoch, self.generations.next_name()
-        # Before the head can name it; and that of a killed process may still come to name another.
-        begun = [*self._slot.begun.split(), name][-_MOST_BEGUN:]
-        slot = self._slot._replace(begun=" ".join(begun))
+        slot = self.notes.with_begun(name)
         if self._writer is None:  # nothing else holds the journal from here on
             slot = slot._replace(epoch=epoch, position=held, shipped_ms=now_ms)
             slot = slot._replace(hold_bytes=self.hold_bytes, erased=self._erased)
-        self._write_slot(slot)
+        self.notes.write(slot)
         history = History(self.folder, self.environment.uuid.bytes, epoch, epoch, held)
         txn = self.environment.begin_read()
         try:
@@ -491,10 +443,10 @@ class Shipper:
         if not (
             self.take_over
             or not generations
-            or knows(self._slot, generations[-1], self.generations.end())
+            or knows(self.notes.slot, generations[-1], self.generations.end())
         ):
             raise Again(f"{self.target.uri}: another store has shipped there meanwhile")
-        self._note_sending(writer.history.position)
+        self.notes.sending(writer.history.position)
         generation = Generation(
             writer.name,
             base.epoch,

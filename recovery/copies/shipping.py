@@ -76,7 +76,7 @@ def forget(store: str | os.PathLike[str], target: Place) -> bool:
     """
     with opened_for(store) as opened:
         shipper = Shipper(opened, target)
-        with closing(shipper.hold("end that one first")):
+        with closing(shipper.notes.hold(shipper.environment.path, "end that one first")):
             return shipper.folder.remove(slot_name(shipper.target.uri))
 
 

@@ -210,14 +210,6 @@ class Target:
             raise CorruptionError(where, f"it has {found}, which its name does not say")
         return piece, body, piece_format.checksum_of(data)
 
-    def last_piece(self, generation: str) -> tuple[Piece, int] | None:
-        """Return the last piece of level 0 before the end, and its checksum; None without one."""
-        for name in reversed(self.names(generation, 0)):
-            piece, _, checksum = self.piece(name)
-            if piece.kind != piece_format.END:
-                return piece, checksum
-        return None
-
     def verified(self, generation: str) -> Verified:
         """Return what the last verification of a generation has noted."""
         name = f"{generation}/{head_format.VERIFIED}"
