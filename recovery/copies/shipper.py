@@ -210,19 +210,19 @@ class Shipper:
 
     def _step(self) -> int:
         """Do what is due; return up to which commit the target has everything, -1 at a gap."""
-        newest, now_ms = self._send_commits()
+        now_ms = self._send_commits()
         if self._base is None and self._is_base_due(now_ms):
             self._start_base(now_ms)
         elif self._base is not None and not self._base.thread.is_alive():
-            self._switch(newest, now_ms)
+            self._switch(now_ms)
         elif self._writer is not None and self._writer.rows_are_due():
             self._send_rows(self._writer)
         elif self._base is None and time.monotonic() - self._tidied_s >= _TIDY_S:
             self._tidy(now_ms)
         return -1 if self._writer is None else self._writer.commit_number
 
-    def _send_commits(self) -> tuple[int, int]:
-        """Send what was committed; return the newest commit, and when it had been made."""
+    def _send_commits(self) -> int:
+        """Send what was committed; return when it had been made."""
         newest = self._newest()
         now_ms = self.context.now_ms()  # afterwards: no commit that is shipped now was made later
         self.environment.sync_to(newest)
@@ -232,7 +232,7 @@ class Shipper:
             except Gap as gap:
                 log.warning("%s: %s: a new generation begins", self.target.uri, gap)
                 self._writer = None
-        return newest, now_ms
+        return now_ms
 
     def _wait(self) -> None:
         """Wait until there is something to do. An idle store makes no request."""
@@ -425,7 +425,7 @@ class Shipper:
             base.stop.set()
             base.thread.join()
 
-    def _switch(self, newest: int, now_ms: int) -> None:
+    def _switch(self, now_ms: int) -> None:
         """Go on with the generation whose base is whole, as soon as it has what was shipped."""
         base = self._base
         assert base is not None
@@ -434,7 +434,8 @@ class Shipper:
             raise base.error
         writer = base.writer
         try:
-            self._send(writer, newest, now_ms, lambda: None)
+            # No further: the slot must know each commit that the head may show.
+            self._send(writer, self.notes.slot.shipped, now_ms, lambda: None)
         except Gap as gap:
             log.warning("%s: %s: the base is written again", self.target.uri, gap)
             raise Again(f"{gap}") from None

@@ -253,3 +253,25 @@ def test_what_comes_after_its_shipper_was_killed_is_known(
     with streamkeep.open(place) as store:
         ship(store, target)
         assert_restored(target, tmp_path / "restored", store)
+
+
+def test_a_target_that_loses_what_was_shipped_before_the_first_head(
+    tmp_path: Path, target: Path
+) -> None:
+    """Commits came while the base was written, and a kill after the head was."""
+    place = tmp_path / "store"
+
+    def work() -> None:
+        with streamkeep.open(place) as store:
+            add(store, 2)
+            failpoints.arm("ship:base", lambda: add(store, 3))
+            failpoints.arm("ship:head", lambda: os._exit(9))
+            ship(store, target)
+
+    assert status_of(child_of(work)) == 9
+    for piece in target.rglob("0/*.skp"):
+        piece.unlink()
+    compact(place)
+    with streamkeep.open(place) as store:
+        ship(store, target)
+        assert_restored(target, tmp_path / "restored", store)
