@@ -52,18 +52,19 @@ def _key(name: bytes) -> bytes:
         raise CommandError("the name of a string has 1 to 496 bytes here") from None
 
 
-def find_string(txn: Txn, name: bytes) -> tuple[bytes, int] | None:
-    """Return the value of a string and its deadline; None if there is no such string."""
+def stored_string(txn: Txn, name: bytes) -> tuple[bytes, int] | None:
+    """Return the value of a string and its deadline, which may have passed; None for no string."""
     try:
         row = rows.row_get(txn, rows.row_key(STRINGS, name))
-    except ArgumentError:
+    except ArgumentError:  # no string has such a name
         return None
-    if row is None:
-        return None
-    deadline = stamp(row)
-    if deadline != FOREVER and deadline <= txn.now_ms():
-        return None
-    return row[_STAMP.size :], deadline
+    return None if row is None else (row[_STAMP.size :], stamp(row))
+
+
+def find_string(txn: Txn, name: bytes) -> tuple[bytes, int] | None:
+    """Return the value of a string and its deadline; None if there is no such string."""
+    found = stored_string(txn, name)
+    return None if found is None or FOREVER != found[1] <= txn.now_ms() else found
 
 
 def stamp(row: bytes) -> int:
@@ -140,16 +141,6 @@ def deadline_of(txn: Txn, name: bytes) -> int | None:
         return None if found is None else found[1]
     row = rows.row_get(txn, _deadline_key(stream.number))
     return FOREVER if row is None else stamp(row)
-
-
-def stored_deadline(txn: Txn, name: bytes) -> tuple[int, int]:
-    """Return the number of a stream, 0 for a string, and the deadline, which may have passed."""
-    number = txn.stream_number(name)
-    try:
-        row = rows.row_get(txn, _deadline_key(number) if number else rows.row_key(STRINGS, name))
-    except ArgumentError:  # no string has such a name
-        row = None
-    return number, FOREVER if row is None else stamp(row)
 
 
 def set_deadline(txn: WriteTxn, name: bytes, deadline: int) -> None:

@@ -19,7 +19,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from streamkeep.commands.strings import DEADLINES, FOREVER, STRINGS, stamp, string_deadlines
+from streamkeep.commands.strings import DEADLINES, FOREVER, stamp, stored_string, string_deadlines
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.dump import pending_of, stream_parts
 from streamkeep.engine.commands.keys import iter_keys, name_of
@@ -29,7 +29,7 @@ from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.checksum import row_body
-from streamkeep.format.core.errors import ArgumentError, StreamkeepError
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.id_codec import MAX, Id, id_text, next_id
 from streamkeep.format.core.keys import (
     CONSUMERS,
@@ -70,7 +70,6 @@ _ALL: Final = 1 << 62  # entries
 _AFTER_COUNT: Final = 9  # of the bytes of a node: behind its header and its number of entries
 _KEYS: Final = 16  # small streams in a piece of a file, at most
 
-State = tuple[bytes, int]  # of a string: value, deadline
 Entry = tuple[int, int, list[bytes]]  # ms, seq, [field, value, ...]
 
 
@@ -83,15 +82,6 @@ class _Inexpressible(Exception):
 
 
 # --- reading --------------------------------------------------------------------------------------
-
-
-def _string(txn: ReadTxn, name: bytes) -> State | None:
-    """Return a string, also one whose deadline has passed: a replica waits for its DEL."""
-    try:
-        row = rows.row_get(txn, rows.row_key(STRINGS, name))
-    except ArgumentError:  # no string has such a name
-        return None
-    return None if row is None else (row[8:], stamp(row))
 
 
 def _deadline(txn: ReadTxn, number: int) -> int:
@@ -148,7 +138,7 @@ def file_of(txn: ReadTxn, target: Target, losses: Losses) -> Iterator[bytes]:
     strings = string_deadlines(txn)
     out = bytearray(writer.begin(txn.rows(KEYS) + len(strings)))
     for name, _ in strings:
-        found = _string(txn, name)
+        found = stored_string(txn, name)
         if found is not None and txn.stream_number(name) == 0:
             out += writer.string(name, found[0], found[1])
     for count, (name, number) in enumerate(iter_keys(txn), 1):
@@ -232,10 +222,10 @@ class Step:
         string = None
         if there < 0:
             there = before.stream_number(name)
-            string = _string(before, name) if there == 0 else None
+            string = stored_string(before, name) if there == 0 else None
         stream = after.find_stream(name)
         if stream is None:
-            wanted = _string(after, name)
+            wanted = stored_string(after, name)  # or one that is over, until its DEL
             if there or (wanted is None and string is not None):
                 yield encode_command(b"DEL", name)  # a Streamkeep lets no SET replace a stream
             if wanted is not None and wanted != string:

@@ -16,9 +16,10 @@ from streamkeep.commands.command_table import READS
 from streamkeep.commands.strings import (
     DEADLINES,
     FOREVER,
+    deadline_of,
     deadlines,
     expire,
-    stored_deadline,
+    stored_string,
     string_deadlines,
 )
 from streamkeep.engine.commands import rows
@@ -58,8 +59,8 @@ class Expiry:
         self._readonly = server.settings.readonly
         self._nobody = _Nobody(server.turns)
         self.by_name: dict[bytes, int] = {}
-        self._by_number: dict[int, int] = {}  # streams only, which may have other names by now
-        self._numbers: dict[bytes, int] = {}  # theirs, by their names
+        # Streams only, which may have other names by now; what there was when all rows were read.
+        self._by_number: dict[int, int] = {}
         self._touched: set[bytes] = set()  # keys whose rows may have changed
         self._whole_s = 0.0  # when to read all rows, in the time of the loop
         self.changed = True
@@ -119,24 +120,20 @@ class Expiry:
     def _load(self, txn: ReadTxn) -> None:
         self.by_name = {name: when for name, when in string_deadlines(txn) if when != FOREVER}
         self._by_number = dict(deadlines(txn))
-        self._numbers = {}
         for number, when in self._by_number.items():
             name = name_of(txn, number)
             if name is not None:
                 self.by_name[name] = when
-                self._numbers[name] = number
 
     def _load_touched(self, txn: ReadTxn) -> None:
         for name in self._touched:
             self.by_name.pop(name, None)
-            self._by_number.pop(self._numbers.pop(name, 0), None)
-        for name in self._touched:
-            number, when = stored_deadline(txn, name)
+            when = deadline_of(txn, name)
+            if when is None:  # perhaps there is a string that is over
+                string = stored_string(txn, name)
+                when = FOREVER if string is None else string[1]
             if when != FOREVER:
                 self.by_name[name] = when
-                if number:
-                    self._by_number[number] = when
-                    self._numbers[name] = number
 
     def _deadlines(self) -> list[int]:
         return [*self.by_name.values(), *self._by_number.values()]
@@ -159,8 +156,9 @@ class Expiry:
         now_ms = self._server.environment.context.clock.now_ms()
         due = {name for name, when in self.by_name.items() if when <= now_ms}
         gone: list[int] = []
-        for number, when in self._by_number.items():
+        for number, when in list(self._by_number.items()):
             if when <= now_ms:
+                del self._by_number[number]
                 name = name_of(turn.read_txn(), number)
                 if name is None:
                     gone.append(number)
@@ -190,8 +188,6 @@ class Expiry:
     def _expire(self, turn: Turn, names: list[bytes], gone: list[int]) -> None:
         turn.run_step(_Deletion(self._nobody, self, names, gone))
         self._touched.update(names)
-        for number in gone:
-            del self._by_number[number]
         self.changed = self._server.turns.ends = True
 
 
