@@ -12,7 +12,7 @@ the file.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
@@ -196,29 +196,44 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
     SK314 to SK316: the object store of the archive answers, and has what the store wrote there.
     """
     remote = Remote(tables)
-    found: list[tuple[str, Finding]] = []  # by path
-    failure: errors.StoreError | None = None
-    for _, row in Rows(tables).under(shapes.SEGMENT_SHAPE):
+    every = (row for _, row in Rows(tables).under(shapes.SEGMENT_SHAPE))
+    found, failure = _check_files(source, tables, every, remote, scope)
+    now = _named_by_now(source) if found else None
+    if now is not None:
+        found = [(row, one) for row, one in found if row.path in now.segments]
+        if remote.setting is None and now.remote.setting is not None:
+            # The files have just gone to the object store.
+            remote = now.remote
+            rows = {row.path: row for row, _ in found}
+            found, again = _check_files(source, tables, rows.values(), remote, scope)
+            failure = failure or again
+    yield from (one for _, one in found)
+    if failure is not None:
+        raise failure
+    yield from remote.findings(scope.quick)
+
+
+def _check_files(
+    source: Source, tables: Tables, rows: Iterable[SegmentRecord], remote: Remote, scope: Scope
+) -> tuple[list[tuple[SegmentRecord, Finding]], errors.StoreError | None]:
+    """Return what is wrong with the files of rows, and why the rest was not checked, if so."""
+    found: list[tuple[SegmentRecord, Finding]] = []
+    for row in rows:
         try:
             problems = list(_check_file(tables, row, source.folder, remote, scope))
         except errors.UnreachableError as error:
             remote.failure = error
             continue
         except errors.StoreError as error:  # such as too little memory: first what was found
-            failure = error
-            break
+            return found, error
         finally:
             scope.progress.advance(0)
         elsewhere = False
         with suppress(OSError):  # its folder cannot be read, as the problem says
             there = source.folder.exists(segment_files.stored_name(row.path))
             elsewhere = remote.setting is not None and not there
-        found += [(row.path, replace(one, elsewhere=elsewhere)) for one in problems]
-    newest = _named_by_now(source) if found else None
-    yield from (one for path, one in found if newest is None or path in newest[0])
-    if failure is not None:
-        raise failure
-    yield from remote.findings(scope.quick)
+        found += [(row, replace(one, elsewhere=elsewhere)) for one in problems]
+    return found, None
 
 
 class Remote:
@@ -344,8 +359,21 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
                 yield finding("SK310", row.where, problem)
 
 
-def _named_by_now(source: Source) -> tuple[set[str], set[str]] | None:
-    """Return the files that the newest manifest names, and those that are garbage by now.
+class _Now(NamedTuple):
+    """What the newest commit of a store has.
+
+    Attributes:
+        segments, garbage: the files that the manifest names, and those that are garbage.
+        remote: the archive in an object store.
+    """
+
+    segments: set[str]
+    garbage: set[str]
+    remote: Remote
+
+
+def _named_by_now(source: Source) -> _Now | None:
+    """Return what the store has by now.
 
     None for a check that keeps other processes out: what it reads is the newest, and to open the
     store again would wait for this very check.
@@ -357,7 +385,8 @@ def _named_by_now(source: Source) -> tuple[set[str], set[str]] | None:
             return None
         rows = Rows(newest.tables)
         named = {row.path for _, row in rows.under(shapes.SEGMENT_SHAPE)}
-        return named, {row.path for _, row in rows.under(shapes.GARBAGE_SHAPE)}
+        garbage = {row.path for _, row in rows.under(shapes.GARBAGE_SHAPE)}
+        return _Now(named, garbage, Remote(newest.tables))
 
 
 def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
@@ -376,11 +405,12 @@ def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
         problem = f"it cannot be listed: {error.strerror}"
         yield finding("SK317", f"folder {error.filename}", problem)
     strays = [one for one in files if one not in known]
-    newest = (_named_by_now(source) if strays else None) or (set[str](), set[str]())
+    now = _named_by_now(source) if strays else None
+    by_now = set[str]() if now is None else now.segments | now.garbage
     for path in strays:
         if path.endswith(TEMPORARY):
             yield finding("SK312", f"file {path}", "an unfinished segment")
-        elif path not in newest[0] | newest[1] and source.folder.exists(
+        elif path not in by_now and source.folder.exists(
             segment_files.stored_name(path)  # it may be gone by now
         ):
             yield finding("SK311", f"file {path}", "no row of the manifest names it")

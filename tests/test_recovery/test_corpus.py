@@ -473,6 +473,25 @@ def test_a_file_that_goes_while_the_store_is_checked(
     assert len(list(path.rglob("*.seg"))) == 2
 
 
+def test_files_that_go_to_an_object_store_while_the_store_is_checked(
+    sound: Callable[[str, Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot of the check does not know yet that there is one."""
+    path = sound("archive", tmp_path)
+    with Store(path, sync="none") as store:
+        original: Callable[..., object] = archive_checks.check_segments
+
+        def move_before(*args: object) -> object:
+            store.archive(to=tmp_path / "fleet")
+            return original(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(archive_checks, "check_segments", move_before)
+            assert [str(one) for one in recovery.check(store)] == []
+        next((tmp_path / "fleet").rglob("*.seg")).unlink()
+        assert [one.code for one in recovery.check(store)] == ["SK301"]
+
+
 def test_a_table_of_retired_nodes_that_is_gone(path: Path, tmp_path: Path) -> None:
     with Store(path, sync="none", decode_responses=True) as store:
         store.set_retention("orders", archive=True)
