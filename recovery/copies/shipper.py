@@ -8,9 +8,9 @@ journal from there on.
 
 Nothing is trusted that the journal does not prove. At its start, the shipper reads the last piece
 of the target, and goes on after it only if the journal has the record of that commit with the same
-checksum. Otherwise it begins a new generation, from a snapshot. It does so only for a store that
-knows the newest generation, because it shipped it or was restored from it: another one is a store
-that has fallen behind, such as a primary whose standby was promoted.
+checksum. Otherwise it begins a new generation, from a snapshot. It does so only if the newest one
+has nothing but what this store has sent (`notes`), or if the store was restored from it: another
+one has fallen behind, such as a primary whose standby was promoted, or an older state of a store.
 """
 
 from __future__ import annotations
