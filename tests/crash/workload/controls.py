@@ -71,13 +71,12 @@ CONTROLS: Final = {
     "a commit that is published before its record is written": Control(
         "engine/txn/txn.py",
         """\
-            journal.append(body, self.durable and follows)
-            failpoints.hit("commit:journaled")
+            journal.append(body, self.durable)
 """,
         """\
             journal.publish()
             failpoints.hit("commit:journaled")
-            journal.append(body, self.durable and follows)
+            journal.append(body, self.durable)
 """,
         ("kills", "failpoints"),
     ),
