@@ -37,6 +37,9 @@ from streamkeep.format.rows import records
 NEXT_STREAM: Final = b"next_stream_number"
 NEXT_GARBAGE: Final = b"next_garbage_number"
 _CACHED_TAIL: Final = 2 << 20
+# Of a store that has reached `max_store_bytes`. With a tenth of it, or a 64th, flushes of deletions
+# found the map full, and the store stayed so until it was opened again.
+_TAKES_BYTES: Final = 65_536
 
 
 class WriteTxn(Txn):
@@ -318,8 +321,8 @@ class WriteTxn(Txn):
                 growth += 0 if value is None else len(encoded(value))
                 growth -= 0 if old is None else len(old)
         room = context.memtable.room
-        if self.takes:  # up to an eighth beyond: a store that is full of jobs would stay so
-            room += context.max_bytes // 10
+        if self.takes and context.max_bytes:  # a store that is full of jobs would stay so
+            room += _TAKES_BYTES
         if growth > max(0, room):
             raise no_room(context)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from inside import context_of, journal_of
+from inside import checkpoint_now, context_of, journal_of
+from patience import wait_until
 from raw_store import raw_store
 from stores import Open
 from streamkeep import Store
@@ -333,3 +335,24 @@ def test_a_store_that_is_full_of_jobs_gets_empty_again(open_store: Open) -> None
         with pytest.raises(StoreFullError):
             refused()
         queue.get(0).done()
+
+
+def test_a_store_full_of_jobs_and_results_can_be_emptied(open_store: Open) -> None:
+    """Flushes of what is deleted need room in the map, also beyond what the takes have filled."""
+    store = open_store(sync="none", max_store_bytes=8 << 20)
+    queue = Queue(store, "q")
+    with pytest.raises(StoreFullError):
+        while True:
+            queue.put_many([os.urandom(100).hex() for _ in range(50)])
+    with pytest.raises(StoreFullError):
+        while True:
+            queue.get(0).done(os.urandom(2000).hex())
+    store.delete("q")
+
+    def has_room() -> bool:
+        checkpoint_now(store)
+        with suppress(StoreFullError):
+            return bool(store.xadd("s", {"n": 1}))
+        return False
+
+    wait_until(has_room)
