@@ -113,6 +113,7 @@ class DeathWatch:
                         log.warning("%s: leases cannot be read: %s", self._folder.path, error)
                     told = True
                     time.sleep(LOOK_S)
+                    self._on_death()  # the look may have found one before the error
         except Exception:
             log.exception("%s: the watch over leases ended", self._folder.path)
         finally:

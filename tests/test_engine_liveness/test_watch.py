@@ -210,6 +210,31 @@ def test_a_watch_that_has_no_descriptors_for_a_while_goes_on(
         assert taken(found.result(PATIENCE_S)) == [b"0", b"1"]
 
 
+def test_a_death_is_told_that_was_found_before_descriptors_ran_out(
+    store: Store[Any], holders: Holders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look finds that the first process is dead, and fails at the second one."""
+    looks: list[lease_file.Holder] = []
+
+    def holder_of(*lease: Any) -> lease_file.Holder:
+        if looks and looks[-1].state is watch.State.DEAD:
+            looks.clear()
+            raise OSError(errno.EMFILE, "Too many open files")
+        looks.append(whole(*lease)._replace(pid=0))  # the kernel reports no end
+        return looks[-1]
+
+    whole = lease_file.holder_of
+    pid, _ = holders.start("ann", 2)
+    holders.start("carl", 1)
+    store.xreadgroup("g", "all", NEW, noack=True)
+    monkeypatch.setattr(watch, "LOOK_S", 0.01)
+    monkeypatch.setattr(watch, "holder_of", holder_of)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(store.xreadgroup, "g", "bob", NEW, block=0, claim_dead=True)
+        holders.kill(pid)
+        assert taken(found.result(PATIENCE_S)) == [b"0", b"1"]
+
+
 WAITING = """
 import sys
 import streamkeep

@@ -16,6 +16,7 @@ from stores import open_at
 from streamkeep.commands import strings
 from streamkeep.engine.commands import keys
 from streamkeep.format.core.checksum import row_body
+from streamkeep.format.redis.resp import encode_command
 from streamkeep.format.rows import records
 from streamkeep.server.resp.server import Server
 from test_server.conftest import Connect
@@ -300,3 +301,15 @@ def test_commands_are_checked_only_while_there_is_a_need(running: Running, peer:
     peer.call("DEL", "a")
     peer.call("PING")
     assert not running.ask(lambda server: server.expiry.watches)
+
+
+def test_a_key_that_is_set_again_after_its_end_is_listed(running: Running, peer: Peer) -> None:
+    clock = running.server.environment.context.clock
+    again = encode_command("SET", "k", "v") + encode_command("KEYS", "*")
+    for _ in range(20):
+        peer.call("SET", "k", "v", "PX", 10)
+        end_ms = clock.now_ms() + 10
+        while clock.now_ms() < end_ms:  # to come before the timer, where that is possible
+            pass
+        peer.socket.sendall(again)  # in one turn
+        assert [peer.read(), peer.read()] == [b"+OK\r\n", b"*1\r\n$1\r\nk\r\n"]

@@ -44,11 +44,10 @@ def visible(client: Connection, words: list[bytes], turn: Turn) -> object:
     spec = TABLE[name]
     assert spec.run is not None
     txn = turn.read_txn()
-    ends, now_ms = client.server.expiry.by_name, txn.now_ms()
+    expiry, now_ms = client.server.expiry, txn.now_ms()
 
     def seen(names: Iterable[bytes]) -> list[bytes]:
-        chosen = (one for one in names if ends.get(one, now_ms + 1) > now_ms)
-        return list(filter(client.user.sees, chosen))
+        return [one for one in names if client.user.sees(one) and not expiry.is_over(one, now_ms)]
 
     reply: Any = spec.run(txn, words, 0)
     if name == b"SCAN":
