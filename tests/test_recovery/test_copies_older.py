@@ -20,7 +20,6 @@ import streamkeep
 from crash.power import another_boot
 from inside import checkpoint_now, journal_of
 from stopped import child_of, killed_at, status_of
-from streamkeep.engine.journal import journal
 from streamkeep.engine.journal.reader import journal_names, read_header
 from streamkeep.engine.journal.slots import Slot, read_slots
 from streamkeep.engine.remote.object_store import FolderObjects
@@ -33,18 +32,15 @@ from test_recovery.test_copies import add, assert_restored, newest
 from tiers import daily_or_all, pairs_of, slow_but
 
 
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "FILE_SIZE", 1 << 14)
-    monkeypatch.setattr(journal, "_FIRST_SIZE", 1 << 14)
-
-
 def give_up_journal(place: Path) -> None:
     """Make so many commits that the journal no longer goes on after what was shipped."""
     with streamkeep.open(place) as store:
-        before, folder = newest(store), journal_of(store).folder
+        before, journal = newest(store), journal_of(store)
+        folder = journal.folder
         for slot in read_slots(folder):
             slot._replace(hold_bytes=1).write(folder)
+        journal.file_size = 1 << 14
+        store.xadd("t", {"pad": bytes(journal.first_size)})  # more than fits
         for _ in range(3):
             for _ in range(4):
                 store.xadd("t", {"pad": os.urandom(3000).hex()})
