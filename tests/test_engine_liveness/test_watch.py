@@ -217,7 +217,7 @@ def test_a_death_is_told_that_was_found_before_descriptors_ran_out(
     looks: list[lease_file.Holder] = []
 
     def holder_of(*lease: Any) -> lease_file.Holder:
-        if looks and looks[-1].state is watch.State.DEAD:
+        if looks and looks[-1].state is lease_file.State.DEAD:
             looks.clear()
             raise OSError(errno.EMFILE, "Too many open files")
         looks.append(whole(*lease)._replace(pid=0))  # the kernel reports no end
