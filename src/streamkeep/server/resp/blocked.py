@@ -142,11 +142,15 @@ class BlockedClients:
 
     # --- begin and end ----------------------------------------------------------------------
 
-    def add(self, client: ClientState, waiting: Waiting) -> Blocked:
+    def add(self, client: ClientState, waiting: Waiting, *, woken: bool) -> Blocked:
+        """Begin a wait; if `woken`, the command runs again in the next turn."""
         blocked = Blocked(client, waiting, self._waiters.deadline(waiting.block_ms))
         for key in waiting.keys:
             self._by_key.setdefault(key, {})[blocked] = None
-        self._fresh.append(blocked)
+        if woken:
+            self.wake(blocked)
+        else:
+            self._fresh.append(blocked)
         self.blocked += 1
         self.recount()
         return blocked

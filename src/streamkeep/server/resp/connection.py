@@ -16,6 +16,7 @@ from streamkeep.commands.command_table import READS, Spec, find
 from streamkeep.commands.read import Waiting
 from streamkeep.commands.replies import CodedError, Named
 from streamkeep.commands.words import option
+from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
 from streamkeep.server.resp import server_commands
@@ -272,13 +273,20 @@ class Connection(ClientState, asyncio.Protocol):
             return
         waiting.call.may_wait = True
         waiting.call.resp3 = self.resp3
-        if self._found(spec, words, waiting, turn):
-            return
+        taken = False
+        try:
+            if self._found(spec, words, waiting, turn):
+                return
+        except StillTaken:  # it waits as one that was woken: its BLOCK counts from now on
+            if self.ended:
+                raise
+            self.server.lock_wait.put_off()
+            taken = True
         if self.ended:
             self.close()
             return
         self.stopped = True
-        self.blocked = self.server.blocked.add(self, waiting)
+        self.blocked = self.server.blocked.add(self, waiting, woken=taken)
         self.blocked.size = int(size_of(words))
         self.kept += self.blocked.size
         turn.watcher = self.server.blocked
