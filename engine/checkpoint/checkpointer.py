@@ -22,7 +22,7 @@ from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.locks import Wakeup, make_lock
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
-from streamkeep.format.core.errors import RecoveryNeededError
+from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
 
 CHECKPOINT_EVERY_S: Final = 5.0
 IDLE_S: Final = 2.0
@@ -175,7 +175,12 @@ class Checkpointer:
     def _make_checkpoint(self, quiet: bool) -> None:
         """Make a checkpoint; release the pin if the store is quiet."""
         context = self._context
-        self._make()
+        try:
+            self._make()
+        except StoreLockedError:
+            if not self._stopping:
+                raise
+            return  # the thread that closes the store deals with it
         if quiet and self._checkpoints.unpin_if_idle():
             self._checkpoints.release_room()
             context.watched = False

@@ -29,6 +29,7 @@ from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.errors import StoreError, StoreLockedError, StreamkeepError
 
 READERS_WAIT_S: Final = 10.0
+_LAST_WAIT_S: Final = 2.0  # for the locks of other processes; supervisors kill after ten seconds
 _POLL_S: Final = 0.001
 _GATE_S: Final = 0.1
 
@@ -48,6 +49,7 @@ class Ending:
     segments: SegmentFiles
     leases: Leases
     make_checkpoint: Callable[[], None]
+    sync: Callable[[], None]
 
     def __init__(self, folder: Folder, context: EngineContext, lock: CheckpointFile | None) -> None:
         self.folder = folder
@@ -152,12 +154,18 @@ class Ending:
                         opening.counted = False  # no interrupt comes between the two
                 if not last:
                     return
+                if self.checkpoints is not None:
+                    until = time.monotonic() + _LAST_WAIT_S
+                    self.context.wait.until = self.checkpoints.wait.until = until
                 if self.checkpointer is not None:
                     self.checkpointer.stop()
                 self.archive_work.acquire()
                 if self.checkpoints is not None:
                     if self._needs_last_checkpoint(self.checkpoints):
-                        self.make_checkpoint()
+                        try:
+                            self.make_checkpoint()
+                        except StoreLockedError:  # the process that has the lock will make it
+                            self.sync()
                     with suppress(StreamkeepError):  # this process may not even have written
                         self.checkpoints.release_room()
             finally:

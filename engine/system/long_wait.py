@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import signal
 import threading
@@ -43,12 +44,14 @@ class LongWait:
 
     Attributes:
         limit_s: after how many seconds without progress the wait is reported.
+        until: when to give up, in monotonic seconds: the store is being closed.
         users: returns the numbers of the processes that may have the lock.
         progress: returns what changes while another process uses the lock.
     """
 
     def __init__(self, lock: str, users: Callable[[], list[int]] = list) -> None:
         self.limit_s = _LIMIT_S
+        self.until = math.inf
         self.users = users
         self.progress: Callable[[], int] = int
         self._lock = lock
@@ -93,11 +96,14 @@ class LongWait:
         for the same holder end at once: the clients of a server would wait one after the other.
 
         Raises:
-            StoreLockedError: the process that has the lock is stopped, or hangs.
+            StoreLockedError: the process that has the lock is stopped, or hangs; or the store is
+                being closed.
         """
         # Runs what handlers are due. A loop that is compiled does not, and an interrupt that comes
         # just before a sleep ends none: Ctrl-C took ten seconds.
         signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        if self._since and time.monotonic() > self.until:
+            raise StoreLockedError(f"{self._lock} is taken by another process; the store is closed")
         is_long = self.is_long()
         if is_long or self._given_up[0] == self.progress():
             found = (self.progress(), self.stopped())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +22,7 @@ from patience import PATIENCE_S, thread_of, wait_until
 from stopped import ended, go_on, stop, stopped_child
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.lock import ArchiveLock
+from streamkeep.engine.store import ending
 from streamkeep.engine.store.command import Write
 from streamkeep.engine.system import failpoints, files, locks
 from streamkeep.engine.system.failures import copy_of
@@ -216,21 +220,36 @@ def test_a_checkpoint_names_the_process_that_is_stopped_in_one(tmp_path: Path) -
         assert store.xlen("s") == 3
 
 
+def in_a_long_transaction(path: Path) -> None:
+    with Store(path) as own, own.transaction() as txn:
+        txn.xadd("s", {"of": "the child"})
+        stop()
+        time.sleep(PATIENCE_S)
+
+
 @pytest.mark.usefixtures("plain_locks")
-def test_a_store_is_closed_although_a_process_is_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("long", [False, True])
+def test_a_store_is_closed_although_a_process_has_the_write_lock(
+    tmp_path: Path, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written is on disk, without the checkpoint that the other process prevents."""
+    monkeypatch.setattr(ending, "_LAST_WAIT_S", 0.1)
     path = tmp_path / "store"
     store = Store(path, sync="none")
     store.xadd("s", {"of": "this process"})
-    child = stopped_child(lambda: in_a_transaction(path))
-    context_of(store).wait.limit_s = 0.1
+    child = stopped_child(lambda: (in_a_long_transaction if long else in_a_transaction)(path))
     with ended(child):
-        with pytest.raises(StoreLockedError, match=f"process {child}, which is stopped"):
-            store.close()
+        if long:
+            os.kill(child, signal.SIGCONT)
+        store.close()
         with Store(path) as again:
+            found = again.durability()
             assert again.xlen("s") == 1
-        go_on(child)
+            assert found.durable_commit == found.last_commit
+        if not long:
+            go_on(child)
     with Store(path) as again:
-        assert again.xlen("s") == 2
+        assert again.xlen("s") == 2 - long
 
 
 def in_a_flush(path: Path) -> None:
