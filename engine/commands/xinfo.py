@@ -23,7 +23,7 @@ from streamkeep.format.core.id_codec import MAX, id_text, next_id
 from streamkeep.format.node.node import ENTRY, PAIRS
 from streamkeep.format.node.ranges import Range
 from streamkeep.format.rows.extension import idempotence_of
-from streamkeep.format.rows.group_records import NEVER, UNKNOWN
+from streamkeep.format.rows.group_records import NEVER, UNKNOWN, Consumer
 
 Info = dict[str, Any]  # in redis-py's shape
 
@@ -134,10 +134,13 @@ def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes, leases: bool = Fal
     ]
     if leases:
         for info, consumer in zip(found, group.consumers(), strict=True):
-            lease = group.newest_lease(consumer)
-            known = txn.context.leases
-            info["lease"] = (State.UNKNOWN if known is None else known.state(lease)).value
+            info["lease"] = lease_state(txn, group, consumer).value
     return found
+
+
+def lease_state(txn: Txn, group: Group, consumer: Consumer) -> State:
+    known = txn.context.leases
+    return State.UNKNOWN if known is None else known.state(group.newest_lease(consumer))
 
 
 def _summary(txn: Txn, stream: Stream) -> Info:

@@ -9,12 +9,17 @@ import os
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.commands.xinfo import lease_state, stream_stat
+from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.store.durability import CopyState
 from streamkeep.engine.system.lmdb_errors import translated
-from streamkeep.engine.tables.group import find_group
+from streamkeep.engine.tables.group import Group, groups_of
+from streamkeep.engine.tables.lag import lag
 from streamkeep.engine.tables.pel_walks import OrderWalk
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.rows.meta_rows import FollowingRow, StandbyRow
 from streamkeep.jobs.layout import Names
 from streamkeep.jobs.listing import QueueStats, stats_of
@@ -120,19 +125,23 @@ def figures_of(store: Store[Any]) -> Figures:
     archive = archive_figures(store)
     names = queue_names(store)
     with store.snapshot() as snapshot, translated():
-        now_ms = snapshot.txn.now_ms()
+        txn = snapshot.txn
+        now_ms = txn.now_ms()
         reader = snapshot.as_bytes()
-        streams = [
-            StreamFigures(
-                one.name,
-                one.length,
-                int(reader.xinfo_stream(one.name)["entries-added"]),
-                one.node_bytes,
-                one.last_ms,
-                _groups(reader, one.name, now_ms),
+        streams = []
+        for key, number in iter_keys(txn):
+            stream = txn.load_numbered(number, key)  # once: there may be 100,000
+            found = stream_stat(stream)
+            streams.append(
+                StreamFigures(
+                    key,
+                    found.length,
+                    stream.record.entries_added,
+                    found.node_bytes,
+                    found.last_ms,
+                    [_group(txn, stream, group, now_ms) for group in groups_of(txn, stream)],
+                )
             )
-            for one in reader.stats()
-        ]
         queues = [QueueFigures(name, stats_of(reader, Names(name))) for name in names]
     return Figures(now_ms, whole, streams, queues, archive)
 
@@ -172,31 +181,23 @@ def store_figures(store: Store[Any]) -> StoreFigures:
     )
 
 
-def _groups(snapshot: Snapshot[bytes], key: bytes, now_ms: int) -> list[GroupFigures]:
-    found = []
-    for one in snapshot.xinfo_groups(key):
-        consumers = snapshot.xinfo_consumers(key, one["name"], leases=True)
-        leases = [consumer["lease"] for consumer in consumers]
-        found.append(
-            GroupFigures(
-                one["name"],
-                one["pending"],
-                one["lag"],
-                one["consumers"],
-                leases.count("alive"),
-                leases.count("dead"),
-                _oldest_pending_ms(snapshot, key, one["name"], now_ms) if one["pending"] else 0,
-            )
-        )
-    return found
+def _group(txn: Txn, stream: Stream, group: Group, now_ms: int) -> GroupFigures:
+    record = group.record
+    leases = [lease_state(txn, group, consumer) for consumer in group.consumers()]
+    return GroupFigures(
+        record.name,
+        record.pending,
+        lag(stream.record, record),
+        record.consumers,
+        leases.count(State.ALIVE),
+        leases.count(State.DEAD),
+        _oldest_pending_ms(group, now_ms),
+    )
 
 
-def _oldest_pending_ms(snapshot: Snapshot[bytes], key: bytes, name: bytes, now_ms: int) -> int:
+def _oldest_pending_ms(group: Group, now_ms: int) -> int:
     """Return how long ago the oldest delivery was that is pending; 0 if no consumer owns one."""
-    txn = snapshot.txn
-    stream = txn.find_stream(key)
-    group = None if stream is None else find_group(txn, stream, name)
-    if group is None or group.record.pending == group.record.nacked:
+    if group.record.pending == group.record.nacked:
         return 0
     walk = OrderWalk(group.pel)
     nack = walk.next()
