@@ -88,7 +88,7 @@ def test_an_error_is_one_object_under_json() -> None:
         "error": "missing",
         "code": "NoSuchKeyError",
         "command": "streamkeep info",
-        "message": "ERR no such key",
+        "message": "ERR no such key: 'nix'",
         "next": "streamkeep streams s",
     }
 

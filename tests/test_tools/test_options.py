@@ -168,7 +168,9 @@ def test_a_missing_stream_has_one_status_whatever_the_command_prints() -> None:
         assert "'nix'" in told, args
         assert "next: streamkeep " in told, args
     for args in (("info",), ("stat",), ("dump",)):
-        assert "no such key" in run(*args, "s", "nix", status=6).stderr
+        assert "no such key: 'nix'" in run(*args, "s", "nix", status=6).stderr
+    told = run("archive", "restore", "s", "new", "--source", "nix", status=6).stderr
+    assert "no such key: 'nix'" in told
 
 
 def test_a_target_that_exists_is_status_3() -> None:

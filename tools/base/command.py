@@ -258,6 +258,10 @@ def _as_failure(ctx: click.Context, error: errors.StreamkeepError) -> Failure:
             message += ": " + re.sub(r"\b(is|got) b(?=['\"])", r"\1 ", notes[-1])
         if isinstance(error, (errors.NoSuchKeyError, errors.NoSuchGroupError)):
             status = Exit.MISSING
+        if isinstance(error, errors.NoSuchKeyError):
+            keys = [ctx.params.get(name) for name in ("source", "stream", "key")]
+            given = [key for key in keys if isinstance(key, bytes)]  # `exec` has words
+            message = ": ".join([message, *map(named, given[:1])])
         if not store:
             pass
         elif isinstance(error, errors.NoSuchKeyError):
