@@ -252,8 +252,8 @@ def _named_at_end(
     with suppress(FileNotFoundError):
         os.unlink(beside)
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    handle = os.open(beside, new, 0o666 if modes is None else PRIVATE.file)
     try:
+        handle = os.open(beside, new, 0o666 if modes is None else PRIVATE.file)
         with open(handle, "wb") as out:
             if modes is not None:
                 with suppress(OSError):  # of a file system without modes or owners
@@ -262,7 +262,11 @@ def _named_at_end(
             out.flush()
             sync_data(out.fileno())
         give_name(beside, path)
+    except OSError as error:
+        if error.filename in (None, str(beside)):  # a full disk names no file
+            error.filename = str(path)
+        raise
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             os.unlink(beside)
     _sync_folder_at(path.absolute().parent)

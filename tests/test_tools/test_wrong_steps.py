@@ -59,6 +59,8 @@ def test_a_wrong_path(tmp_path: Path) -> None:
     says(told, "in the damaged store", "next: name a new folder elsewhere")
     told = run("backup", tmp_path / "s", "/proc/copy", status=1).stderr
     says(told, "/proc/.copy.backup: No such file", "next: correct the path")
+    told = run("dump", tmp_path / "s", "--output", "nowhere/a.csv", status=1).stderr
+    says(told, "/nowhere/a.csv: No such file", "next: correct the path")
     (tmp_path / "s" / "data.mdb").unlink()
     for words in ("range s orders", "add s orders sku 8", "status s"):
         told = run(*words.split(), status=4).stderr
