@@ -338,6 +338,11 @@ def as_of_library() -> Iterator[None]:
             status=Exit.UNREADABLE if exists else Exit.ABORTED,
             code=type(error).__name__,
         ) from error
+    except errors.KeyExistsError as error:
+        hint = as_options(error.__notes__[0])
+        raise Failure(
+            f"{error}; nothing was loaded", hint=hint, code=type(error).__name__
+        ) from error
     except errors.StreamkeepError as error:
         for one in getattr(error, "__notes__", ()):
             output.note(as_options(one))

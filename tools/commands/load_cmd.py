@@ -11,13 +11,13 @@ from typing import Annotated, Any, Final, Literal
 import click
 
 from streamkeep.format import quoting
-from streamkeep.format.core.errors import ArgumentError, KeyExistsError
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.times import TIME_UNITS
 from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import Natural, Positive, SizeBytes, StorePath
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.common import Failure, given
+from streamkeep.tools.base.common import given
 from streamkeep.transfer import LoadFormat
 from streamkeep.transfer import load as load_file
 from streamkeep.transfer.formats import UNNAMED, load_format
@@ -148,10 +148,6 @@ def load(
                 progress=lambda one: advance(one.done, one.total, one.entries),
                 **options,
             )
-    except KeyExistsError as error:
-        hint = "--existing skip leaves it, --existing replace replaces it"
-        text = f"{error}; nothing was loaded"
-        raise Failure(text, hint=hint, code=type(error).__name__) from error
     except KeyboardInterrupt as error:
         for one in ("", *getattr(error, "__notes__", ())):
             output.note(arguments.as_options(one))
