@@ -42,6 +42,7 @@ from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.tail import append_batch
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.options import parse_read, parse_write
+from streamkeep.pipeline.sink.identity import Batch
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter
 from streamkeep.pipeline.source.reader import SlicePartition
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
@@ -211,7 +212,7 @@ def tail(spark: LocalSpark, wanted: Plan) -> int:
     def to_delta(number: int, parts: list[SlicePartition]) -> None:
         batches = [batch for part in parts for batch in query.reader.read(part)]
         frame: Any = InProcess(pa.Table.from_batches(batches, _SCHEMA))
-        append_batch(wanted.target, "query", frame, number)
+        append_batch(wanted.target, frame, Batch("query", number, number))
 
     def to_store(number: int, parts: list[SlicePartition]) -> None:
         options = {"path": wanted.target, "checkpointLocation": str(checkpoint)}

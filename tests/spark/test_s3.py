@@ -37,6 +37,7 @@ from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake import delta as newest
 from streamkeep.pipeline.lake.files import LakeConflictError, day_of
 from streamkeep.pipeline.lake.lake import Lake
+from streamkeep.pipeline.sink.identity import Batch
 from streamkeep.pipeline.source import stores
 from streamkeep.pipeline.storage.places import StorageError, file_system, log_settings
 
@@ -176,14 +177,14 @@ def test_a_batch_of_a_tail_that_is_not_listed_or_not_answered_is_there_once(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     frame = LOCAL.createDataFrame(pa.table({"n": [1, 2]}))
-    where = "s3://bucket/delta", "query"
-    append_batch(*where, frame, 0)
+    where, batch = "s3://bucket/delta", Batch("query", 1, 0)
+    append_batch(where, frame, Batch("query", 0, 0))
     monkeypatch.setattr(newest, "_LISTINGS", 3)
     s3.behave(mode)
     with suppress(StorageError):  # it has committed
-        append_batch(*where, frame, 1)
+        append_batch(where, frame, batch)
     s3.behave(GOOD)
-    append_batch(*where, frame, 1)
+    append_batch(where, frame, batch)
     table = DeltaTable("s3://bucket/delta", storage_options=log_settings(LAKE))
     assert table.to_pyarrow_table().num_rows == 4
 

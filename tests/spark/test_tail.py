@@ -16,13 +16,14 @@ from spark.in_process import LOCAL
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.jobs.tail import TailError, append_batch, tail
 from streamkeep.pipeline.lake.files import LakeConflictError
+from streamkeep.pipeline.sink.identity import Batch
 from streamkeep.pipeline.storage.places import StorageError
 
 FRAME = LOCAL.createDataFrame(pa.table({"n": [1, 2]}))  # a batch of two rows
 
 
-def append(folder: Path, number: int) -> None:
-    append_batch(str(folder / "delta"), "query", FRAME, number)
+def append(folder: Path, number: int, plan: int = 1 << 63, rows: Any = FRAME) -> None:
+    append_batch(str(folder / "delta"), rows, Batch("query", number, plan))
 
 
 def files_of(folder: Path) -> set[Path]:
@@ -38,8 +39,11 @@ def test_a_batch_that_comes_again_is_not_written_again(tmp_path: Path) -> None:
         append(tmp_path, number)
     assert rows_of(tmp_path) == 4
     assert len(files_of(tmp_path)) == len(DeltaTable(tmp_path / "delta").file_uris())
-    with pytest.raises(TailError, match="up to batch 1: it was set back"):
-        append(tmp_path, 0)
+    for again in ((0,), (1, 7)):  # an older one, and the newest one with another plan
+        with pytest.raises(TailError, match="up to batch 1: it was set back"):
+            append(tmp_path, *again)
+    with pytest.raises(TailError, match="batch 3 comes, but the batches from 2 on are missing"):
+        append(tmp_path, 3)
     files = files_of(tmp_path)
     with pytest.MonkeyPatch.context() as patch:  # a storage that confirms what it loses
         patch.setattr(DeltaTable, "create_write_transaction", lambda *args, **options: None)
@@ -47,7 +51,9 @@ def test_a_batch_that_comes_again_is_not_written_again(tmp_path: Path) -> None:
             append(tmp_path, 2)
     assert files_of(tmp_path) > files  # the commit may be shown later
     append(tmp_path, 2)
-    assert rows_of(tmp_path) == 6
+    append(tmp_path, 3, rows=LOCAL.createDataFrame(pa.table({"n": pa.array([], pa.int64())})))
+    append(tmp_path, 4)
+    assert rows_of(tmp_path) == 8
 
 
 @pytest.mark.parametrize("error", [DeltaError("timed out"), OSError("timed out")])

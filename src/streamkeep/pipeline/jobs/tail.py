@@ -27,7 +27,7 @@ from streamkeep.pipeline.distribution.quick_ack import QuickAckCall
 from streamkeep.pipeline.distribution.units import Report, timed
 from streamkeep.pipeline.jobs.executor.tail import write_part
 from streamkeep.pipeline.options import subscription
-from streamkeep.pipeline.sink.identity import find_batch
+from streamkeep.pipeline.sink.identity import Batch, find_batch
 from streamkeep.pipeline.storage import places
 from streamkeep.pipeline.storage.places import new_folder, remove_folder
 
@@ -178,14 +178,15 @@ def _start(
     places.check(location)
 
     def to_delta(batch: DataFrame, number: int) -> None:
-        query = find_batch(offsets, number).query  # which stays as long as the checkpoint
-        append_batch(location, f"streamkeep/tail/{query}", batch, number)
+        append_batch(location, batch, find_batch(offsets, number))
 
     return writer.foreachBatch(to_delta).start()
 
 
-def append_batch(location: str, application: str, batch: DataFrame, number: int) -> None:
+def append_batch(location: str, rows: DataFrame, batch: Batch) -> None:
     """Append a batch to a Delta table exactly once, on executors; it may come again.
+
+    The table notes its number and its plan (`sink.identity`), also if it has no rows.
 
     The files of a batch are removed only if its commit was refused. After any other failure of the
     commit, the storage may have it, or show it later.
@@ -197,31 +198,38 @@ def append_batch(location: str, application: str, batch: DataFrame, number: int)
     from streamkeep.pipeline.lake.files import LakeConflictError
 
     table = newest_table(location)
-    newest = None if table is None else table.transaction_version(application)
-    if newest is not None and number <= newest:
-        if number < newest:
-            raise TailError(
-                f"batch {number} comes again, but this checkpoint has written up to batch "
-                f"{newest}: it was set back; next: use its newest state, or a new --checkpoint"
-            )
-        return
-    schema = to_arrow_schema(batch.schema, timezone="UTC")
+    application = f"streamkeep/tail/{batch.query}"
+    versions = {application: batch.number, f"{application}/plan": batch.plan >> 1}  # signed there
+    newest, plan = (None if table is None else table.transaction_version(one) for one in versions)
+    if newest is not None and batch.number <= newest:
+        if batch.number == newest and plan in (None, batch.plan >> 1):
+            return
+        raise TailError(
+            f"batch {batch.number} comes again, but this checkpoint has written up to batch "
+            f"{newest}: it was set back; next: use its newest state, or a new --checkpoint"
+        )
+    expected = 0 if newest is None else newest + 1
+    if batch.number > expected and (newest is None or plan is not None):
+        raise TailError(
+            f"{location}: batch {batch.number} comes, but the batches from {expected} on are "
+            "missing: another table was put in place, perhaps an older copy; next: put back its "
+            "newest state, or use a new --checkpoint"
+        )
+    schema = to_arrow_schema(rows.schema, timezone="UTC")
     if table is None:
         table = create_table(location, schema)
     write = QuickAckCall(partial(write_part, location, schema))
-    written = batch.mapInArrow(write, "result string").collect()
+    written = rows.mapInArrow(write, "result string").collect()
     files = [json.loads(row.result) for row in written]
-    if not files:
-        return
     now_ms = time.time_ns() // 1_000_000
     added: list[AddAction | RemoveAction] = [
-        AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows}))
-        for name, size, rows in files
+        AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": count}))
+        for name, size, count in files
     ]
     failpoints.hit("tail:batch")
     try:
-        what = {"what": f"batch {number}", "again": "start the query again"}
-        commit(table, location, added, {application: number}, **what)
+        what = {"what": f"batch {batch.number}", "again": "start the query again"}
+        commit(table, location, added, versions, **what)
     except LakeConflictError:
         system, root = places.file_system(location)
         for name, *_ in files:
