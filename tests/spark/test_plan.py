@@ -295,17 +295,19 @@ def test_fields_become_columns(open_store: Callable[..., Store[bytes]]) -> None:
             for n in range(100)
         ],
     )
-    store.xadd("orders", {"SKU": "twice", b"\xff": "x", "late": "1"})
+    store.xadd("orders", {"SKU": "twice", b"\xff": "x", "field.sku": "own", "late": "1"})
     options = {"path": str(store.path), "subscribe": "orders", "inferSchema": "true"}
     source = StreamkeepSource(options)
     assert columns_of(source) == (
         "struct<stream:string,id:string,ms:bigint,seq:bigint,ts:timestamp,sku:string,price:double,"
-        "field.id:bigint,at:struct<x:bigint,y:string>,late:bigint>"
+        "field.id:bigint,at:struct<x:bigint,y:string>,field.field.sku:string,late:bigint>"
     )
-    wanted = StructType([one for one in source.schema() if one.name in ("sku", "at", "field.id")])
+    names = ("sku", "at", "field.id", "field.field.sku")
+    wanted = StructType([one for one in source.schema() if one.name in names])
     rows = read_all(source.reader(wanted))
-    assert rows[99] == {"sku": "s99", "field.id": 7, "at": {"x": 99, "y": "z"}}
-    assert rows[100]["at"] is None
+    first = {"sku": "s99", "field.id": 7, "at": {"x": 99, "y": "z"}, "field.field.sku": None}
+    assert rows[99] == first
+    assert rows[100] == {**dict.fromkeys(names), "field.field.sku": "own"}
     few = StreamkeepSource({**options, "sampleEntries": "2", "fieldsAs": "map"})
     assert "fields:map<string,string>" in columns_of(few)
     assert "late:bigint" in columns_of(few)

@@ -61,8 +61,9 @@ Sample = dict[bytes, list[bytes]]  # the values of each field
 def inferred_columns(options: ReadOptions, pins: Sequence[Pin]) -> list[types.StructField]:
     """Return a column for each field of the sampled entries, in the order in which they came.
 
-    A field that has the name of a column of every read is the column `field.NAME`. One whose name
-    is not UTF-8, or differs from another only in case, has none; the log says so.
+    A field that has the name of a column of every read, or of a column such as `field.NAME`, is the
+    column `field.` and its name. One whose name is not UTF-8, or differs from another only in case,
+    has none; the log says so.
     """
     samples: Sample = {}
     chosen = list(pins)[:: max(1, -(-len(pins) // _MOST_STREAMS))]
@@ -78,7 +79,7 @@ def inferred_columns(options: ReadOptions, pins: Sequence[Pin]) -> list[types.St
         except UnicodeDecodeError:
             _log.warning("field %r is not UTF-8 and gets no column", field)
             continue
-        if name.lower() in SYSTEM_COLUMNS or not name:
+        if name.lower() in SYSTEM_COLUMNS or not name or name.startswith("field."):
             name = f"field.{name}"
         if name.lower() in columns:
             _log.warning("field %r differs from another only in case and gets no column", name)
