@@ -166,8 +166,12 @@ def test_promoted_columns_can_be_added_but_not_changed(tmp_path: Path) -> None:
     assert Lake.create(uri, more).version == 1
     with pytest.raises(LakeError, match="'sku' is int32, not string"):
         Lake.create(uri, pa.schema([("sku", pa.string())]))
-    with pytest.raises(LakeError, match="every lake has a column"):
-        Lake.create(uri, pa.schema([("ms", pa.int64())]))
+    for name in ("ms", "Bucket"):
+        with pytest.raises(LakeError, match=f"every lake has a column '{name.lower()}'"):
+            Lake.create(uri, pa.schema([(name, pa.int64())]))
+    for path, names in ((uri, ["SKU"]), (f"{uri}2", ["sku", "SKU"])):
+        with pytest.raises(LakeError, match="'sku' and 'SKU' are one to Delta"):
+            Lake.create(path, pa.schema([(name, pa.int32()) for name in names]))
 
 
 def test_columns_that_are_added_later_are_filled_in(orders: Store[bytes], uri: str) -> None:

@@ -133,11 +133,12 @@ class Lake:
                 simultaneous commits.
         """
         columns = promoted if promoted is not None else pa.schema([])
+        _check_distinct(uri, columns.names)
         for field in columns:
-            if field.name in (*lake_files.PARTITIONS, *SYSTEM_COLUMNS):
+            if field.name.lower() in (*lake_files.PARTITIONS, *SYSTEM_COLUMNS):
                 raise lake_files.LakeError(
-                    f"{uri}: every lake has a column {field.name!r}; next: leave it out of the "
-                    "promoted columns"
+                    f"{uri}: every lake has a column {field.name.lower()!r}; next: leave it out of "
+                    "the promoted columns"
                 )
         schema = pa.schema(
             [("bucket", pa.string()), ("date", pa.date32()), *_ORIGIN, *_BASE, *columns]
@@ -183,6 +184,7 @@ class Lake:
         added = [field for field in wanted if field.name not in self.promoted.names]
         if not added:
             return self
+        _check_distinct(self.uri, [*self.promoted.names, *(field.name for field in added)])
         fields = [DeltaField.from_arrow(pa.field(one.name, one.type)) for one in added]
         try:
             with places.reaching(self.uri):
@@ -392,6 +394,18 @@ class Lake:
         failpoints.hit("lake:swept")
         # In an object store, the result also has the markers of empty folders.
         return [unquote(path) for path in removed if path.endswith((".parquet", ".draft"))]
+
+
+def _check_distinct(uri: str, names: Iterable[str]) -> None:
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.get(name.lower())
+        if other is not None:
+            raise lake_files.LakeError(
+                f"{uri}: columns {other!r} and {name!r} are one to Delta, which ignores case; "
+                "next: leave one out"
+            )
+        known[name.lower()] = name
 
 
 def _add_action(file: lake_files.LakeFile, moves_data: bool, now_ms: int) -> AddAction:
