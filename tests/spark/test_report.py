@@ -26,7 +26,7 @@ def filled(open_store: Callable[..., Store[bytes]]) -> Store[bytes]:
     """A stream of which a half is archived, and a group that has read 20 of the other half."""
     orders = open_store("orders.store", node_max_entries=50)
     ids = [f"{number * 1000}-0" for number in range(1, 401)]
-    orders.xadd_many("=orders", [{"n": str(n), "hour": str(n % 2)} for n in range(400)], ids=ids)
+    orders.xadd_many("=orders", [{"n": n, "hour": n % 2, "ms": n} for n in range(400)], ids=ids)
     orders.set_retention("=orders", archive=True)
     orders.xtrim("=orders", maxlen=200, approximate=False)
     orders.archive()
@@ -74,7 +74,8 @@ def test_measures_by_a_field_and_one_that_no_entry_has(
 ) -> None:
     folder, export = tmp_path / "report", tmp_path / "export"
     options: Any = {"by": ["hour"], "tail_export": str(export)}
-    report(spark, str(filled.path), str(folder), measures=["n"], **options)
+    report(spark, str(filled.path), str(folder), measures=["n", "ms"], **options)
+    assert rows_of(folder / "_orders-ms-by-hour.csv")[0]["entries"] == "200"
     found = rows_of(folder / "_orders-n-by-hour.csv")
     assert {row["hour"]: (row["entries"], row["mean"]) for row in found} == {
         "0": ("200", "199.0"),
@@ -89,6 +90,9 @@ def test_names_in_a_report_are_no_formulas_and_no_markup() -> None:
     page = Page("<b>", "")
     cells = ["-name", "=1+1", "@x", "a=b", "+1", "\tx", -5]
     assert [*map(quoted, cells)] == ["'-name", "'=1+1", "'@x", "a=b", "'+1", "'\tx", -5]
-    page.add("t", "<i>", "", bars([("$x", 1)], {"n": 1}, "bytes"))
+    for table in ("1", "2"):
+        page.add("t", "<i>", table, bars([("$x", 1)], {"n": 1}, "bytes"))
+    assert (page.files["t.csv"], page.files["t-2.csv"]) == (b"1", b"2")
+    assert '<a href="t-2.csv">' in page.text()
     assert "<i>" not in page.text()
     assert "<h1>&lt;b&gt;</h1>" in page.text()

@@ -212,9 +212,9 @@ def _measure(page: Page, reader: DataFrameReader, key: str, name: str, by: Seque
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
-    schema = StructType().add("ts", "timestamp").add(name, "double")
+    schema = StructType().add("ts", "timestamp").add(f"field.{name}", "double")
     for field in by:
-        schema.add(field, "string")
+        schema.add(f"field.{field}", "string")
     # Names of fields may hold any characters, so the columns get others.
     frame = reader.schema(schema).load().toDF("ts", "measure", *map(str, range(len(by))))
     rows = frame.where("measure is not null").cache()
@@ -244,6 +244,10 @@ class Page:
 
     def add(self, name: str, title: str, table: str, axes: Axes) -> None:
         """Add a section: numbers as `name.csv`, and their plot as `name.png`, also in the page."""
+        base, number = name, 1
+        while f"{name}.csv" in self.files:  # as of `a:b` and `a/b`, which make one name of a file
+            number += 1
+            name = f"{base}-{number}"
         figure: Any = axes.figure
         if len(axes.get_legend_handles_labels()[1]) > 1:
             figure.legend(loc="outside upper left", ncols=4, frameon=False)
