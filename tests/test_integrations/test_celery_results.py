@@ -50,6 +50,24 @@ def test_a_result_wakes_its_callers(app: Celery) -> None:
     assert results.get_state("a") == "PENDING"
 
 
+@pytest.mark.parametrize(("end", "value"), [("SUCCESS", 1), ("FAILURE", ValueError("last"))])
+def test_a_retry_that_has_ended_stays_so_when_its_former_attempt_tells_of_it(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, end: str, value: Any
+) -> None:
+    results = app.backend
+    look = results._get_task_meta_for
+
+    def end_after_a_look(task_id: str) -> Any:
+        found = look(task_id)
+        monkeypatch.undo()
+        results.store_result(task_id, value, end)
+        return found
+
+    monkeypatch.setattr(results, "_get_task_meta_for", end_after_a_look)
+    results.store_result("a", ValueError("first"), "RETRY")
+    assert results.get_state("a") == end
+
+
 def test_a_caller_of_more_results_than_it_has_bells_for_gets_all(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, TypeVar
 
 from celery import states
@@ -91,10 +91,25 @@ class StreamkeepBackend(KeyValueStoreBackend):
         """Store a value for as long as `result_expires` says; it is on disk on return."""
         self._put(key, value, self.expires)
 
-    def _put(self, key: Any, value: Any, seconds: Any) -> None:
+    def _set_with_state(self, key: Any, value: Any, state: str) -> None:
+        """Store the state of a task, unless a later attempt has ended it.
+
+        A retry without a wait may end before the former attempt stores that there is one. Celery
+        looks for that before it calls this, which is too early.
+        """
+        final = states.READY_STATES if state == states.RETRY else {states.SUCCESS}
+        self._put(key, value, self.expires, final)
+
+    def _put(self, key: Any, value: Any, seconds: Any, final: Collection[str] = ()) -> None:
         data = value if isinstance(value, bytes) else str(value).encode()
         name = bytes_to_str(key)
-        self._apply(lambda txn: self._values.put(txn, name, data, _ttl_ms(seconds)))
+
+        def put(txn: Transaction[Any]) -> None:
+            known = self._values.get(txn, name) if final else None
+            if known is None or self.decode(known).get("status") not in final:
+                self._values.put(txn, name, data, _ttl_ms(seconds))
+
+        self._apply(put)
 
     def delete(self, key: Any) -> None:
         name = bytes_to_str(key)
