@@ -35,7 +35,7 @@ from streamkeep.format.redis.stream_parts import Part
 from streamkeep.format.rows.extension import RETENTION, with_section
 from streamkeep.jobs import Queue
 from streamkeep.transfer.differences import diff
-from streamkeep.transfer.dump_file import ROW_LOSS
+from streamkeep.transfer.dump_file import MESSAGES_LOSS, ROW_LOSS
 from streamkeep.transfer.formats import DUMP_FORMATS
 from streamkeep.transfer.loading.staged import Load
 
@@ -289,21 +289,26 @@ def test_a_dump_counts_what_it_does_not_hold(kind: str) -> None:
         Queue(store, "mails").put("later", delay=1000)
         store.row_put("space", b"key", b"value")
         rows = len(store.row_range("space")) + len(store.row_range("mails"))
-        store.xadd("ending", {"a": 1})
+        store.xadd("ending", {"a": 1}, idmp=("p", "m"))
         store.xgroup_create("ending", "g")
         store.xgroup_create("empty", "g", mkstream=True)
+        store.xcfgset("empty", idmp_duration=5)
         with store.transaction() as transaction:
             set_deadline(transaction.txn, b"ending", 1 << 42)
         store.row_put("redis.deadlines", b"damaged", b"")
     dropped = transfer.dump("s", "out", format=kind).dropped  # type: ignore[arg-type]
     assert dropped[ROW_LOSS] > rows
     assert dropped[EXPIRY_LOSS] == 1
+    assert dropped.get(MESSAGES_LOSS) == (2 if kind in ("csv", "parquet", "text") else None)
     if kind in ("csv", "parquet"):
         keys = ("ending", "empty")
         dropped = transfer.dump("s", f"two.{kind}", keys=keys).dropped
-        assert dropped == {EXPIRY_LOSS: 1, "consumer group": 2, "stream without live entries": 1}
-    some = {EXPIRY_LOSS: 1, "consumer group": 1}
-    assert transfer.dump("s", "one", format="jsonl", keys="ending", count=1).dropped == some
+        two = {"consumer group": 2, "stream without live entries": 1, MESSAGES_LOSS: 2}
+        assert dropped == {EXPIRY_LOSS: 1, **two}
+    some = {EXPIRY_LOSS: 1, "consumer group": 1, MESSAGES_LOSS: 1}
+    for part in "jsonl", "resp":
+        report = transfer.dump("s", "one", format=part, keys="ending", count=1, overwrite=True)
+        assert report.dropped == some
     assert transfer.dump("s", "none", format="jsonl", keys=()).dropped == {}
 
 

@@ -23,7 +23,7 @@ from streamkeep.format.core.errors import ArgumentError, TargetExistsError
 from streamkeep.format.core.keys import GROUPS, ROWS
 from streamkeep.format.core.values import whole
 from streamkeep.format.redis.stream_dump import EXPIRY_LOSS, TARGETS, Losses
-from streamkeep.format.rows.extension import RETENTION, split_sections
+from streamkeep.format.rows.extension import IDEMPOTENCE, RETENTION, split_sections
 from streamkeep.transfer.dumping.jsonl import JsonWriter
 from streamkeep.transfer.dumping.redis_files import write_commands, write_payloads, write_rdb
 from streamkeep.transfer.dumping.source import Limits, Source
@@ -34,6 +34,7 @@ from streamkeep.transfer.stores import AnySource, Progress, ProgressCallback, re
 DEFAULT_REDIS: Final = "7.2"  # every Valkey reads it, too
 REDIS_VERSIONS: Final = tuple(TARGETS)
 ROW_LOSS: Final = "row of a queue or a program; a backup has them"
+MESSAGES_LOSS: Final = "messages and settings of idempotent XADD of a stream"
 _WHOLE: Final[tuple[DumpFormat, ...]] = ("dump", "rdb")
 _TABLES: Final[tuple[DumpFormat, ...]] = ("csv", "parquet")
 
@@ -185,14 +186,16 @@ def dump(
             for key in source.names():
                 stream = existing_stream(txn, key)
                 losses.add(EXPIRY_LOSS, stream.number in ending)
+                sections = split_sections(stream.record.extension, "stream record")
                 if kind not in ("jsonl", "text"):
-                    sections = split_sections(stream.record.extension, "stream record")
                     losses.add("retention of a stream", RETENTION in sections)
                 if kind in _TABLES:
                     losses.add("stream without live entries", not stream.record.length)
                 if kind in _TABLES or not limits.whole:
                     groups = sum(1 for _ in rows_with(txn, GROUPS, stream.db_key))
                     losses.add("consumer group", groups)
+                if kind in _TABLES or kind == "text" or not limits.whole:
+                    losses.add(MESSAGES_LOSS, IDEMPOTENCE in sections)
             if limits.whole and source.keys is None:
                 ends = losses.get(EXPIRY_LOSS, 0)
                 losses.add(ROW_LOSS, sum(1 for _ in rows_with(txn, ROWS, b"")) - ends)
