@@ -217,7 +217,6 @@ def test_annotations_are_passed_over_and_quotes_are_read_as_redis_reads_them() -
         ("XREADGROUP GROUP g c STREAMS k >", "XREADGROUP: it delivers entries to a client"),
         ("XNEW k 1-0", "XNEW: an unknown command, which may change streams"),
         ("SWAPDB 0 1", "SWAPDB: it brings keys from another database"),
-        (b"REDIS0011\xfa\r\n", "the file begins as an RDB file (aof-use-rdb-preamble)"),
         (b'1339518083.1 [0 lua] "del" "k"\r\n', "a line of MONITOR"),
         ("XDELEX k IDS 2 1-0", "`numids` parameter must match the number of arguments"),
         ("XDELEX k KEEPREF ACKED IDS 1 1-0", "XDELEX: ERR syntax error"),
@@ -250,6 +249,14 @@ def test_what_comes_from_another_database_is_refused(command: str) -> None:
 def test_flushall_in_another_database_empties_this_one() -> None:
     load(*FIVE, "SELECT 3", "SET k v", "FLUSHALL")
     assert lines("streams", "s") == []
+
+
+@pytest.mark.parametrize("start", [b"REDIS0011\xfa\r\n", b"VALKEY080\xfa\r\n"])
+def test_an_rdb_file_before_commands_is_named(start: bytes) -> None:
+    told = load(start, *FIVE, status=1)
+    assert "a.aof: it begins as an RDB file, not with a command; nothing was loaded" in told
+    assert "next: --format rdb loads an RDB file; if commands follow in it (aof-use-rdb-" in told
+    assert told == load(start, *FIVE, status=1, options=("--from-line", "2"))
 
 
 def test_skip_passes_over_all_commands_of_a_name() -> None:

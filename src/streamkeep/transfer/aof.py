@@ -315,11 +315,6 @@ def _why_not(name: bytes) -> str:
         return "what a script changes is not known here"
     if name in _DELIVERS:
         return "it delivers entries to a client; append-only files have XCLAIM in its place"
-    if name.startswith(b"REDIS0"):
-        return (
-            "the file begins as an RDB file (aof-use-rdb-preamble): have the server write one "
-            "without, or load an RDB file and then the commands that follow it"
-        )
     if name[:1].isdigit():
         return (
             "a line of MONITOR, which shows what clients sent, without the IDs that the server "

@@ -43,6 +43,7 @@ LoadSource = str | os.PathLike[str] | BinaryIO
 Kind = Literal["streams", "commands", "rows"]
 
 _DUMP_START: Final = b'{"type":"dump"'
+_RDB_STARTS: Final = (b"REDIS0", b"VALKEY0")
 _EXISTING: Final = ("refuse", "skip", "replace")
 
 
@@ -232,6 +233,14 @@ class _Loading(Given):
 
     def _kind_of(self, stream: Any) -> Kind:
         if self.kind == "resp":
+            if stream.peek(len(_RDB_STARTS[1])).startswith(_RDB_STARTS):
+                raise LoadError(
+                    f"{self.file.name}: it begins as an RDB file, not with a command; "
+                    "nothing was loaded",
+                    source=self.file.name,
+                    hint='format="rdb" loads an RDB file; if commands follow in it '
+                    "(aof-use-rdb-preamble), load the RDB file that `redis-cli SAVE` writes",
+                )
             return "commands"
         if self.kind in ("rdb", "dump") or (self.key is None and self.kind != "jsonl"):
             return "streams"
