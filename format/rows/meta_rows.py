@@ -92,6 +92,7 @@ class FollowingRow(NamedTuple):
         time_ms: Unix time at which the last command came.
         full: how often all streams were taken, and
         full_ms: Unix time at which that was done last.
+        lost: entries that the server had trimmed or deleted before they came.
         commands, entries: how many were applied, and added, since the store began to follow.
         skipped: what was left out, such as commands of other types, and how often.
         replicaof: the address of the server that servers of the store follow, as REPLICAOF has
@@ -109,6 +110,7 @@ class FollowingRow(NamedTuple):
     time_ms: int = 0
     full: int = 0
     full_ms: int = 0
+    lost: int = 0
     commands: int = 0
     entries: int = 0
     skipped: dict[str, int] = {}  # noqa: RUF012  # never changed

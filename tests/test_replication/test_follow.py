@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 import streamkeep
-from cli_runner import run
+from cli_runner import objects, run
 from cli_runner import start as start_cli
 from conftest import ROOT
 from patience import beside, line_of, wait_until
@@ -214,14 +214,39 @@ def test_what_was_missed_is_applied_as_a_difference(tmp_path: Path, store: Path)
         server.call("XTRIM", "s", "MAXLEN", 20)
         server.call("DEL", "t")
         missed = fill(server, "s", 3000, "MAXLEN", "1500")
-        fill(server, "u", 5)
+        fill(server, "u", 5, "MAXLEN", "2")
         report = once(server, store)
-        assert report.full == 2
+        assert (report.full, report.lost) == (2, 1503)  # of `s`, and of `u`, which was new
         with streamkeep.open(store) as opened:
             assert opened.delete("own") == 1  # a stream of the store's own was left alone
         check_same(server, store)
         # What was added and trimmed meanwhile never came; all that had come is there.
         assert history(store, "s") == first + missed[-1500:]
+
+
+def test_entries_that_went_before_they_came_are_told_and_counted(
+    tmp_path: Path, store: Path
+) -> None:
+    told = "140 entries that Redis had trimmed or deleted by then never came here"
+    with running_redis({**AT_ONCE, "repl-backlog-size": "16kb"}) as server:
+        address = source(server)
+        first = fill(server, "s", 60, "MAXLEN", "10")  # what it trimmed before is not lost
+        fill(server, "other", 9, "MAXLEN", "1")
+        run("follow", address, store, "--match", "s", "--once")
+        missed = fill(server, "s", 150, "MAXLEN", "10")
+        server.call("SET", "large", b"x" * (64 << 10))
+        done = run("follow", address, store, "--match", "s", "--once", status=5)
+        lines = done.stderr.splitlines()
+        assert [line.partition("?db=0: ")[2] for line in lines if told in line] == [told, ""]
+        assert history(store, "s") == first[-10:] + missed[-10:]
+        health = objects("status", store, status=8)[0]
+        assert (health["state"], health["redis"]["lost"]) == ("redis", 140)
+        assert "had trimmed or deleted 140 entries before" in run("status", store, status=8).stdout
+        assert "streamkeep_redis_lost_entries_total{" in run("metrics", store).stdout
+        run("follow", address, store, "--match", "s", "--once")  # it is told once
+        assert once(server, store).lost == 140  # a stream that was not to be followed lost nothing
+        assert once(server, store, resync=True).lost == 0
+        run("status", store)
 
 
 def test_groups_that_a_difference_brings_are_counted(
@@ -647,6 +672,7 @@ def test_a_move_loses_and_doubles_nothing(tmp_path: Path, store: Path) -> None:
             for _, entries in client.call("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">"):
                 acked.extend(one[0] for one in entries)
                 client.call("XACK", "s", "g", *(one[0] for one in entries))
+            client.call("WAIT", 1, 50)  # so that the backlog always has what the follower lacks
         client.close()
 
     with running_redis({**AT_ONCE, "repl-backlog-size": "64mb"}) as server:
@@ -661,7 +687,8 @@ def test_a_move_loses_and_doubles_nothing(tmp_path: Path, store: Path) -> None:
             worker.wait()
         end.set()
         program.join()
-        once(server, store)
+        report = once(server, store)
+        assert (report.full, report.lost) == (1, 0)
         with streamkeep.open(store) as opened:
             assert detach(opened) == 1
     end.clear()

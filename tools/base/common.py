@@ -104,7 +104,7 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.USAGE: "the command line is not right, or names a file that does not exist",
     Exit.UNREADABLE: "cannot use: not a store, locked, of a newer version; or the target exists",
     Exit.DAMAGED: "the store is damaged",
-    Exit.LOSS: "repaired or restored, and something was lost",
+    Exit.LOSS: "repaired, restored or followed; something was lost",
     Exit.MISSING: "there is no such store, lake, stream, group, consumer or entry",
     Exit.DIFFERENT: "`diff`: the stores are different",
     Exit.ATTENTION: "`status`: the store needs attention; `doctor`: something is wrong",

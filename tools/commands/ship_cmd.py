@@ -428,6 +428,8 @@ def follow(
     goes into the archive of STORE. End it whenever you want, also by kill -9: it goes on where it
     was.
 
+    Exit status: 5  with --once: Redis had trimmed or deleted entries before they came
+
     Examples:
       streamkeep follow redis://localhost orders.store --once
       streamkeep follow redis://localhost orders.store --match 'orders:*' --deletions keep
@@ -437,7 +439,7 @@ def follow(
         deletions: What is deleted there goes here, too, or is kept in the archive.
         once: End when STORE has what SOURCE has now.
         skip (COMMAND): Do not apply this command. May be repeated.
-        resync: Take all streams anew, in place of going on.
+        resync: Take all streams anew, in place of going on, and forget what was lost before.
         detach: Follow no more: the streams of STORE are its own from now on.
         backlog: What may have come and not be applied yet, on the disk of STORE.
     """
@@ -468,6 +470,7 @@ def detach_from(source: str, path: Path) -> None:
 def follow_server(source: str, store_path: Path, *, once: bool, **options: Any) -> None:
     """Follow a server, with a progress bar, until a signal comes."""
     from streamkeep.replication import Follower
+    from streamkeep.replication.follower import lost_text
 
     with ExitStack() as bar:
         shown: list[output.Advance] = []
@@ -497,3 +500,9 @@ def follow_server(source: str, store_path: Path, *, once: bool, **options: Any) 
         f"{store_path}: has everything up to byte {report.offset:,} of {report.source}: "
         f"{count_text(report.commands, 'command')}, {entries_text(report.entries)}{out}"
     )
+    if once and follower.lost:
+        raise Failure(
+            f"{store_path}: {lost_text(follower.lost)}",
+            hint="a larger repl-backlog-size in Redis, or a follower that runs all the time",
+            status=Exit.LOSS,
+        )

@@ -58,10 +58,10 @@ def status(
     (jobs wait whose task no worker has, such as those of a schedule after its task was renamed),
     `dead` (a queue has dead letters), `idle` (jobs have waited for five minutes, and no worker
     lives), `erasure` (one is unfinished), `copy` (one elsewhere does not follow STORE, or STORE no
-    copy), `redis` (no news for a minute), `lagging` or `backup` (see --max-lag and
-    --max-backup-age). Below it: sizes, processes that have the store open, the last recovery,
-    groups, queues, what waits to be archived, the backup, and when the store was last checked. This
-    command checks nothing itself; `streamkeep fsck` does that.
+    copy), `redis` (no news for a minute, or entries were lost), `lagging` or `backup` (see
+    --max-lag and --max-backup-age). Below it: sizes, processes that have the store open, the last
+    recovery, groups, queues, what waits to be archived, the backup, and when the store was last
+    checked. This command checks nothing itself; `streamkeep fsck` does that.
 
     Exit status: 0  no problem is known
                  3  not a store, or of a newer version
@@ -159,6 +159,10 @@ def _copies(store: Store[bytes], found: StoreFigures, problems: Problems) -> dic
         since = durations.duration_text(now_ms - redis.time_ms)
         text = f"the store has nothing that came from {redis.source} in the last {since}"
         following = "next: `streamkeep follow` must be running, or end with --detach"
+        problems.append(("redis", f"{text}; {following}"))
+    if redis is not None and redis.lost:
+        text = f"{redis.source} had trimmed or deleted {entries_text(redis.lost)} before they came"
+        following = "next: a larger repl-backlog-size; `streamkeep follow --resync` forgets this"
         problems.append(("redis", f"{text}; {following}"))
     return {
         "copies": [one._asdict() | {"at_work": at_work[one.target]} for one in found.copies],

@@ -143,6 +143,11 @@ def _of_store(figures: Figures) -> Iterator[Metric]:
             "How often all streams of the Redis server were taken.",
             lambda one: one.full,
         ),
+        (
+            "lost_entries_total",
+            "Entries that the Redis server had trimmed or deleted before they came.",
+            lambda one: one.lost,
+        ),
     )
 
 

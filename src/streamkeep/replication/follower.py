@@ -27,6 +27,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.keys import META
 from streamkeep.format.core.values import texts, whole
+from streamkeep.format.humanize import entries_text
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.rdb_values import Source
 from streamkeep.format.redis.resp import read_command
@@ -127,6 +128,10 @@ def _lock(store: Store[Any]) -> SlotLock:
     return lock
 
 
+def lost_text(entries: int) -> str:
+    return f"{entries_text(entries)} that Redis had trimmed or deleted by then never came here"
+
+
 class Follower:
     """Follows one server, until `stop` is set.
 
@@ -135,6 +140,8 @@ class Follower:
         problem: why there is no connection; empty while there is one.
         state: "connect", "connecting", "sync" or "connected", as ROLE says it.
         address: where the server is; a change counts for the next connection.
+        lost: entries that this object missed: when it took all streams, the server had trimmed or
+            deleted them.
     """
 
     def __init__(
@@ -161,7 +168,7 @@ class Follower:
             deletions: "apply": what is deleted on the server goes; "keep": it goes to the archive,
                 as what is trimmed does.
             skip: names of commands that are not applied, but counted.
-            resync: take all streams anew, in place of going on.
+            resync: take all streams anew, in place of going on, and forget what was lost.
             backlog: bytes that may have come and not be applied yet, on the disk of the store.
             password: where the address has none.
             sync: as in `streamkeep.open`; None for that of the open store, or "commit".
@@ -186,6 +193,7 @@ class Follower:
         self._backlog = backlog
         self._target = Target(store, sync)
         self._told = told or log.info
+        self._warned = told or log.warning
         self._progress = progress
         self._row = FollowingRow("")
         self._link: Link | None = None
@@ -194,6 +202,7 @@ class Follower:
         self.stop = threading.Event()
         self.problem = ""
         self.state = "connect"
+        self.lost = 0
 
     def run(self, *, once: bool = False) -> FollowingRow:
         """Follow the server; return when `stop` is set, with what `following` returns.
@@ -254,7 +263,7 @@ class Follower:
             self._name, database=database, match=self._match, deletions=self._deletions
         )
         if self._resync or (row.match, row.deletions) != (self._match, self._deletions):
-            row = row._replace(replication_id="")
+            row = row._replace(replication_id="", lost=0 if self._resync else row.lost)
         if row.database != database and not self._resync:
             raise StoreError(
                 f"the store follows {row.source}, another database than {database}; next: "
@@ -396,4 +405,7 @@ class Follower:
             raise FollowError(f"{error}; no stream was changed by this file") from error
         for kind, count in synchronization.losses.items():
             self._told(f"{where}: {count} with another type, {kind}: not followed")
+        if synchronization.lost:
+            self.lost += synchronization.lost
+            self._warned(f"{self._name}: {lost_text(synchronization.lost)}")
         return synchronization.rest

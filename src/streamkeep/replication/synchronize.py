@@ -11,6 +11,9 @@
 A stream is another one than that of the same name if an entry has other fields, if one is missing
 in the middle, or was not trimmed here, if fewer entries were ever added, or if its last ID is
 lower. It is replaced as if it had been deleted.
+
+Entries that were added and went before the file was written are in no store. By `entries_added` of
+the stream here, and in the file, there were so many; XSETID, RENAME and COPY may distort it.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ class Synchronization:
 
     Attributes:
         losses: what the file has beside the streams that are followed.
+        lost: entries that went on the server before they came.
         total: bytes of the file; None where the server does not say that.
         rest: what was read after the file.
     """
@@ -61,10 +65,12 @@ class Synchronization:
         self._store = store
         self._followed = followed
         self._row = row
+        self._goes_on = bool(row.replication_id)
         self._changing = False
         self._load = Load(store, "replace", token="follow")
         self._added = 0
         self.losses = Losses()
+        self.lost = 0
         self.total: int | None = None
         self.rest = b""
 
@@ -86,18 +92,19 @@ class Synchronization:
                     self._followed.find(snapshot.txn, key)
             same = [key for key, staged in load.staged.items() if self._merge(key, staged)]
             now = int(time.time() * 1000)
-            row = self._row._replace(
-                replication_id=replication_id,
-                offset=offset,
-                selected=end.metadata.get(b"repl-stream-db", b"").decode(errors="replace"),
-                since_ms=self._row.since_ms or now,
-                time_ms=now,
-                full=self._row.full + 1,
-                full_ms=now,
-                entries=self._row.entries + self._added,
-            )
             with self._store.transaction() as transaction:
                 self._finish(transaction.txn, set(same))
+                row = self._row._replace(
+                    replication_id=replication_id,
+                    offset=offset,
+                    selected=end.metadata.get(b"repl-stream-db", b"").decode(errors="replace"),
+                    since_ms=self._row.since_ms or now,
+                    time_ms=now,
+                    full=self._row.full + 1,
+                    full_ms=now,
+                    lost=self._row.lost + self.lost,
+                    entries=self._row.entries + self._added,
+                )
                 put_row(transaction.txn, row)
             load.staged.clear()
         return row
@@ -212,6 +219,8 @@ class Synchronization:
             renamed = txn.find_stream(key)
             assert renamed is not None
             renamed.set_retention(self._followed.retention)
+            if self._goes_on:  # otherwise it may have had these before it was to be followed
+                self._lose(renamed.record.entries_added - renamed.record.length)
         gone = [
             name
             for name in all_followed(txn)
@@ -227,6 +236,7 @@ class Synchronization:
         for group in groups_of(txn, theirs):
             _move_group(txn, group, theirs, ours)
         record = theirs.record
+        self._lose(record.entries_added - ours.record.entries_added)
         take_back(txn, ours, record.last_id())
         ours.set_last_id(record.last_id())
         ours.set_max_deleted(record.max_deleted_id())
@@ -240,6 +250,9 @@ class Synchronization:
         )
         keys.delete(txn, [staged])
         txn.events.append(replaced(key))
+
+    def _lose(self, entries: int) -> None:
+        self.lost += max(0, entries)
 
 
 def _move_group(txn: WriteTxn, group: Group, source: Stream, target: Stream) -> None:
