@@ -224,6 +224,8 @@ class Waiters:
                 if not ticket:
                     nap = min(nap, poll_s)
                     poll_s = min(poll_s * 1.3, _LONGEST_POLL_S)
+                if context.write_lock is not None:
+                    context.write_lock.release_unused()
                 if (yield ticket, nap):
                     if wait.late:  # it may be that one, and the rows are still in the table
                         wait.late = not context.wait_table.unregister(ticket)

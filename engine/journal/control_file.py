@@ -246,40 +246,47 @@ class ControlFile:
         except OSError:
             pass
 
-    def is_awaited(self) -> bool:
-        """Return whether a process may wait for the write lock."""
-        return self._words[_WAITING] != 0
+    def awaited(self) -> int:
+        """Return 0 if no process waits for the write lock, 2 if one does that comes first."""
+        return self._words[_WAITING]
+
+    def waits_first(self) -> bool:
+        """Return whether a process waits for the write lock and is to have it next."""
+        return self._words[_WAITING] > 1
 
     def passed_on(self) -> int:
         """Return the word of `futex`, to be read before this process looks at the lock."""
         return self._words[_PASSED_ON]
 
-    def say_awaited(self) -> None:
-        """Have the process that releases the write lock call `pass_on`."""
-        if not self._words[_WAITING]:
-            self._try_word(_WAITING, 1)  # without room, this process is not woken
+    def say_awaited(self, first: bool) -> None:
+        """Have the process that releases the write lock call `pass_on`.
 
-    def pass_on(self) -> None:
+        Args:
+            first: those that come from now on wait, too, until who was woken has the lock.
+        """
+        if self._words[_WAITING] < 1 + first:
+            self._try_word(_WAITING, 1 + first)  # without room, this process is not woken
+
+    def pass_on(self, first: bool) -> None:
         """Wake the process that has waited for longest, after the write lock was released.
 
-        The words are changed first, in this order: who has looked at the lock in between, and goes
-        on to wait, either finds the second one changed, or says again that it waits.
+        No other one is woken until that one has the lock, or says again that it waits. The words
+        are changed first: who has looked at the lock in between, and goes on to wait, either finds
+        the second one changed, or says again that it waits.
+
+        Args:
+            first: who comes before that process has the lock comes into line after it.
         """
         if self._words[_WAITING] and self.futex.can_wake():
-            self._try_word(_WAITING, 0)
-            mark = time.monotonic_ns()
-            self._try_word(_PASSED_ON, mark)
-            # More may wait, unless the one that was woken has found out by now that none does.
-            if self.futex.wake() and self._words[_PASSED_ON] == mark:
-                self._try_word(_WAITING, 1)
+            first = first or self.waits_first()
+            self._try_word(_WAITING, 2 * first)
+            self._try_word(_PASSED_ON, time.monotonic_ns())
+            if not self.futex.wake() and first:
+                self._try_word(_WAITING, 1)  # it was killed, or looks by itself at this moment
 
     def say_taken(self) -> None:
-        """Forget that processes wait, where they cannot be woken: they say so again.
-
-        So the process that has the lock comes into line after them.
-        """
-        if not self.futex.can_wake():
-            self._try_word(_WAITING, 0)
+        """Say that others may wait, when a process that has waited has the lock."""
+        self._try_word(_WAITING, 1)
 
     def wanted(self) -> int:
         return self._words[_WANTED]

@@ -166,7 +166,7 @@ def test_a_failed_commit_takes_nothing_back_that_others_have_committed(open_stor
         if name == "commit:failed":
             failpoints.unwatch(watcher)
             os.write(go[1], b"y")
-            wait_until(lambda: control.is_awaited() or committed())
+            wait_until(lambda: control.awaited() or committed())
             early.append(committed())
 
     failpoints.watch(watcher)

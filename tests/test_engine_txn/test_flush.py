@@ -311,7 +311,7 @@ def test_memory_is_cleared_after_an_erasure_for_which_a_writer_waited(path: Path
         child = child_of(work)
         os.read(ready[0], 1)
         writer = thread_of(lambda: [store.xadd("s", {"n": 1}) for _ in range(20)])
-        wait_until(journal_of(store).control.is_awaited)
+        wait_until(journal_of(store).control.awaited)
         failpoints.watch(lambda name: clear.append(is_clear(store) or name != "flush:ending"))
         os.write(go[1], b"y")
         writer.join()

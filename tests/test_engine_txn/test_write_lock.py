@@ -130,7 +130,7 @@ def test_a_process_that_is_stopped_or_killed_while_it_waits_keeps_nobody_waiting
                     own.xadd("s", {"of": "the child"})
 
             child = child_of(work)
-            wait_until(lock_of(store)._control.is_awaited)
+            wait_until(lock_of(store)._control.awaited)
             os.kill(child, end)
             status = os.waitpid(child, os.WUNTRACED)[1]
         store.xadd("s", {"of": "this process"})
@@ -148,7 +148,7 @@ def test_an_interrupted_wait_leaves_the_lock_to_others(path: Path) -> None:
         with ended(child):
 
             def interrupt() -> None:
-                wait_until(lock_of(store)._control.is_awaited)
+                wait_until(lock_of(store)._control.awaited)
                 # To the thread that waits: one that comes to another thread ends no wait.
                 signal.pthread_kill(waiter, signal.SIGINT)
 
@@ -295,6 +295,7 @@ def test_who_waits_for_longest_is_the_next(path: Path) -> None:
                     for child, (_, begin) in zip(children, go, strict=True):
                         os.write(begin, b".")
                         wait_until(lambda child=child: "futex" in sleeps_in(child))  # type: ignore[misc]
+                    time.sleep(0.02)  # so that they come first
                     txn.xadd("s", {"of": "this process"})
                 store.xadd("s", {"of": "this process, again"})
                 wait_until(lambda: store.xlen("s") % 4 == 0)
@@ -316,14 +317,15 @@ def sleeps_in(process: int) -> str:
     return (folder / "wchan").read_text()
 
 
-def test_a_wait_that_nobody_ends_by_waking_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [False, True])
+def test_a_wait_that_nobody_ends_by_waking_ends(tmp_path: Path, first: bool) -> None:
     """A process says that it waits, and is killed; or the lock is free, and who was woken dies."""
     with Store(tmp_path / "store", sync="none") as store:
         lock = lock_of(store)
         lock._control.futex.prepare()
-        lock._control.say_awaited()
+        lock._control.say_awaited(first)
         store.xadd("s", {"n": 1})
-        assert not lock._control.is_awaited()
+        assert not lock._control.awaited()
         assert lock.wait.users() == []
 
 
@@ -374,7 +376,7 @@ def test_processes_that_commit_now_and_then_wait_for_no_free_lock(path: Path) ->
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert store.xlen("s") == 600
         store.xadd("s", {"f": "v"})
-        assert not lock_of(store)._control.is_awaited()
+        assert not lock_of(store)._control.awaited()
 
 
 def test_any_thread_may_end_a_transaction(tmp_path: Path) -> None:
