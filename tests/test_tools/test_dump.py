@@ -180,6 +180,8 @@ def test_retention_comes_back_from_json_lines_and_is_named_elsewhere() -> None:
         assert "not a line of a dump" in run("load", "u", "b.jsonl", status=1).stderr
     Path("cut.jsonl").write_text("\n".join(text.splitlines()[:-1]))
     assert "cut off" in run("load", "t", "cut.jsonl", "--existing", "replace", status=1).stderr
+    Path("cut.jsonl").write_text("\n")
+    assert "cut.jsonl: it is empty: a dump" in run("load", "t", "cut.jsonl", status=1).stderr
     assert keys_of("t") == [b"k"]
     for kind, server in product(("rdb", "dump", "resp"), ("8.6", "8.10")):
         result = run(

@@ -61,6 +61,10 @@ def test_a_wrong_path(tmp_path: Path) -> None:
     says(told, "/proc/.copy.backup: No such file", "next: correct the path")
     told = run("dump", tmp_path / "s", "--output", "nowhere/a.csv", status=1).stderr
     says(told, "/nowhere/a.csv: No such file", "next: correct the path")
+    for folder in ("empty", "new/"):
+        told = run("dump", tmp_path / "s", "--output", folder, status=2).stderr
+        assert f"{folder} names a folder, and a dump is one file: name a file in it" in told
+    assert not Path("new").exists()
     (tmp_path / "s" / "data.mdb").unlink()
     for words in ("range s orders", "add s orders sku 8", "status s"):
         told = run(*words.split(), status=4).stderr

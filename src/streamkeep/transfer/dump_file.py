@@ -148,6 +148,8 @@ def dump(
     if redis not in REDIS_VERSIONS:
         raise ArgumentError(f"redis must be one of {', '.join(TARGETS)}, not {redis!r}")
     columns = None if fields is None else _names(fields, "fields")
+    if name is not None and (os.path.isdir(name) or str(target).endswith("/")):
+        raise ArgumentError(f"{target} names a folder, and a dump is one file: name a file in it")
     if name is not None and not overwrite and os.path.isfile(name):
         raise TargetExistsError(
             f"{name}: the file exists", hint="overwrite=True replaces it; or give another name"

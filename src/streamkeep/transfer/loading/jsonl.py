@@ -52,6 +52,8 @@ class JsonReader:
     def _read(self, stream: Iterator[bytes]) -> None:
         self._lines = self._parsed(stream)
         self._next = next(self._lines, None)
+        if self._next is None:
+            raise RowError(None, "it is empty: a dump begins with a dump line")
         head = self._taken("dump")
         if head["version"] != JSONL_VERSION:
             raise RowError(self.line, f"a dump of version {head['version']}, not {JSONL_VERSION}")
