@@ -51,6 +51,7 @@ from streamkeep.engine.tables.segment_files import (
 )
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import NEXT_STREAM, WriteTxn
+from streamkeep.format import quoting
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -231,6 +232,7 @@ def adopt(
     total = sum(one.size for one in wanted)
     done = 0
     unfit: CommandError | None = None
+    written_for: dict[int, tuple[bytes, int]] = {}  # by stream: store and stream of its last file
     for one in wanted:
         segment = one.open()
         if segment is not None:
@@ -246,6 +248,21 @@ def adopt(
                     unfit = unfit or error
             else:
                 environment.settle()
+                if key is None and adopted.record is not None:
+                    origin = segment.index.store_uuid, segment.index.stream_number
+                    former = written_for.get(adopted.record.stream_number, origin)
+                    written_for[adopted.record.stream_number] = origin
+                    if former[0] == origin[0] and former[1] != origin[1]:
+                        log.warning(
+                            "%s is of stream number %d of its store, and files before it are of "
+                            "number %d, which had the same key; both are in the stream %s now; "
+                            "next: to have them apart, adopt the files of each with a key of its "
+                            "own into another store",
+                            one.place,
+                            origin[1],
+                            former[1],
+                            quoting.named(adopted.record.key),
+                        )
                 yield adopted
         done += one.size
         if progress is not None:

@@ -97,7 +97,7 @@ def test_a_file_directly_in_the_archive_is_exported_and_backed_up(
 
 
 def test_segments_of_a_deleted_stream_come_back_under_its_number(
-    store: Store, tmp_path: Path
+    store: Store, open_store: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     number = archive(store, "orders", some(60))
     list(store.export_segments(tmp_path / "out"))
@@ -110,6 +110,12 @@ def test_segments_of_a_deleted_stream_come_back_under_its_number(
     assert one.record.stream_number == number
     assert store.archived_segments("orders") == []
     assert len(store.archived_segments(stream_number=number)) == 1
+    later = archive(store, "orders", some(60, 1 << 42), some(60, 1 << 43))
+    list(store.export_segments(tmp_path / "out", "orders"))
+    assert caplog.text == ""
+    assert len(list(open_store("other").adopt_segments(tmp_path / "out"))) == 3  # it has no numbers
+    assert caplog.text.count("which had the same key; both are in the stream 'orders' now") == 1
+    assert f"number {later} of its store, and files before it are of number {number}" in caplog.text
 
 
 def test_a_renamed_stream_keeps_its_segments(store: Store, tmp_path: Path) -> None:
