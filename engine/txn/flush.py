@@ -31,6 +31,8 @@ _FACTOR: Final = 16  # a flush writes so many times the bytes of small records, 
 _PAGES: Final = 16 << 20  # and at most so much beside twice the bytes of records
 _MORE: Final = 4 << 20  # reserved at once, at most
 _META_PAGES: Final = 2
+_PAGES_PER_ROW: Final = 3
+_SPARE: Final = 1 << 20  # of the map, for LMDB's list of free pages
 
 
 def flush(context: EngineContext, *, patient: bool = True) -> None:
@@ -83,7 +85,9 @@ def flush_before(context: EngineContext) -> None:
         except (lmdb.MapResizedError, lmdb.PanicError):
             raise
         except (lmdb.Error, StoreLockedError) as error:
-            grows = isinstance(error, lmdb.MapFullError) and not context.max_bytes
+            grows = isinstance(error, lmdb.MapFullError) and (
+                not context.max_bytes or map_needed(context) > int(context.raw.info()["map_size"])
+            )
             if grows or context.memtable.bytes >= _MOST_MEMORY:
                 raise
 
@@ -128,6 +132,25 @@ def make_room(context: EngineContext, size: int) -> bool:
             needed = size
             memtable.room = _reserve(context, needed)
     return needed <= memtable.room
+
+
+def map_needed(context: EngineContext) -> int:
+    """Return the size of a map in which a flush succeeds once all free pages can be reused.
+
+    A small row takes a page that it shares, one of its own, and one of a branch. But no more pages
+    are written anew than there are. 0 while this process has a snapshot open: its map cannot grow.
+    """
+    if context.entered != context.left:
+        return 0
+    txn = context.raw.begin(None, None, False, False)
+    used = used_bytes(context, txn)
+    txn.abort()
+    rows = 0
+    with context.apply_lock:
+        for table in context.memtable.tables.values():
+            rows += len(table.rows)
+    size = used + min(_PAGES_PER_ROW * PAGE * rows, used) + 2 * context.memtable.bytes + _SPARE
+    return size // PAGE * PAGE
 
 
 def _reserve(context: EngineContext, size: int) -> int:

@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -258,6 +258,22 @@ def test_what_another_process_has_just_reserved_is_not_given_back(
         monkeypatch.setattr(checkpoint, "release_room", late)
         release_room(store)
         assert has_room(store)
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_a_full_store_from_whose_nodes_much_was_deleted_has_room(path: Path, shown: bool) -> None:
+    """Each node is written anew, which is more than the map's reserve has room for."""
+    with Store(path, sync="none", max_store_bytes=4 << 20) as store:
+        ids = []
+        with pytest.raises(StoreFullError):
+            while True:
+                ids += store.xadd_many("s", [{"f": os.urandom(100).hex()} for _ in range(50)])
+        with store.snapshot() if shown else nullcontext():
+            for first in range(3):
+                store.xdel("s", *ids[first::20])
+        for first in range(3, 15):
+            store.xdel("s", *ids[first::20])
+        store.xadd("s", {"f": "v"})
 
 
 def test_a_store_is_closed_although_another_process_has_made_it_bigger_than_its_map(
