@@ -28,7 +28,7 @@ COMMANDS: Final[Families] = (
         "Write, read and remove entries",
         dict.fromkeys(("add", "range", "tail", "trim", "erase"), "entry_cmds"),
     ),
-    ("Speak Redis", {"exec": "exec_cmd", "serve": "serve_cmd", "follow": "ship_cmd"}),
+    ("Speak Redis", {"exec": "exec_cmd", "serve": "serve_cmd", "follow": "follow_cmd"}),
     (
         "Look at a store and its streams",
         {
