@@ -318,6 +318,15 @@ def test_a_connection_ends_all_of_its_threads_after_a_failed_sync(url: str) -> N
     stores.close_all()  # a thread that was just looking may have opened it again
 
 
+def test_a_store_that_a_thread_opens_again_is_closed_with_the_others(url: str) -> None:
+    held = stores.shared(parse_address(url))
+    held.connect()
+    stores.close_all()
+    held.connect()
+    stores.close_all()
+    assert held.opened.opened is None
+
+
 def test_a_forked_child_reads_mailboxes_of_its_own(connection: Connection, url: str) -> None:
     """As a caller of remote control does that was forked after a call of its parent."""
     control = Exchange("control", "fanout")

@@ -101,6 +101,9 @@ def _watch() -> None:
 
 
 def close_all() -> None:
-    """Close the stores of this process; for programs that end their use of Celery, and tests."""
-    while _shared:
-        _shared.popitem()[1].close()
+    """Close the stores of this process; for programs that end their use of Celery, and tests.
+
+    A thread that has one of them in its hands opens it again, so they stay known.
+    """
+    for one in list(_shared.values()):
+        one.close()
