@@ -37,8 +37,7 @@ class Task(Generic[Parameters, Result]):
     Attributes:
         name: how jobs name it.
         is_async: whether it is a coroutine function.
-        policy: retries, backoff, max_runtime, result_ttl, concurrency.
-        concurrency: how many of its jobs may run at a time, in all processes; 0 for no limit.
+        policy: retries, backoff, max_runtime, result_ttl, concurrency (0 for no limit).
     """
 
     def __init__(
@@ -48,9 +47,9 @@ class Task(Generic[Parameters, Result]):
         self.queue = queue
         self.call = function
         self.name = options.get("name") or function.__name__
-        self.concurrency = whole(options.get("concurrency", 0), "concurrency", 0)
         policy = queue.core.policy.with_options(options)
-        self.policy = policy._replace(concurrency=self.concurrency)
+        concurrency = whole(options.get("concurrency", 0), "concurrency", 0)
+        self.policy = policy._replace(concurrency=concurrency)
         self.is_async = inspect.iscoroutinefunction(function)
         self._retry_on = check_errors(options.get("retry_on", Exception), "retry_on")
         self._give_up_on = check_errors(options.get("give_up_on", ()), "give_up_on")
@@ -95,8 +94,8 @@ class Task(Generic[Parameters, Result]):
         """
         self._check_call(args, kwargs)
         fields: Fields = {TASK: self.name.encode()}
-        if self.concurrency:
-            fields[CONCURRENCY] = str(self.concurrency).encode()
+        if self.policy.concurrency:
+            fields[CONCURRENCY] = b"%d" % self.policy.concurrency
         return [list(args), dict(kwargs)], fields
 
     def options(self, **options: Unpack[Options]) -> Task[Parameters, Result]:

@@ -149,7 +149,7 @@ class Expiry:
     # --- in a turn --------------------------------------------------------------------------
 
     def is_over(self, name: bytes, now_ms: int) -> bool:
-        """Return whether a key is over, which is still there while the write lock is taken."""
+        """Return whether a key is over but still there: to read only, or without the write lock."""
         return name not in self._touched and self.by_name.get(name, now_ms + 1) <= now_ms
 
     def run_due(self, turn: Turn) -> None:
