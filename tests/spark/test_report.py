@@ -81,6 +81,8 @@ def test_measures_by_a_field_and_one_that_no_entry_has(
         "0": ("200", "199.0"),
         "1": ("200", "200.0"),
     }
+    with pytest.raises(OptionError, match="both a measure and a field to group by: hour;"):
+        report(spark, str(filled.path), str(folder), measures=["n", "hour"], **options)
     with pytest.raises(OptionError, match="no entry has a number in the field weight"):
         report(spark, str(filled.path), str(folder), measures=["weight"], **options)
     assert list(export.glob("*")) == []

@@ -96,11 +96,16 @@ def report(
             the archive: where it is published, otherwise `STORE/archive`.
 
     Raises:
-        OptionError: no entry has the measure, or it is not a number.
+        OptionError: no entry has the measure, or it is not a number, or it is in `by`, too.
         MissingPackageError: matplotlib is not installed; nothing was read.
     """
     needed_package("matplotlib", "a report", "plot")
     places.check(places.plain(output))
+    if both := set(measures) & set(by):
+        raise OptionError(
+            f"both a measure and a field to group by: {', '.join(sorted(both))}; "
+            "next: leave it out of one of them"
+        )
     options = read_options(store, streams, pattern, tail_export=tail_export)
     with timed("report") as done:
         with reading(store) as source, source.snapshot() as snapshot:
