@@ -852,7 +852,7 @@ def test_status_says_what_is_to_be_done_before_and_after_a_take_over(
     assert f"lacks 1 commit; next: streamkeep ship standby {uri}" in problem()
     with pytest.raises(Refused):
         ship(store, "copy")
-    assert "another store has taken over the copy" in problem(store.path)
+    assert "another store, or a later state of this one, has the copy" in problem(store.path)
     ship(store, "copy", take_over=True)
     run("status", str(store.path))
     note_copy(store._environment.folder, "s3://bucket/my orders", "")

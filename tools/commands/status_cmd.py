@@ -138,7 +138,7 @@ def _copies(store: Store[bytes], found: StoreFigures, problems: Problems) -> dic
     for one in found.copies:
         ship = f"streamkeep ship {here} {shlex.quote(one.target)}"
         if one.taken_over:
-            text = f"another store has taken over the copy in {one.target}"
+            text = f"another store, or a later state of this one, has the copy in {one.target}"
             problems.append(("copy", f"{text}; next: use that one, or {ship} --forget"))
         elif not one.shipped_ms:
             text = f"the copy in {one.target}, of an earlier state of the store, does not follow it"
