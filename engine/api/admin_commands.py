@@ -349,7 +349,7 @@ class AdminCommands(Generic[Text]):
 
         Raises:
             CorruptionError: a segment is missing or damaged; the copies before it stay.
-            StoreError: the folder already has a file of that name, or cannot be one.
+            StoreError: the folder has another file of that name, or cannot be one.
         """
         records = self.archived_segments(key, stream_number=stream_number, start=start, end=end)
         return segments.export(self._environment, records, path_of(folder, "folder"), progress)

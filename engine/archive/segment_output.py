@@ -14,7 +14,7 @@ from typing import Final
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
-from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.lmdb_errors import translate_os, translated
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.segment_files import open_stored, stored_name
 from streamkeep.format.core.errors import StoreError
@@ -151,7 +151,19 @@ def write_segment(
 
 
 def copy_segment(segment: Segment, folder: Folder, name: str) -> None:
-    """Copy the file of a segment unchanged; see `segment_output`."""
+    """Copy the file of a segment unchanged, unless a copy is there; see `segment_output`."""
+    with translated(system=True):
+        if folder.size(name) == segment.size:
+            with os.fdopen(folder.open(name), "rb") as there:
+                if all(there.read(len(piece)) == piece for piece in _pieces(segment)):
+                    files.sync_data(there.fileno())  # another program may have written it
+                    folder.sync(name.rpartition("/")[0])
+                    return
     with segment_output(folder, name) as output:
-        for at in range(0, segment.size, _COPY_BYTES):
-            output.write(segment.read_at(at, min(_COPY_BYTES, segment.size - at)))
+        for piece in _pieces(segment):
+            output.write(piece)
+
+
+def _pieces(segment: Segment) -> Iterator[bytes]:
+    for at in range(0, segment.size, _COPY_BYTES):
+        yield segment.read_at(at, min(_COPY_BYTES, segment.size - at))

@@ -173,7 +173,7 @@ def export(
 
     Raises:
         CorruptionError: a segment is missing or damaged.
-        StoreError: a file of that name exists, or `folder` cannot be one.
+        StoreError: another file of that name exists, or `folder` cannot be one.
     """
     target: Folder | None = None
     total = sum(record.size_bytes for record in records)

@@ -392,6 +392,8 @@ def test_exports_take_a_range_and_replace_nothing(store: Store, tmp_path: Path) 
     archive(store, "orders", some(60), some(60, 3000), some(60, 5000))
     copies = list(store.export_segments(tmp_path / "out", "orders", start=3005, end="5000-0"))
     assert [path.name.split("-")[0] for path in copies] == ["3000", "5000"]
+    assert list(store.export_segments(tmp_path / "out", "orders"))[1:] == copies
+    shutil.copy(copies[0], copies[1])
     with pytest.raises(errors.StoreError, match="exists"):
         list(store.export_segments(tmp_path / "out", "orders"))
     assert all(path.suffix == SUFFIX for path in (tmp_path / "out").rglob("*.*"))

@@ -212,7 +212,11 @@ def test_export_and_adopt(path: Path, tmp_path: Path) -> None:
     *rows, summary = objects("archive", "adopt", copy, out)
     assert [row["known"] for row in rows] == [True, True]
     assert (summary["adopted"], summary["known"]) == (0, 2)
-    run("archive", "export", path, out, "orders", status=3)
+    Path(printed[1]).unlink()  # as an export that was killed leaves it
+    assert lines("archive", "export", path, out, "orders") == printed
+    Path(printed[0]).write_bytes(Path(printed[0]).read_bytes()[::-1])
+    other = run("archive", "export", path, out, "orders", status=3)
+    assert "a segment never replaces a file" in other.stderr
     *rows, summary = objects("archive", "export", path, tmp_path / "one", "--end", "2024-05-01")
     assert summary["segments"] == len(rows) == 2
     assert len(lines("archive", "list", copy, "orders")) == 3
