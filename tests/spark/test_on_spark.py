@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from shutil import copytree
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from streamkeep.pipeline.jobs import compact as compact_job
 from streamkeep.pipeline.jobs import erase as erase_job
 from streamkeep.pipeline.jobs import restore as restore_job
 from streamkeep.pipeline.jobs import to_lake as to_lake_job
-from streamkeep.pipeline.jobs.tail import tail
+from streamkeep.pipeline.jobs.tail import TailError, tail
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake.lake import Lake
 from streamkeep.pipeline.lake.read import read_lake
@@ -365,6 +366,18 @@ def test_a_tail_goes_on_where_it_was(
         for target, path in targets.items():
             done = tail(spark, str(store.path), target, path, **options)
             assert done.entries == last - first + 1
+        if first == 1:
+            copytree(tmp_path / "parquet.checkpoint", tmp_path / "former")
+    for checkpoint in ("former", "new"):  # Spark would skip the batches that the folder has
+        with pytest.raises(TailError, match="has up to batch 4, but the checkpoint has "):
+            tail(
+                spark,
+                str(store.path),
+                "parquet",
+                targets["parquet"],
+                checkpoint=str(tmp_path / checkpoint),
+                **options,
+            )
     for target in ("delta", "store"):
         assert tail(spark, str(store.path), target, targets[target], **options).entries == 0
     table = DeltaTable(targets["delta"])

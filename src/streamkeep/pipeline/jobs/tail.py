@@ -16,8 +16,10 @@ For a lake that can be compacted, erased from and audited, use `to-lake`.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -170,6 +172,7 @@ def _start(
             )
     writer = writer.option("checkpointLocation", offsets)
     if target == "parquet":
+        _check_files(location, offsets)
         return writer.format("parquet").option("compression", "zstd").start(location)
     if target == "store":
         if staging is not None:
@@ -181,6 +184,34 @@ def _start(
         append_batch(location, batch, find_batch(offsets, number))
 
     return writer.foreachBatch(to_delta).start()
+
+
+def _check_files(location: str, offsets: str) -> None:
+    """Raise TailError if Spark would skip batches, as it does with all that the folder has.
+
+    A checkpoint plans a batch before the folder gets it. Only folders of this host are looked at:
+    Spark may reach others with settings of its own.
+    """
+    if not (places.is_local(location) and places.is_local(offsets)):
+        return
+    written, planned = _newest(location, "_spark_metadata"), _newest(offsets, "offsets")
+    if planned < written:
+        has = "has no batch" if planned < 0 else f"has planned up to batch {planned}"
+        raise TailError(
+            f"{location} has up to batch {written}, but the checkpoint {has}: it is another one, "
+            "or was set back; next: use its newest state, or a new --checkpoint with a new folder"
+        )
+
+
+def _newest(place: str, name: str) -> int:
+    """Return the newest batch of a log of Spark; -1 if there is none."""
+    numbers = [-1]
+    with suppress(FileNotFoundError):
+        for file in os.listdir(f"{places.file_system(place)[1]}/{name}"):
+            number = file.removesuffix(".compact")  # others are hidden, or not complete
+            if number.isdecimal():
+                numbers.append(int(number))
+    return max(numbers)
 
 
 def append_batch(location: str, rows: DataFrame, batch: Batch) -> None:
