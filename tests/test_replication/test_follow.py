@@ -277,12 +277,15 @@ def test_a_stream_that_was_made_again_takes_the_place_of_the_former(
         server.call("XADD", "s", "5-1", "a", "b")
         server.call("XADD", "s", "6-1", "a", "b")
         server.call("XADD", "t", "6-1", "a", "b")
+        server.call("XADD", "v", "1-1", "a", "b")
         once(server, store)
-        server.call("DEL", "s", "t")
+        server.call("DEL", "s", "t", "v")
         server.call("XADD", "s", "5-1", "a", "c")
         server.call("XADD", "t", "3-1", "a", "b")
         server.call("XADD", "t", "4-1", "a", "b")
         fill(server, "u", 1000)
+        done = run("follow", source(server), store, "--once")
+        assert "3 streams with 4 entries were deleted: the server has none of that" in done.stderr
         assert once(server, store).full == 2
         check_same(server, store)
 

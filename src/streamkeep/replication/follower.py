@@ -27,7 +27,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.keys import META
 from streamkeep.format.core.values import texts, whole
-from streamkeep.format.humanize import entries_text
+from streamkeep.format.humanize import count_text, entries_text
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.rdb_values import Source
 from streamkeep.format.redis.resp import read_command
@@ -408,4 +408,12 @@ class Follower:
         if synchronization.lost:
             self.lost += synchronization.lost
             self._warned(f"{self._name}: {lost_text(synchronization.lost)}")
+        if synchronization.dropped:
+            kept = self._followed.retention.archive_deleted
+            self._warned(
+                f"{self._name}: {count_text(synchronization.dropped, 'stream')} with "
+                f"{entries_text(synchronization.dropped_entries)} "
+                f"{'went into the archive' if kept else 'were deleted'}: "
+                "the server has none of that name, or one with another history"
+            )
         return synchronization.rest

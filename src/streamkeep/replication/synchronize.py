@@ -56,6 +56,8 @@ class Synchronization:
     Attributes:
         losses: what the file has beside the streams that are followed.
         lost: entries that went on the server before they came.
+        dropped, dropped_entries: streams that went here, and their entries, since the server has
+            none of that name, or one with another history.
         total: bytes of the file; None where the server does not say that.
         rest: what was read after the file.
     """
@@ -71,6 +73,7 @@ class Synchronization:
         self._added = 0
         self.losses = Losses()
         self.lost = 0
+        self.dropped = self.dropped_entries = 0
         self.total: int | None = None
         self.rest = b""
 
@@ -214,7 +217,9 @@ class Synchronization:
             if key in same:
                 self._take_over(txn, key, staged)
                 continue
-            self._followed.find(txn, key)
+            former = self._followed.find(txn, key)
+            if former is not None:
+                self._drop(former)
             keys.rename(txn, staged, key, False)
             renamed = txn.find_stream(key)
             assert renamed is not None
@@ -226,6 +231,8 @@ class Synchronization:
             for name in all_followed(txn)
             if self._followed.wants(name) and name not in self._load.staged
         ]
+        for name in gone:
+            self._drop(existing_stream(txn, name))
         delete_keys(txn, gone)
 
     def _take_over(self, txn: WriteTxn, key: bytes, staged: bytes) -> None:
@@ -250,6 +257,10 @@ class Synchronization:
         )
         keys.delete(txn, [staged])
         txn.events.append(replaced(key))
+
+    def _drop(self, stream: Stream) -> None:
+        self.dropped += 1
+        self.dropped_entries += stream.record.length
 
     def _lose(self, entries: int) -> None:
         self.lost += max(0, entries)
