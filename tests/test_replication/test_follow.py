@@ -285,7 +285,7 @@ def test_a_stream_that_was_made_again_takes_the_place_of_the_former(
         server.call("XADD", "t", "4-1", "a", "b")
         fill(server, "u", 1000)
         done = run("follow", source(server), store, "--once")
-        assert "3 streams with 4 entries were deleted: the server has none of that" in done.stderr
+        assert "deleted 3 streams with 4 entries: the server has none of that" in done.stderr
         assert once(server, store).full == 2
         check_same(server, store)
 

@@ -411,9 +411,9 @@ class Follower:
         if synchronization.dropped:
             kept = self._followed.retention.archive_deleted
             self._warned(
-                f"{self._name}: {count_text(synchronization.dropped, 'stream')} with "
-                f"{entries_text(synchronization.dropped_entries)} "
-                f"{'went into the archive' if kept else 'were deleted'}: "
+                f"{self._name}: {'archived' if kept else 'deleted'} "
+                f"{count_text(synchronization.dropped, 'stream')} with "
+                f"{entries_text(synchronization.dropped_entries)}: "
                 "the server has none of that name, or one with another history"
             )
         return synchronization.rest
