@@ -15,7 +15,7 @@ from streamkeep.format.core.errors import CorruptionError
 
 _FORWARD: Final = 1
 _BACKWARD: Final = -1
-_MANY: Final = 8  # hidden rows, from which on a search notes where they end
+_MANY: Final = 8  # removed rows, from which on a search notes where they end
 _MOST_NOTES: Final = 256
 
 
@@ -40,7 +40,7 @@ class Table:
         self.shown = 0
         self.hidden = 0
         self._keys: list[bytes] | None = None  # from the first use of a cursor on
-        self._ends: dict[bytes, bytes] | None = None  # of hidden rows, by the start of a search
+        self._ends: dict[bytes, bytes] | None = None  # of removed rows, by the start of a search
 
     def copy(self) -> Table:
         """Return a table with the same rows, which may change."""
@@ -54,12 +54,12 @@ class Table:
         return table
 
     def seek(self, cursor: lmdb.Cursor[bytes], start: bytes) -> bool:
-        """Move LMDB's cursor to its first row from `start` on that no row here hides.
+        """Move LMDB's cursor to its first row from `start` on that was not removed here.
 
         The oldest rows of a queue are removed one by one, and until the next flush each search for
         the oldest would pass all of them (XADD with IDMP took 285 us, 12 without it). A row of LMDB
-        that is hidden here stays so, since the image of a table never changes: a search begins
-        where the last one from the same start has come to.
+        that was removed is hidden for ever, since the image of a table never changes: a search
+        begins where the last one from the same start has come to.
         """
         rows, ends = self.rows, self._ends
         begin = start if ends is None else ends.get(start, start)
@@ -68,7 +68,7 @@ class Table:
         last = b""
         while found:
             db_key: bytes = cursor.key()
-            if db_key not in rows:
+            if db_key not in rows or rows[db_key] is not None:
                 break
             last = db_key
             passed += 1
@@ -207,16 +207,6 @@ class Cursor:
                 return True
         return False
 
-    def _visible(self) -> bytes:
-        """Move LMDB's cursor on to a row that nothing hides; return its key, b"" without one."""
-        cursor, depth = self._cursor, len(self._over)
-        while self._found:
-            db_key = cursor.key()
-            if not self._is_hidden(db_key, depth):
-                return db_key
-            self._found = cursor.next() if self._direction == _FORWARD else cursor.prev()
-        return b""
-
     def _settle(self, bound: bytes, inclusive: bool) -> bool:
         """Take the next key in the direction; LMDB's cursor is on its first one there, if any.
 
@@ -225,9 +215,9 @@ class Cursor:
             inclusive: take that key, too, if it is there; only forward.
         """
         over, forward = self._over, self._direction == _FORWARD
+        best = b""
         self._value = b""
-        best = self._visible()
-        self._on_lmdb = self._found
+        self._on_lmdb = False
         for place in range(len(over)):
             keys = over[place].keys()
             if not forward:
@@ -236,14 +226,24 @@ class Cursor:
                 at = bisect_left(keys, bound)
             else:
                 at = bisect_right(keys, bound)
-            while 0 <= at < len(keys) and self._is_hidden(keys[at], place):
+            while 0 <= at < len(keys):
+                db_key = keys[at]
+                if best and (db_key >= best if forward else db_key <= best):
+                    break  # here and below: it may hide thousands of rows, which nobody needs
+                if not self._is_hidden(db_key, place):
+                    best = db_key
+                    self._value = cast("bytes | LazyRow", over[place].rows[db_key])
+                    break
                 at += self._direction
-            if not 0 <= at < len(keys):
-                continue
-            db_key = keys[at]
-            if not best or (db_key < best if forward else db_key > best):
+        cursor, depth = self._cursor, len(over)
+        while self._found:
+            db_key = cursor.key()
+            if best and (db_key >= best if forward else db_key <= best):
+                break
+            if not self._is_hidden(db_key, depth):
                 best = db_key
-                self._value = cast("bytes | LazyRow", over[place].rows[best])
-                self._on_lmdb = False
+                self._on_lmdb = True
+                break
+            self._found = cursor.next() if forward else cursor.prev()
         self._key = best
         return len(best) > 0

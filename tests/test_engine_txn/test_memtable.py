@@ -19,6 +19,7 @@ import inside
 from inside import context_of, environment_of
 from stopped import child_of, copy_of_killed
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.tables.scan import at_or_below
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.txn.overlay import Cursor, Table
 from streamkeep.engine.txn.stream import Stream
@@ -43,11 +44,18 @@ class Counting:
         self.steps += 1
         return bool(self.cursor.next())
 
+    def prev(self) -> bool:
+        self.steps += 1
+        return bool(self.cursor.prev())
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cursor, name)
 
 
-def test_searches_for_the_oldest_row_pass_removed_ones_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", [True, False])
+def test_searches_pass_rows_that_were_removed_once_and_few_that_are_newer_in_memory(
+    tmp_path: Path, removed: bool
+) -> None:
     count = 500
     memtable = Memtable()
     raw = lmdb.open(str(tmp_path / "rows"), max_dbs=1, sync=False)
@@ -62,12 +70,16 @@ def test_searches_for_the_oldest_row_pass_removed_ones_once(tmp_path: Path) -> N
         lmdb_cursor = Counting(txn.cursor(handles[ROWS]))
         for number in range(count):
             cursor = Cursor(cast(Any, lmdb_cursor), [Table(), table])
-            assert cursor.set_range(b"0")
-            assert cursor.key() == b"%03d" % number
-            table.remove(cursor.key())
+            db_key = b"%03d" % number
+            assert cursor.set_range(b"0") if removed else at_or_below(cursor, db_key + b"5")
+            assert cursor.key() == db_key
+            if removed:
+                table.remove(db_key)
+            else:
+                table.put(db_key, b"newer")
             if number % 100 == 99:  # as beside a snapshot
                 table = table.copy()
-        assert not cursor.set_range(b"0")
+        assert cursor.set_range(b"0") == (not removed)
     raw.close()
     assert lmdb_cursor.steps < 10 * count
 
