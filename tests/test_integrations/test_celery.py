@@ -194,13 +194,26 @@ def test_a_message_for_later_stays_in_the_store(connection: Connection, url: str
     publish(connection, 2, headers={"eta": (later - timedelta(days=1)).isoformat()})
     publish(connection, 3, headers={"eta": "tomorrow"})  # as other programs may write it
     assert (jobs_of(url).stats().delayed, jobs_of(url).stats().waiting) == (1, 2)
-    with Connection(url, transport_options={"hold_eta": False}) as held_by_workers:
-        publish(held_by_workers, 4, headers={"eta": later.isoformat()})
-    assert jobs_of(url).stats().waiting == 3
-    assert tasks()(connection.channel()).purge() == 4
+    for value in (False, "no"):  # a text comes from the environment of the program
+        with Connection(url, transport_options={"hold_eta": value}) as held_by_workers:
+            publish(held_by_workers, 4, headers={"eta": later.isoformat()})
+    assert jobs_of(url).stats().waiting == 4
+    assert tasks()(connection.channel()).purge() == 5
     assert jobs_of(url).stats()._asdict() | {"waiting": 0, "delayed": 0} == (
         jobs_of(url).stats()._asdict()
     )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "good"),
+    [("max_deaths", "x", "5"), ("max_deaths", 0, 5), ("hold_eta", "never", "True")],
+)
+def test_a_wrong_option_is_named(url: str, option: str, value: object, good: object) -> None:
+    with Connection(url, transport_options={option: good}) as connection:
+        publish(connection, 1)
+    wrong = Connection(url, transport_options={option: value})
+    with wrong, pytest.raises(ArgumentError, match=f"{option} must be .* not {value!r}"):
+        publish(wrong, 2)
 
 
 def test_a_queue_that_is_full_takes_a_retry(connection: Connection, url: str) -> None:

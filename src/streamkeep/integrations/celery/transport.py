@@ -16,12 +16,14 @@ from datetime import datetime
 from queue import Empty
 from typing import Any, Final
 
+from celery.utils.serialization import strtobool
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps
 
 import streamkeep
-from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.format.core.values import whole
 from streamkeep.integrations.acknowledger import Acknowledger
 from streamkeep.integrations.address import SCHEME, parse_address
 from streamkeep.integrations.celery import intake
@@ -110,9 +112,15 @@ class Channel(virtual.Channel):
         self._no_ack: set[str] = set()
         self._pid = os.getpid()
         super().__init__(connection, **options)
+        most = self.max_deaths  # a text in the configuration may be a number, too
+        self.max_deaths = whole(int(most) if str(most).isdecimal() else most, "max_deaths", 1)
+        try:
+            self.hold_eta = strtobool(self.hold_eta)
+        except TypeError:
+            raise ArgumentError(f"hold_eta must be True or False, not {self.hold_eta!r}") from None
 
     def jobs_of(self, queue: str) -> Queue:
-        return self.shared.queue(queue, int(self.max_deaths))
+        return self.shared.queue(queue, self.max_deaths)
 
     # --- declaring ------------------------------------------------------------------------------
 
