@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from kombu import Connection, Consumer, Exchange, Queue
+from kombu import Connection, Consumer, Exchange, Producer, Queue
 
 import streamkeep
 from blocked import tickets
@@ -299,6 +299,8 @@ def test_fanout_and_topics_reach_all_that_listen_in_any_connection(
         publish(connection, "stop", queue=Queue("", control))
         assert sorted(first.wait(2)) == ["stop", "task"]
         assert second.wait(1) == ["stop"]
+        Producer(other).publish("done", exchange="events", routing_key="task.done")
+        assert "done" in first.wait(3)  # of a program that has not declared the exchange
         first.messages[0].ack()
         first.close()
         publish(connection, "again", queue=Queue("", control))

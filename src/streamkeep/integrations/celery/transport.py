@@ -171,6 +171,12 @@ class Channel(virtual.Channel):
     def get_table(self, exchange: str) -> list[Binding]:
         return self.topology.table(exchange)
 
+    def typeof(self, exchange: str, default: str = "direct") -> Any:
+        """Return the type of an exchange; that of another program is known by its patterns."""
+        if exchange not in self.state.exchanges:
+            default = "topic" if any(one for _, one, _ in self.get_table(exchange)) else default
+        return super().typeof(exchange, default)
+
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any
     ) -> None:
