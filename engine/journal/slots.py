@@ -35,6 +35,13 @@ _UNLOCK: Final = files.FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)  # all of
 _MOST_BYTES: Final = 1 << 16  # of a file; a longer one is damaged
 
 
+class Sent(NamedTuple):
+    """The last commit of a piece, or of a base, and the checksum of its record."""
+
+    commit_number: int
+    chain: int
+
+
 class Slot(NamedTuple):
     """One slot.
 
@@ -51,9 +58,9 @@ class Slot(NamedTuple):
         proved_ms: Unix time at which the copy was verified, as it says itself; 0 for never.
         missing: segments of the archive that the store did not have to be copied.
         taken_over: another store has taken over the copy, and this one may not ship there.
-        sending, sending_chain: the last commit of the newest piece that was begun to be written,
-            and the checksum of its record. This is noted before, so the target has no later commit
-            of this store; an older state of the store, which comes back, knows that it is older.
+        sending: what was begun to be written after those commits. This is noted before, so the
+            target has no other commit of this store; an older state of the store, which comes back,
+            knows that it is older.
     """
 
     target: str
@@ -68,20 +75,20 @@ class Slot(NamedTuple):
     proved_ms: int = 0
     missing: int = 0
     taken_over: bool = False
-    sending: int = 0
-    sending_chain: int = 0
+    sending: tuple[Sent, ...] = ()
 
     @property
     def name(self) -> str:
         return slot_name(self.target)
 
+    @property
+    def newest(self) -> int:
+        """The target has no later commit of this store."""
+        return max([self.shipped, *(one.commit_number for one in self.sending)])
+
     def refused(self) -> Slot:
         """Return the slot of a store that may not ship to the target, and holds nothing for it."""
         return self._replace(epoch=0, position=NOWHERE, taken_over=True)
-
-    def until(self, position: LogPosition) -> Slot:
-        """Return the slot when everything up to a position is being sent."""
-        return self._replace(sending=position.commit_number, sending_chain=position.chain)
 
     def write(self, folder: Folder, *, durable: bool = False) -> None:
         """Replace the file in `journal/`; a power loss may leave the one before, unless durable.
@@ -205,7 +212,8 @@ def read_slot(folder: Folder, name: str) -> Slot | None:
         return None
     try:
         slot = Slot(**json.loads(data))
-        slot = slot._replace(position=LogPosition(*slot.position))
+        sending = tuple(of_types(Sent(*one), Sent(0, 0)) for one in slot.sending)
+        slot = slot._replace(position=LogPosition(*slot.position), sending=sending)
         of_types(slot.position, _LIKE.position)
         if of_types(slot, _LIKE).name != name:
             raise ValueError("not a slot")
@@ -246,5 +254,5 @@ def end_slots_ahead(folder: Folder, newest_commit: Callable[[], int]) -> None:
     opening for writing looks.
     """
     for slot in list(read_slots(folder)):  # before the newest commit is: a shipper may go on
-        if slot.sending > newest_commit():
+        if slot.newest > newest_commit() and not slot.taken_over:
             slot.refused().write(folder, durable=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from streamkeep.engine.journal.reader import NOWHERE
-from streamkeep.engine.journal.slots import Slot, SlotLock, hold_slot, read_slot, slot_name
+from streamkeep.engine.journal.slots import Sent, Slot, SlotLock, hold_slot, read_slot, slot_name
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.copies.head import Generation
 from streamkeep.format.core.errors import StoreLockedError
@@ -19,7 +19,7 @@ from streamkeep.format.humanize import time_text
 from streamkeep.format.journal.position import LogPosition
 from streamkeep.recovery.copies.generations import End
 
-_MOST_BEGUN: Final = 100  # generations that are known while none of them is whole
+_MOST: Final = 100  # bases and pieces that are known while nobody was told that one is whole
 
 
 class Notes:
@@ -62,10 +62,13 @@ class Notes:
         self.slot = self._blank
 
     def sending(self, position: LogPosition) -> None:
-        """Note what is sent next: from now on, the target may have it."""
-        slot = self.slot.until(position)
-        if slot != self.slot:
-            self.write(slot)
+        """Note what is sent next: from now on, the target may have it.
+
+        What was noted before stays: the request of a killed process may still come.
+        """
+        slot, end = self.slot, Sent(position.commit_number, position.chain)
+        if end.commit_number > slot.shipped and end not in slot.sending:
+            self.write(slot._replace(sending=(*slot.sending, end)[-_MOST:]))
 
     def with_begun(self, name: str) -> Slot:
         """Return the slot when a generation is begun, before the head can name it.
@@ -73,7 +76,7 @@ class Notes:
         Those before stay: the request of a killed process may still come, and name one of them.
         """
         begun = [*self.slot.begun.split(), name]
-        return self.slot._replace(begun=" ".join(begun[-_MOST_BEGUN:]))
+        return self.slot._replace(begun=" ".join(begun[-_MOST:]))
 
 
 def is_named(slot: Slot, generation: Generation) -> bool:
@@ -94,15 +97,15 @@ def replaces(slot: Slot, generation: Generation) -> bool:
 def knows(slot: Slot, generation: Generation, end: End) -> bool:
     """Return whether a generation has nothing but what the store has shipped, by its slot.
 
-    The journal may be gone that shows it. The last piece is one of those that were noted, or the
-    one that a killed process was sending.
+    The journal may be gone that shows it. The last piece is one of those that were noted, or one
+    that a killed process was sending.
     """
     if not is_named(slot, generation):
         return False
     if replaces(slot, generation):
         return True
-    most = slot.sending if end.problem else slot.shipped
-    return end.commit <= most or (end.commit, end.chain) == (slot.sending, slot.sending_chain)
+    most = slot.newest if end.problem else slot.shipped
+    return end.commit <= most or (end.commit, end.chain) in slot.sending
 
 
 def may_resume(slot: Slot | None, generation: Generation, epoch: int) -> bool:

@@ -274,6 +274,8 @@ class Shipper:
                 raise self.target.gone()
         self.target.check_writes()
         if not is_there:
+            if slot is not None and not self.take_over:  # the head of a killed process may come
+                self.notes.slot = self.notes.slot._replace(begun=slot.begun, sending=slot.sending)
             return
         newest = self.generations.named[-1]
         self._erased = self.renew or (slot is not None and slot.erased)
@@ -336,7 +338,8 @@ class Shipper:
 
         A piece that may have arrived is sent again up to the same commit, which the slot names.
         """
-        for one in (self.notes.slot.sending, end):
+        sending = (one.commit_number for one in self.notes.slot.sending)
+        for one in sorted({*sending, end}):
             if one > writer.commit_number:
                 writer.send_commits(one, now_ms, self.notes.sending, sent)
 
@@ -349,21 +352,20 @@ class Shipper:
         if base is not None and base.held.commit_number < held.commit_number:
             held, epoch = base.held, base.epoch
         self._erased = self._erased or writer.erased
-        before = self.notes.slot
+        before, shipped = self.notes.slot, writer.commit_number
         slot = before._replace(
             generation=writer.name,
             begun=before.begun if writer.name == before.generation else "",
             epoch=epoch,
             position=held,
-            shipped=writer.commit_number,
+            shipped=shipped,
             shipped_ms=self.context.now_ms(),
             hold_bytes=self.hold_bytes,
             erased=self._erased,
             proved_ms=self._proved_ms,
             missing=writer.missing,
+            sending=tuple(one for one in before.sending if one.commit_number > shipped),
         )
-        if slot.sending < slot.shipped:  # it was an older one, or none
-            slot = slot.until(writer.history.position)
         self.notes.write(slot)
 
     # --- rows and bases ---------------------------------------------------------------------

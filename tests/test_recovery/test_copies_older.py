@@ -11,6 +11,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -211,40 +212,41 @@ def test_of_two_shippers_one_is_refused(
         assert_restored(target, tmp_path / "restored", store)
 
 
-@pytest.mark.parametrize("kind", ["piece", "head"])
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("kind", ["piece", "head", "first head"])
 def test_what_comes_after_its_shipper_was_killed_is_known(
-    tmp_path: Path, target: Path, kind: str
+    tmp_path: Path, target: Path, kind: str, compacted: bool
 ) -> None:
-    """The next shipper is at work already, and sends no other piece in the place of that one."""
+    """The next shipper is at work already, and is killed when it sends something else."""
     place, late = tmp_path / "store", tmp_path / "late"
-    request = "replace" if kind == "head" else "create"
     with streamkeep.open(place) as store:
-        add(store, 2, target)
+        add(store, 2, "" if kind == "first head" else target)
         add(store, 1)
-    whole = getattr(FolderObjects, request)
 
-    def kept(self: FolderObjects, name: str, *args: Any) -> bool:
+    whole = {request: getattr(FolderObjects, request) for request in ("create", "replace")}
+
+    def write(self: FolderObjects, name: str, *args: Any, request: str) -> bool:
         if name != HEAD and (kind != "piece" or "/0/" not in name):
-            return bool(whole(self, name, *args))
-        late.write_bytes(pickle.dumps((name, *args)))
+            return bool(whole[request](self, name, *args))
+        if late.exists():
+            request, name, *args = pickle.loads(late.read_bytes())
+            whole[request](self, name, *args)
+        else:
+            late.write_bytes(pickle.dumps((request, name, *args)))
         os._exit(9)
 
-    def overtaken(self: FolderObjects, name: str, *args: Any) -> bool:
-        if name != HEAD and (kind != "piece" or "/0/" not in name):
-            return bool(whole(self, name, *args))
-        whole(self, *pickle.loads(late.read_bytes()))
-        os._exit(9)
+    def work() -> None:
+        for request in whole:
+            setattr(FolderObjects, request, partialmethod(write, request=request))
+        ship(place, target, renew=kind == "head")
 
-    for one in (kept, overtaken):
-
-        def work(one: Any = one) -> None:
-            setattr(FolderObjects, request, one)
-            ship(place, target, renew=kind == "head")
-
+    for compacts in (compacted and kind != "piece", compacted):
+        if compacts:
+            compact(place)
         assert status_of(child_of(work)) == 9
         with streamkeep.open(place) as store:
             add(store, 1)
-    if kind == "piece":
+    if compacted or kind == "piece":
         compact(place)
     with streamkeep.open(place) as store:
         ship(store, target)
