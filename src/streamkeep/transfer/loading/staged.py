@@ -77,6 +77,8 @@ class Load:
         self._sync = sync
         self.existing = existing
         self.skipped: list[bytes] = []
+        # Set when the streams get their keys: what a failed load deletes is not to be archived.
+        self._retentions: dict[bytes, RetentionChange] = {}  # by temporary name
         self._token = UNNAMED + (token or secrets.token_hex(6)).encode() + b":"
         left = [name for name in leftovers(store) if name.startswith(self._token)] if token else []
         self.staged: dict[bytes, bytes] = {name: name for name in left}
@@ -106,7 +108,7 @@ class Load:
             return None
         name = self._token + key
         self.staged[key] = name
-        return Incoming(self.store, name, where)
+        return Incoming(self.store, name, where, self._retentions)
 
     def publish(self) -> int:
         """Rename all streams to their keys; return the number of streams loaded."""
@@ -129,6 +131,8 @@ class Load:
                 keys.delete(txn, [name])
             else:
                 keys.rename(txn, name, key, False)
+                if name in self._retentions:
+                    set_retention(txn, key, self._retentions[name])
 
     def discard(self) -> None:
         names, self.staged = list(self.staged.values()), {}
@@ -139,8 +143,11 @@ class Load:
 class Incoming:
     """One stream of a load: call `take` for its parts, or `append` for entries and `finish`."""
 
-    def __init__(self, store: Store[Any], name: bytes, where: str) -> None:
+    def __init__(
+        self, store: Store[Any], name: bytes, where: str, retentions: dict[bytes, RetentionChange]
+    ) -> None:
         self._store = store
+        self._retentions = retentions
         self._loader = Loader(name, where)
         self._nodes: list[Node] = []
         self._bytes = 0
@@ -160,8 +167,7 @@ class Incoming:
     def set_retention(self, change: RetentionChange) -> None:
         """Set the retention; it trims nothing before the next append or `maintain`."""
         change.check()
-        with self._store.transaction(sync="none") as transaction:
-            set_retention(transaction.txn, self._loader.name, change)
+        self._retentions[self._loader.name] = change
 
     def take(self, part: Part) -> None:
         """Add the next part, in the order of `format/redis/stream_parts.py`."""
