@@ -183,6 +183,8 @@ def test_columns_that_are_added_later_are_filled_in(orders: Store[bytes], uri: s
     fill(orders, 51, 50)
     columns = pa.schema([("sku", pa.int32()), ("note", pa.string())])
     assert to_lake(LOCAL, str(orders.path), uri, columns=columns).entries == 50
+    with pytest.raises(LakeError, match=r"may miss entries; next: run .*compact .* --fill` first"):
+        erase_job.erase(LOCAL, "orders", lake=uri, where="note = 'n1'")
     assert erase_job.erase(LOCAL, "orders", ["60000-0"], lake=uri).problems == []
     report = compact_job.compact(LOCAL, uri, fill=True, target_bytes=1)
     assert report.files == 0  # the old file was written by the erasure

@@ -94,6 +94,13 @@ def erase(
         if lake is not None:
             origins = _origins(Lake.open(lake), name, store, store_id)
         if where is not None and lake is not None and origins:
+            table = Lake.open(lake)
+            lacking = table.lacking_columns()
+            if any(one.path in lacking and one.origin in origins for one in table.files()):
+                raise LakeError(
+                    f"{lake}: some rows are from before columns were added, so that the condition "
+                    f"may miss entries; next: run `streamkeep spark compact {lake} --fill` first"
+                )
             keys = sorted({key_text(one.key) for one in origins})
             numbers = ", ".join(sorted({str(one.number) for one in origins}))
             rows = read_lake(spark, lake, streams=keys, stores=[origins[0].store])
