@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from spark.in_process import LOCAL
@@ -126,6 +126,16 @@ def test_a_commit_that_is_refused_leaves_no_files(
         append(tmp_path, 1)
     assert files_of(tmp_path) == files
     assert rows_of(tmp_path) == 4
+
+
+@pytest.mark.parametrize("by", [None, ["n"]])
+def test_a_table_of_something_else_is_refused(tmp_path: Path, by: list[str] | None) -> None:
+    """Rows would lose the columns that it lacks; a lake could not be opened any more."""
+    write_deltalake(tmp_path / "delta", pa.table({"n": [7], "m": [8]}), partition_by=by)
+    rows = FRAME if by else LOCAL.createDataFrame(pa.table({"n": [1], "of": [2]}))
+    with pytest.raises(TailError, match="a Delta table of something else, with the columns n, m"):
+        append(tmp_path, 0, rows=rows)
+    assert rows_of(tmp_path) == 1
 
 
 def test_targets_are_checked(orders: Store[bytes]) -> None:

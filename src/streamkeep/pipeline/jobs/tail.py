@@ -23,6 +23,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.distribution.quick_ack import QuickAckCall
@@ -249,6 +251,12 @@ def append_batch(location: str, rows: DataFrame, batch: Batch) -> None:
     schema = to_arrow_schema(rows.schema, timezone="UTC")
     if table is None:
         table = create_table(location, schema)
+    there = pa.schema(table.schema().to_arrow()).names
+    if table.metadata().partition_columns or not {*schema.names} <= {*there}:
+        raise TailError(
+            f"{location}: a Delta table of something else, with the columns {', '.join(there)}; "
+            "next: name another path"
+        )
     write = QuickAckCall(partial(write_part, location, schema))
     written = rows.mapInArrow(write, "result string").collect()
     files = [json.loads(row.result) for row in written]
