@@ -282,6 +282,11 @@ def test_a_fleet_is_a_dataframe(tmp_path: Path) -> None:
     assert shown == sorted((uuid, IDS[n], str(n)) for uuid in (a, c) for n in range(100, 400))
     few = StreamkeepSource({**options, "maxRecordsPerPartition": "1"}).reader(StructType(names))
     assert len(few.partitions()) > len(reader.partitions())
+    segments = StreamkeepSource({**options, "source": "archive"}).reader(StructType(names))
+    assert {row["store"] for row in read_all(segments)} == {a}  # the other has none
+    wrong = StreamkeepSource({**options, "subscribe": "orders,ordres"}).reader(StructType(names))
+    with pytest.raises(NoSuchKeyError, match="no store has a stream 'ordres'"):
+        wrong.partitions()
 
 
 def test_a_fleet_is_read_in_batches_only(tmp_path: Path) -> None:

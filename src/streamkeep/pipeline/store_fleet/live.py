@@ -16,7 +16,7 @@ from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
 from streamkeep.pipeline.options import ARCHIVE, AUTO, ReadOptions
 from streamkeep.pipeline.source.offsets import Position
-from streamkeep.pipeline.source.pins import pin_between
+from streamkeep.pipeline.source.pins import newest_archived, pin_between
 from streamkeep.pipeline.source.plan import counted, cut_stream
 from streamkeep.pipeline.source.slices import Pin, Slice
 from streamkeep.pipeline.source.stores import reading
@@ -62,7 +62,7 @@ def plan_live(
             if one.origin == ADOPTED and one.sequence > was.sequence and one.first_id <= was.end:
                 late.setdefault(number, []).append(one)
         living = {number: key for key, number in iter_keys(txn)}
-        for number, key, source in _streams(living, archived):
+        for number, key, source in _streams(living, archived, options.source):
             if not options.wants(key):
                 continue
             was = before.of(number, key)
@@ -75,7 +75,7 @@ def plan_live(
                     record = txn.load_numbered(number, key).record
                     end, added = StreamId(*record.last_id()), record.entries_added
                 else:
-                    end, added = archived[number].last_id, was.added
+                    end, added = newest_archived(txn, number), was.added
                 mine = []
                 how = replace(options, path=member.path, source=source)
                 for one in late.get(number, ()):
@@ -124,11 +124,11 @@ def _cut(
 
 
 def _streams(
-    living: Mapping[int, bytes], archived: Mapping[int, SegmentRecord]
+    living: Mapping[int, bytes], archived: Mapping[int, SegmentRecord], source: str
 ) -> Iterator[tuple[int, bytes, str]]:
     """Yield number, key and source of each stream; of deleted ones, what is archived."""
     for number, key in living.items():
-        yield number, key, AUTO
+        yield number, key, source
     for number, last in sorted(archived.items()):
         if number not in living:
             yield number, last.key, ARCHIVE

@@ -15,7 +15,9 @@ from typing import Final
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
+from streamkeep.arrow.keys import key_text
 from streamkeep.format.core.entry import MAX_ID
+from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.pipeline.distribution.packing import pack
 from streamkeep.pipeline.options import LIVE, OptionError, ReadOptions
 from streamkeep.pipeline.source.pins import chosen_keys, pin_between
@@ -41,22 +43,30 @@ class FleetReader(SliceReader, DataSourceReader):
     def partitions(self) -> list[SlicePartition]:
         """Return the partitions: pieces of about equal size, by store, stream and ID."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            found = threads.map(self._pieces_of, find_members(self.options.path))
-            pieces = [one for mine in found for one in self._chosen(mine)]
+            found = list(threads.map(self._pieces_of, find_members(self.options.path)))
+        known = {key for _, keys in found for key in keys}
+        for key in self.options.keys or ():
+            if key not in known:
+                where = self.options.path
+                raise NoSuchKeyError(f"{where}: no store has a stream {key_text(key)!r}")
+        pieces = [one for mine, _ in found for one in self._chosen(mine)]
         total, entries = sum(one.size_bytes for one in pieces), sum(one.entries for one in pieces)
         target = target_of(self.options, total, entries)
         return [SlicePartition(one) for one in pack(pieces, lambda one: one.size_bytes, target)]
 
-    def _pieces_of(self, member: Member) -> list[Slice]:
+    def _pieces_of(self, member: Member) -> tuple[list[Slice], list[bytes]]:
+        """Return what a store has, and the keys of its streams."""
         if member.path:
-            return plan_live(member, Positions(), self.options)[0]
+            slices, positions = plan_live(member, Positions(), self.options)
+            return slices, [one.key for one in positions.streams.values()]
         member, manifest = read_manifest(member)
         by_stream = manifest.by_stream()
-        return [
+        pieces = [
             piece
             for number, stream in sorted(manifest.streams.items())
             for piece in stream_pieces(member, stream.key, by_stream[number])
         ]
+        return pieces, [one.key for one in manifest.streams.values()]
 
     def _chosen(self, pieces: list[Slice]) -> Iterator[Slice]:
         """Yield what the options ask for: streams by key, and ranges of IDs."""
