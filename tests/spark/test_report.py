@@ -47,7 +47,9 @@ def test_a_report_shows_sizes_groups_measures_and_the_lags_of_former_ones(
     folder = tmp_path / "report"
     folder.mkdir()
     (folder / "groups.csv").write_text(FORMER)
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")  # hours of a measure are in UTC
     assert report(spark, str(filled.path), str(folder), measures=["n"]).entries == 400
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
     groups = [
         (row["stream"], row["group"], row["lag"], row["pending"])
         for row in rows_of(folder / "groups.csv")
@@ -57,7 +59,7 @@ def test_a_report_shows_sizes_groups_measures_and_the_lags_of_former_ones(
     assert (sizes["stream"], sizes["live"], sizes["archived"]) == ("'=orders", "200", "200")
     assert min(int(sizes["size live"]), int(sizes["size archived"])) > 100
     (hour,) = rows_of(folder / "_orders-n-by-hour_of_the_day_UTC.csv")
-    assert (hour["entries"], hour["mean"]) == ("400", "199.5")
+    assert tuple(hour.values())[:3] == ("0", "400", "199.5")
     assert rows_of(folder / "gaps.csv")[0]["longest ms"] == "1000"
     page = (folder / "index.html").read_text()
     for name in ("streams.csv", "throughput.csv", "gaps.csv", "groups.csv"):

@@ -217,15 +217,16 @@ def _measure(page: Page, reader: DataFrameReader, key: str, name: str, by: Seque
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
-    schema = StructType().add("ts", "timestamp").add(f"field.{name}", "double")
+    schema = StructType().add("ms", "long").add(f"field.{name}", "double")
     for field in by:
         schema.add(f"field.{field}", "string")
     # Names of fields may hold any characters, so the columns get others.
-    frame = reader.schema(schema).load().toDF("ts", "measure", *map(str, range(len(by))))
+    frame = reader.schema(schema).load().toDF("ms", "measure", *map(str, range(len(by))))
     rows = frame.where("measure is not null").cache()
     parts = [f.percentile_approx("measure", part) for part in (0.5, 0.9)]
     numbers = [f.count("*"), f.avg("measure"), *parts]
-    groupings = {_HOUR: f.hour("ts")} | {field: f.col(str(at)) for at, field in enumerate(by)}
+    groupings = {_HOUR: f.expr("ms div 3600000 % 24")}
+    groupings |= {field: f.col(str(at)) for at, field in enumerate(by)}
     for field, value in groupings.items():
         groups = rows.groupBy(value.alias("by")).agg(*numbers)
         chosen = groups.orderBy(groups[1].desc(), groups[0]).limit(_TOP).collect()
