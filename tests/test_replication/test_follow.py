@@ -554,6 +554,7 @@ def test_another_server_is_refused_unless_it_goes_on(server: RealRedis, store: P
         once(other, store, resync=True)
         check_same(other, store)
         assert other.call("XLEN", "s") == 1
+        assert following_of(store).source == f"{source(other)}?db=0"  # before any command comes
 
 
 def test_a_promoted_replica_goes_on_with_the_history(store: Path, free_port: int) -> None:

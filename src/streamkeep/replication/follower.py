@@ -384,7 +384,9 @@ class Follower:
                 "(--resync)"
             )
         where = f"{self._name}, file of all keys"
-        synchronization = Synchronization(store, self._followed, row)
+        synchronization = Synchronization(
+            store, self._followed, row._replace(source=self._name)
+        )
 
         def read(size: int) -> bytes:
             nonlocal done
