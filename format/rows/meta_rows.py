@@ -76,13 +76,16 @@ def decode_standby(body: bytes, where: str) -> StandbyRow:
         raise CorruptionError(where, f"the row of the standby: {error}") from None
 
 
+INTERRUPTED: Final = "?"  # as a replica says that it asks for all
+
+
 class FollowingRow(NamedTuple):
     """How far a store follows a Redis server; written in the transaction that applies its commands.
 
     Attributes:
         source: its address, without the password.
-        replication_id: the history of commands that the offset belongs to; empty if all streams
-            must be taken again.
+        replication_id: the history of commands that the offset belongs to; if all streams must be
+            taken again, it is empty, or INTERRUPTED where the server had no longer what came next.
         offset: in bytes: of the end of the last command that was applied.
         database: the one that is followed, and
         selected: the one that the next command is for, as text.

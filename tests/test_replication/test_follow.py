@@ -201,7 +201,10 @@ def test_the_history_has_all_that_was_ever_added(
             assert history(store, key) == kept
 
 
-def test_what_was_missed_is_applied_as_a_difference(tmp_path: Path, store: Path) -> None:
+def test_what_was_missed_is_applied_as_a_difference(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also, and it is counted, by the next follower, if one was killed while it applied that."""
     with running_redis({**AT_ONCE, "repl-backlog-size": "16kb"}) as server:
         first = fill(server, "s", 50)
         fill(server, "t", 3)
@@ -215,6 +218,11 @@ def test_what_was_missed_is_applied_as_a_difference(tmp_path: Path, store: Path)
         server.call("DEL", "t")
         missed = fill(server, "s", 3000, "MAXLEN", "1500")
         fill(server, "u", 5, "MAXLEN", "2")
+        with monkeypatch.context() as patch:
+            patch.setattr(Synchronization, "_finish", Mock(side_effect=StoreError("as a kill")))
+            with pytest.raises(StoreError, match="as a kill"):
+                once(server, store)
+        assert "all streams are to be taken anew" in run("status", store).stdout
         report = once(server, store)
         assert (report.full, report.lost) == (2, 1503)  # of `s`, and of `u`, which was new
         with streamkeep.open(store) as opened:

@@ -22,7 +22,7 @@ from streamkeep.format import quoting
 from streamkeep.format.core import durations
 from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
-from streamkeep.format.rows.meta_rows import BackupRow
+from streamkeep.format.rows.meta_rows import INTERRUPTED, BackupRow
 from streamkeep.metrics import figures
 from streamkeep.metrics.figures import Figures, QueueFigures, StoreFigures
 from streamkeep.recovery.backups.backup import last_backup, source_of
@@ -294,8 +294,9 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: Problems) ->
         done = f"{count_text(redis['commands'], 'command')}, "
         done += f"the last one came {ago(redis['time_ms'])}"
         done += f"; all streams were taken {count_text(redis['full'], 'time')}"
-        anew = "" if redis["replication_id"] else "; all streams are to be taken anew"
-        rows.append(("follows", f"{redis['source']}: {done}{anew}"))
+        anew = redis["replication_id"] in ("", INTERRUPTED)
+        done += "; all streams are to be taken anew" * anew
+        rows.append(("follows", f"{redis['source']}: {done}"))
     checked = facts["last_check"]
     if checked is None:
         rows.append(("checked", f"never; next: streamkeep fsck {shlex.quote(str(path))}"))

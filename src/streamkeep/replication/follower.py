@@ -384,9 +384,7 @@ class Follower:
                 "(--resync)"
             )
         where = f"{self._name}, file of all keys"
-        synchronization = Synchronization(
-            store, self._followed, row._replace(source=self._name)
-        )
+        synchronization = Synchronization(store, self._followed, row._replace(source=self._name))
 
         def read(size: int) -> bytes:
             nonlocal done

@@ -41,7 +41,7 @@ from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_records
 from streamkeep.format.redis.rdb_values import Source
 from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.format.rows.extension import RETENTION, without_section
-from streamkeep.format.rows.meta_rows import FollowingRow
+from streamkeep.format.rows.meta_rows import INTERRUPTED, FollowingRow
 from streamkeep.replication.commands import Followed, all_followed, put_row
 from streamkeep.replication.link import LinkLost
 from streamkeep.transfer.differences import BOTH, FIRST, diff_entries
@@ -185,7 +185,7 @@ class Synchronization:
             each = max(1, theirs.node_bytes() // max(theirs.record.length, 1))
         if (gone or fresh) and not self._changing:  # one that ends before this does begins anew
             self._changing = True
-            self._row = self._row._replace(replication_id="")
+            self._row = self._row._replace(replication_id=INTERRUPTED if self._goes_on else "")
             with self._store.transaction(sync="none") as transaction:
                 put_row(transaction.txn, self._row)
         for start, end in gone:
