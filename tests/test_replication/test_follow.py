@@ -278,24 +278,37 @@ def test_groups_that_a_difference_brings_are_counted(
         assert opened.xinfo_stream("s")["groups"] == 1
 
 
+@pytest.mark.parametrize(("deletions", "kept"), [("apply", 1), ("keep", 8)])
 def test_a_stream_that_was_made_again_takes_the_place_of_the_former(
-    tmp_path: Path, store: Path
+    deletions: str, kept: int, store: Path
 ) -> None:
+    """Or goes back to an earlier state, as with a server that starts from an older file.
+
+    Of what went from that state before, nothing was missed.
+    """
     with running_redis({**AT_ONCE, "repl-backlog-size": "16kb"}) as server:
         server.call("XADD", "s", "5-1", "a", "b")
         server.call("XADD", "s", "6-1", "a", "b")
         server.call("XADD", "t", "6-1", "a", "b")
         server.call("XADD", "v", "1-1", "a", "b")
+        fill(server, "w", 9, "MAXLEN", "3")
         once(server, store)
+        earlier = server.call("DUMP", "w")
+        fill(server, "w", 1, "MAXLEN", "3")
+        once(server, store)
+        server.call("RESTORE", "w", 0, earlier, "REPLACE")
         server.call("DEL", "s", "t", "v")
         server.call("XADD", "s", "5-1", "a", "c")
         server.call("XADD", "t", "3-1", "a", "b")
         server.call("XADD", "t", "4-1", "a", "b")
         fill(server, "u", 1000)
-        done = run("follow", source(server), store, "--once")
-        assert "deleted 3 streams with 4 entries: the server has none of that" in done.stderr
-        assert once(server, store).full == 2
-        check_same(server, store)
+        done = run("follow", source(server), store, "--once", "--deletions", deletions)
+        verb = "archived" if deletions == "keep" else "deleted"
+        assert f"{verb} 4 streams with 7 entries: the server has none of that" in done.stderr
+        assert once(server, store, deletions=deletions).full == 2
+        check_same(server, store, (*KEYS, b"w"))
+        with streamkeep.open(store) as opened:
+            assert sum(one.retired_entries for one in opened.archived_streams()) == kept
 
 
 def test_what_a_killed_synchronization_has_left_goes_with_the_next_one(

@@ -24,16 +24,17 @@ from typing import Any, Final
 
 from streamkeep.commands.strings import delete_keys
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.commands import keys, xadd
+from streamkeep.engine.commands import history, keys, xadd
 from streamkeep.engine.commands.xinfo import take_back
 from streamkeep.engine.commands.xrange import xrange
 from streamkeep.engine.commands.xtrim import trim_range
 from streamkeep.engine.notify.wait_table import replaced
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.group import Group, destroy_group, groups_of
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.id_codec import Id, next_id, parse_id
+from streamkeep.format.core.id_codec import MAX, Id, next_id, parse_id
 from streamkeep.format.core.keys import GROUPS, name_key
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range
@@ -69,6 +70,7 @@ class Synchronization:
         self._row = row
         self._goes_on = bool(row.replication_id)
         self._changing = False
+        self._earlier: set[bytes] = set()
         self._load = Load(store, "replace", token="follow")
         self._added = 0
         self.losses = Losses()
@@ -160,6 +162,9 @@ class Synchronization:
                 or theirs.record.last_id() < last
             ):
                 self._added += theirs.record.length
+                first = Range(0, 0, MAX, MAX, 1, False, int(PAIRS))
+                if ours is not None and self._came(snapshot.txn, key, staged, first):
+                    self._earlier.add(key)
                 return False
             for difference in diff_entries(snapshot.txn, ours, snapshot.txn, theirs):
                 start, end = _ids(difference.what)
@@ -178,9 +183,7 @@ class Synchronization:
                 if record.length and until > record.first_id():
                     return False
                 wanted = Range(*start, *until, 1, True, int(PAIRS))
-                newest: list[Any] = xrange(snapshot.txn, staged, wanted)
-                one = f"{newest[0][0]}-{newest[0][1]}"
-                if not self._store.xrange(key, one, one, history=True):
+                if not self._came(snapshot.txn, key, staged, wanted):
                     return False
             each = max(1, theirs.node_bytes() // max(theirs.record.length, 1))
         if (gone or fresh) and not self._changing:  # one that ends before this does begins anew
@@ -194,6 +197,14 @@ class Synchronization:
         if fresh is not None:
             self._append(key, staged, *fresh, max(1, min(BATCH_ENTRIES, _BATCH_BYTES // each)))
         return True
+
+    def _came(self, txn: Txn, key: bytes, staged: bytes, wanted: Range) -> bool:
+        """Return whether the history has the one entry of a loaded stream that is wanted."""
+        found: list[Any] = xrange(txn, staged, wanted)
+        if not found:
+            return False
+        same = Range(*found[0][:2], *found[0][:2], 1, False, int(PAIRS))
+        return found == self._store._environment.read(history.xrange, key, same)
 
     def _append(self, key: bytes, staged: bytes, start: Id, end: Id, most: int) -> None:
         while True:
@@ -224,7 +235,9 @@ class Synchronization:
             renamed = txn.find_stream(key)
             assert renamed is not None
             renamed.set_retention(self._followed.retention)
-            if self._goes_on:  # otherwise it may have had these before it was to be followed
+            # A key that was not to be followed may have had these before; an earlier state of the
+            # former stream, to which a server went back, had none that did not come.
+            if self._goes_on and key not in self._earlier:
                 self._lose(renamed.record.entries_added - renamed.record.length)
         gone = [
             name
@@ -259,6 +272,9 @@ class Synchronization:
         txn.events.append(replaced(key))
 
     def _drop(self, stream: Stream) -> None:
+        retention = stream.retention() or self._followed.retention
+        kept = self._followed.retention.archive_deleted
+        stream.set_retention(retention._replace(archive_deleted=kept))
         self.dropped += 1
         self.dropped_entries += stream.record.length
 
