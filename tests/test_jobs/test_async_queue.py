@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,32 @@ async def test_what_a_cancelled_call_has_taken_goes_back(store: Store, after: bo
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (await queue.stats())[:3] == (0, 0, 1)  # a job that was given back is due
+
+
+def test_the_job_of_a_block_that_is_cancelled_goes_back_though_the_loop_ends(store: Store) -> None:
+    queue = aio.Queue(AsyncStore(store), "mails")
+    free = threading.Event()
+
+    async def main() -> None:
+        loop, taken = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        await queue.put(1)
+
+        async def work() -> None:
+            async with queue.get():
+                taken.set()
+                await asyncio.sleep(PATIENCE_S)
+
+        task = asyncio.create_task(work())
+        await taken.wait()
+        loop.run_in_executor(None, free.wait, PATIENCE_S)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        loop.call_later(0.01, free.set)
+
+    asyncio.run(main())
+    assert queue.queue.stats().running == 0
 
 
 async def test_a_job_ends_though_its_task_is_cancelled(store: Store) -> None:

@@ -219,7 +219,8 @@ class AsyncQueue(Declaring):
         try:
             yield mine
         except BaseException as error:
-            await asyncio.shield(asyncio.to_thread(mine.job.__exit__, type(error), error, None))
+            end = asyncio.to_thread(mine.job.__exit__, type(error), error, None)
+            await asyncio.shield(_Certain(end))
             raise
         if not mine.job.ended:
             await mine.done(mine.job.given_result)
