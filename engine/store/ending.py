@@ -210,12 +210,14 @@ class Ending:
         A store that stayed open could not be opened again by this process. So no failure of a part
         keeps the others open, and an interrupted part is closed again.
         """
-        context = self.context
-        with self.checkpoint_lock, context.thread_lock.unlimited(), context.gate:
-            context.closed = "the store is closed; next: open it again"
-            if self._unclosed is None:
-                self._unclosed = self._parts()
-            _take(self._unclosed)
+        with self.checkpoint_lock:
+            self.context.run_at_end(self._close_parts)
+
+    def _close_parts(self) -> None:
+        self.context.closed = "the store is closed; next: open it again"
+        if self._unclosed is None:
+            self._unclosed = self._parts()
+        _take(self._unclosed)
 
     def _parts(self) -> list[Step]:
         """Return what closes each part, in this order; a second call does no harm."""

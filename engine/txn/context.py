@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 import lmdb
@@ -225,6 +226,14 @@ class EngineContext:
                 raw.abort()
                 raise
             raw.abort()
+
+    def run_at_end(self, close: Callable[[], None]) -> None:
+        """Run a function while no thread of this process has a write transaction, or begins any.
+
+        For interpreted callers: see `run_locked`. A lock that stayed held was waited for forever.
+        """
+        with self.thread_lock.unlimited(), self.gate:
+            close()
 
     def position(self) -> LogPosition:
         """Return the log position after the newest commit, of any process."""
