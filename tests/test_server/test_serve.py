@@ -274,13 +274,14 @@ def test_a_server_that_any_user_can_reach_says_so(tmp_path: Path) -> None:
     for words, warns in (
         (["--socket", str(tmp_path / "k")], False),
         (["--bind", "127.0.0.1:0", "--password-file", str(tmp_path / "pw")], False),
-        (["--bind", "127.0.0.1:0"], True),
+        (["--bind", "127.0.0.1:0", "--bind", "127.0.0.1:0"], True),
     ):
         with start("serve", str(tmp_path / "s"), *words, stderr=subprocess.PIPE) as child:
             assert child.stderr is not None
             said = line_of(child, child.stderr).decode()
-            assert "serving Redis clients on" in said
             child.send_signal(signal.SIGTERM)
+            assert "serving Redis clients on" in said
+            assert said.count("127.0.0.1:") == words.count("--bind")
             assert ("without a password" in child.stderr.read().decode()) == warns
 
 

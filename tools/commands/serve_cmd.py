@@ -175,9 +175,8 @@ def _access(password_file: Path | None, users: Path | None) -> Access:
 
 def _tell(server: Server) -> None:
     shown = server.settings.shown
-    open_to_all = [f"{shown['bind']}:{shown['port']}"] if "port" in shown else []
-    places = [*open_to_all, shown["unixsocket"]] if "unixsocket" in shown else [*open_to_all]
-    open_to_all += [shown["http"]] if "http" in shown else []
+    open_to_all = server.settings.addresses + ([shown["http"]] if "http" in shown else [])
+    places = server.settings.addresses + ([shown["unixsocket"]] if "unixsocket" in shown else [])
     if common.as_json():
         output.json_line(
             "serving", store=str(server.store.path), addresses=places, http=shown.get("http")

@@ -39,7 +39,7 @@ from streamkeep.server.handshakes import BACKLOG, SecureListener
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.info import server_metrics
 from streamkeep.server.resp.server import Server
-from streamkeep.server.resp.settings import OWN_FILES
+from streamkeep.server.resp.settings import OWN_FILES, Settings
 from streamkeep.server.resp.turn import TABLE
 from streamkeep.supported import install_hint
 
@@ -198,7 +198,7 @@ async def serve(store: Store[bytes], options: Options) -> None:
         stack.push_async_callback(server.upstream.close)  # before the store, whatever fails
         if source is not None:
             await server.upstream.follow(source)
-        sockets = list(_sockets(options, stack, settings.shown))
+        sockets = list(_sockets(options, stack, settings))
         listening: list[asyncio.Server | SecureListener] = []
         made: asyncio.Server | SecureListener
         for one in sockets:
@@ -276,16 +276,16 @@ def tls_context(certificate: Path, key: Path, authority: Path | None = None) -> 
 
 
 def _sockets(
-    options: Options, stack: contextlib.AsyncExitStack, shown: dict[str, str]
+    options: Options, stack: contextlib.AsyncExitStack, settings: Settings
 ) -> Iterator[socket.socket]:
     handed = list(_handed_over())
     for one in handed:
         if one.family != socket.AF_UNIX:
-            host, port = one.getsockname()[:2]
-            check_reach(f"the socket {host}:{port} of systemd", host, options)
-            shown["bind"], shown["port"] = host, str(port)
+            host = one.getsockname()[0]
+            settings.note_address(host, one)
+            check_reach(f"the socket {settings.addresses[-1]} of systemd", host, options)
         else:
-            shown["unixsocket"] = str(one.getsockname())
+            settings.shown["unixsocket"] = str(one.getsockname())
         yield one
     bind = options.bind
     if not bind and options.unix is None and not handed:
@@ -300,10 +300,10 @@ def _sockets(
         except OSError as error:
             problem = f"cannot listen on {text}: {error.strerror or error}"
             raise StoreError(f"{problem}; next: name another address with --bind") from error
-        shown["bind"], shown["port"] = host, str(one.getsockname()[1])
+        settings.note_address(host, one)
         yield one
     if options.unix is not None:
-        shown["unixsocket"] = str(options.unix)
+        settings.shown["unixsocket"] = str(options.unix)
         yield stack.enter_context(unix_socket(options.unix, options.unix_mode))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import resource
 from contextlib import suppress
+from socket import socket
 from typing import Any, Final
 
 from streamkeep.commands.command_table import READS, Spec
@@ -79,6 +80,14 @@ class Settings:
         self._turns = turns
         turns.durable = self.sync == "commit"
         self.shown: dict[str, str] = {"dir": str(store.path), "dbfilename": "data.mdb"}
+        self.addresses: list[str] = []  # where clients reach it over TCP
+
+    def note_address(self, host: str, listener: socket) -> None:
+        """Note an address on which the server listens; `shown` has the port of the last one."""
+        port = listener.getsockname()[1]
+        self.addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        bound = self.shown.get("bind")
+        self.shown.update(bind=f"{bound} {host}" if bound else host, port=str(port))
 
     @property
     def refuses_writes(self) -> bool:
