@@ -49,7 +49,7 @@ from streamkeep.engine.txn.begin import (
     run_write,
 )
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext, position_in
-from streamkeep.engine.txn.flush import map_needed, no_room, used_bytes
+from streamkeep.engine.txn.flush import is_pinned_late, map_needed, no_room, used_bytes
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
@@ -388,7 +388,8 @@ class Environment(Ending):
             except lmdb.MapFullError as error:  # of a flush
                 if self.max_store_bytes is None:
                     self.resize(2 * self.map_size())
-                elif tried:  # what is in memory may be too much for the reserve of the map
+                elif tried and not is_pinned_late(self.context):
+                    # What is in memory may be too much for the reserve of the map.
                     needed = map_needed(self.context)
                     if needed <= self.map_size():
                         raise no_room(self.context) from error

@@ -85,10 +85,12 @@ def flush_before(context: EngineContext) -> None:
         except (lmdb.MapResizedError, lmdb.PanicError):
             raise
         except (lmdb.Error, StoreLockedError) as error:
-            grows = isinstance(error, lmdb.MapFullError) and (
-                not context.max_bytes or map_needed(context) > int(context.raw.info()["map_size"])
+            repairs = isinstance(error, lmdb.MapFullError) and (
+                not context.max_bytes
+                or is_pinned_late(context)
+                or map_needed(context) > int(context.raw.info()["map_size"])
             )
-            if grows or context.memtable.bytes >= _MOST_MEMORY:
+            if repairs or context.memtable.bytes >= _MOST_MEMORY:
                 raise
 
 
@@ -132,6 +134,14 @@ def make_room(context: EngineContext, size: int) -> bool:
             needed = size
             memtable.room = _reserve(context, needed)
     return needed <= memtable.room
+
+
+def is_pinned_late(context: EngineContext) -> bool:
+    """Return whether a checkpoint lets pages be reused, since flushes have followed the last one.
+
+    A transaction of several commands cannot make one: where it may have to, it has not begun.
+    """
+    return context.pin is not None and int(context.pin.id()) < context.image
 
 
 def map_needed(context: EngineContext) -> int:

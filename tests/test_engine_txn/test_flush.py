@@ -276,6 +276,16 @@ def test_a_full_store_from_whose_nodes_much_was_deleted_has_room(path: Path, sho
         store.xadd("s", {"f": "v"})
 
 
+def test_transactions_in_a_store_that_is_half_full_find_room(path: Path) -> None:
+    """A checkpoint makes it, which a transaction that has begun cannot wait for."""
+    with Store(path, sync="none", max_store_bytes=16 << 20) as store:
+        checkpointer_of(store).stop()
+        for _ in range(100):
+            with store.transaction() as transaction:
+                transaction.xadd_many("s", [{"f": "x" * 5000}] * 50)
+            store.xtrim("s", maxlen=600, approximate=False)
+
+
 def test_a_store_is_closed_although_another_process_has_made_it_bigger_than_its_map(
     path: Path,
 ) -> None:
