@@ -20,6 +20,7 @@ import lmdb
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
+from streamkeep.engine.txn.overlay import encoded
 from streamkeep.engine.txn.page_memory import note_commit
 from streamkeep.format.core.errors import StoreFullError, StoreLockedError
 from streamkeep.format.journal.position import POSITION_KEY
@@ -155,12 +156,14 @@ def map_needed(context: EngineContext) -> int:
     txn = context.raw.begin(None, None, False, False)
     used = used_bytes(context, txn)
     txn.abort()
-    rows = 0
+    rows = size = 0  # not that of the records: these may have a row again and again
     with context.apply_lock:
         for table in context.memtable.tables.values():
             rows += len(table.rows)
-    size = used + min(_PAGES_PER_ROW * PAGE * rows, used) + 2 * context.memtable.bytes + _SPARE
-    return size // PAGE * PAGE
+            for value in table.rows.values():
+                size += 0 if value is None else len(encoded(value))
+    needed = used + min(_PAGES_PER_ROW * PAGE * rows, used) + 2 * size + _SPARE
+    return needed // PAGE * PAGE
 
 
 def _reserve(context: EngineContext, size: int) -> int:
