@@ -44,12 +44,12 @@ class WatchedBell:
     def __init__(self, bell: Bell, loop: asyncio.AbstractEventLoop) -> None:
         self.bell = bell
         self.users = 0
-        self._loop = loop
+        self.loop = loop
         self._sleepers: dict[int, Sleeper] = {}
         loop.add_reader(bell.handle, self._on_notification)
 
     def enter(self, ticket: int) -> Sleeper:
-        sleeper = self._sleepers[ticket] = Sleeper(self._loop)
+        sleeper = self._sleepers[ticket] = Sleeper(self.loop)
         return sleeper
 
     def leave(self, ticket: int) -> None:
@@ -57,7 +57,7 @@ class WatchedBell:
 
     def close(self) -> None:
         """Stop watching the bell; in the event loop."""
-        self._loop.remove_reader(self.bell.handle)
+        self.loop.remove_reader(self.bell.handle)
 
     def _on_notification(self) -> None:
         for ticket in self.bell.notifications():
@@ -126,5 +126,5 @@ class AsyncWaiters:
         watched.users -= 1
         if not watched.users:
             watched.close()
-            del self._bells[asyncio.get_running_loop()]
+            del self._bells[watched.loop]  # which may be closed, where no loop runs
             self._waiters.give_back(watched.bell, keep=keep)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import os
 import random
 import signal
@@ -140,6 +141,21 @@ def test_no_door_is_left_behind(store: Store) -> None:
     store.xadd("s", {"f": "v"})
     wait_until(lambda: len(callers.finished) == 20)
     store.close()
+    assert bells(store) == []
+
+
+def test_a_task_that_waits_when_its_loop_is_closed_leaves_no_door(store: Store) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        task = asyncio.create_task(AsyncStore(store).xread({"s": "$"}, block=0))
+        while not tickets(store):
+            await asyncio.sleep(0)
+        del task
+
+    loop.run_until_complete(begin())
+    loop.close()
+    gc.collect()
     assert bells(store) == []
 
 
