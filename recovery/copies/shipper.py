@@ -21,6 +21,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Container
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
@@ -433,6 +434,8 @@ class Shipper:
         assert base is not None
         if base.error is not None:
             self._base = None
+            with suppress(StoreError):  # or each try leaves one more in a target that is full
+                self.target.remove(base.writer.name, with_end=True)
             raise base.error
         writer = base.writer
         try:

@@ -555,6 +555,24 @@ def test_what_a_killed_process_has_left_in_a_folder(open_store: Open, target: Pa
     assert not verify_copy(target, everything=True).problems
 
 
+def test_a_base_that_does_not_fit_leaves_nothing(
+    open_store: Open, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that is full stayed so: each try left the pieces that did fit."""
+    store = open_store()
+    archive_some(store, 900, 10)
+
+    def full(*_: object) -> None:
+        raise UnreachableError("no space is left")
+
+    monkeypatch.setattr(FolderObjects, "put", full)
+    with pytest.raises(UnreachableError, match="no space"):
+        ship(store, target)
+    assert [one.name for one in target.rglob("*") if one.is_file()] == ["probe"]
+    monkeypatch.undo()
+    ship(store, target)
+
+
 def test_a_shipper_that_is_stopped_ships_the_rest(
     store: Store, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
