@@ -43,6 +43,7 @@ from streamkeep.format.core.errors import (
     CorruptionError,
     NotAStoreError,
     StoreError,
+    StoreFullError,
     StoreLockedError,
     UnreachableError,
 )
@@ -134,7 +135,13 @@ class Standby(PieceFollower):
                 if found is not None:
                     self._apply(*found)
                 pause, damaged = 1.0, False
-            except (UnreachableError, CorruptionError, NotAStoreError, StoreLockedError) as error:
+            except (
+                UnreachableError,
+                CorruptionError,
+                NotAStoreError,
+                StoreFullError,
+                StoreLockedError,
+            ) as error:
                 if not damaged and isinstance(error, CorruptionError):
                     damaged = True
                     continue

@@ -52,6 +52,7 @@ from streamkeep.format.core.errors import (
     CorruptionError,
     NotAStoreError,
     StoreError,
+    StoreFullError,
     StoreLockedError,
     UnreachableError,
 )
@@ -753,18 +754,28 @@ def test_a_standby_begins_anew(store: Store, target: Path, place: Path, tmp_path
     assert_sound(place)
 
 
-def test_a_standby_waits_for_a_copy_that_is_away(
-    store: Store, place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_standby_waits_for_a_copy_that_is_away_and_for_room_on_its_own_disk(
+    store: Store,
+    place: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def full(*_: object) -> None:
+        monkeypatch.undo()
+        raise StoreFullError("the disk is full")
+
     copy, away = tmp_path / "copy", tmp_path / "away"
     add(store, 1, str(copy))
     following = Standby(str(copy), place, every=0.02)
     with closing(following), beside(following.run, stop=following.stop.set):
         copy.rename(away)
         wait_until(lambda: "there is no copy of a store" in caplog.text)
+        monkeypatch.setattr(following, "_write", full)
         away.rename(copy)
         add(store, 1, str(copy))
         wait_until(lambda: following.state.commit_number >= newest(store))
+    assert "the disk is full; following goes on in" in caplog.text
 
 
 def test_a_copy_that_goes_away_lacks_no_segment(
