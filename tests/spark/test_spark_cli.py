@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +18,7 @@ import pytest
 
 import streamkeep
 from cli_runner import run
+from patience import wait_until
 from spark.in_process import LOCAL
 from streamkeep.tools.commands import spark_cmd
 
@@ -152,3 +157,23 @@ def test_settings_reach_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
         ("spark://h:7077", "b", True),
         ("spark://h:7077", "b", False),
     ]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark", "filled")
+def test_ctrl_c_ends_a_tail_without_a_traceback() -> None:
+    command = [sys.executable, "-m", "streamkeep", "spark", "tail", "orders.store", "--from-start"]
+    with subprocess.Popen(
+        [*command, "--to", "parquet", "--path", "out", "--master", "local[1]"],
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # a terminal signals all processes
+        text=True,
+    ) as running:
+        wait_until(Path("out/_spark_metadata/0").exists)
+        time.sleep(0.5)  # it waits for entries now
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.stderr is not None
+        told = running.stderr.read()
+    assert "Traceback" not in told
+    assert (told.splitlines()[-1], running.returncode) == ("Aborted!", 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -114,12 +116,19 @@ def running(where: Where) -> Iterator[SparkSession]:
     started = session(
         where.master, fast_start=where.master.startswith("local"), ship_code=where.ship_code, **conf
     )
+    signal.signal(signal.SIGINT, _interrupted)  # that of Spark calls the JVM, in a call of it
     try:
         yield started
     except ModuleNotFoundError as error:
         raise missing(error) from error
     finally:
         started.stop()
+
+
+def _interrupted(number: int, frame: object) -> None:
+    """End the command; py4j would log the traceback of the call that this breaks off."""
+    logging.disable()
+    raise KeyboardInterrupt
 
 
 def check_store(path: Path) -> None:
