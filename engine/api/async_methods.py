@@ -17,7 +17,7 @@ from streamkeep.engine.api.admin_commands import AdminCommands
 from streamkeep.engine.api.follow import FollowCommands
 from streamkeep.engine.api.frame_commands import FrameCommands
 from streamkeep.engine.api.work import WorkCommands
-from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.format.core.entry import Text
 
 Item = TypeVar("Item")
@@ -64,7 +64,7 @@ class _Steps(Generic[Item]):
 
     def __init__(self, items: Iterator[Item]) -> None:
         self._items = items
-        self._lock = make_lock("async steps")
+        self._lock = make_reentrant_lock("async steps")
         self._closed = False
 
     def next(self) -> object:

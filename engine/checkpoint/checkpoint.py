@@ -35,7 +35,7 @@ from streamkeep.engine.system.lmdb_errors import FULL, translate_os
 from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.long_wait import LongWait, holders_of, lock_file
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.begin import CheckpointNeeded, release_room, run_locked
+from streamkeep.engine.txn.begin import CheckpointNeeded, begin_stored, release_room, run_locked
 from streamkeep.engine.txn.context import EngineContext, position_in
 from streamkeep.engine.txn.flush import flush
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -278,10 +278,7 @@ class Checkpoints:
             position = position_in(pin)
             meta = meta_page_of(self._data, pin.id())
             if held is not None:
-                with context.gate:
-                    raw = context.raw.begin(None, None, False, False)
-                    context.entered += 1
-                held.append(Hold(ReadTxn(context, raw, {}, position.commit_number), meta))
+                held.append(Hold(begin_stored(context), meta))
         except BaseException:
             pin.abort()
             raise

@@ -20,7 +20,7 @@ from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.system.failures import Failures
-from streamkeep.engine.system.locks import Wakeup, make_lock
+from streamkeep.engine.system.locks import Wakeup, make_reentrant_lock
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
 from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
 
@@ -48,7 +48,7 @@ class Checkpointer:
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
         self._stopping = False
-        self._start_lock = make_lock("checkpointer")
+        self._start_lock = make_reentrant_lock("checkpointer")
         self._chores: list[tuple[str, Callable[[], object]]] = []
         self._intervals: list[float] = []  # of the stores with sync="interval", in seconds
         # What the thread knows while it is awake; times are those of `time.monotonic`.

@@ -25,7 +25,7 @@ from streamkeep.engine.liveness.marks import Marks
 from streamkeep.engine.liveness.watch import DeathWatch
 from streamkeep.engine.notify.wait_table import WaitTable, replaced
 from streamkeep.engine.system.lmdb_errors import translate_os
-from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.safe_files import Folder
 
 LEASES_FOLDER: Final = "leases"
@@ -38,7 +38,7 @@ class Leases:
 
     def __init__(self, store: Folder) -> None:
         self._store = store
-        self._lock = make_lock("leases")
+        self._lock = make_reentrant_lock("leases")
         self._own: Lease | None = None
         # Set before the file has its name. A thread that opened and closed the file of its own
         # process would release the lock, so it reads this after it has listed the names.
@@ -167,7 +167,7 @@ class Leases:
 
     def abandon(self) -> None:
         """In a forked child, leave lease and watch to the parent."""
-        self._lock = make_lock("leases")
+        self._lock = make_reentrant_lock("leases")
         own = self._end()
         if own is not None:
             own.abandon()

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from typing import Final
 
 from streamkeep.engine.remote.object_store import ObjectStore, open_objects
-from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.modes import Modes
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
 from streamkeep.format.segment import remote
@@ -31,7 +31,7 @@ class ChunkCache:
         self._most_bytes = most_bytes
         self._size = 0
         self._chunks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._lock = make_lock("chunks of remote segments")
+        self._lock = make_reentrant_lock("chunks of remote segments")
 
     def get(self, name: str, number: int) -> bytes | None:
         with self._lock:

@@ -8,7 +8,6 @@ resized, only while this process has none: `without_transactions` waits for that
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -83,17 +82,16 @@ class Ending:
         closed_s = _GATE_S
         with self.checkpoint_lock:
             while True:
-                with context.thread_lock, context.gate:
-                    context.writer = threading.get_ident()
-                    try:
-                        if self._is_unread(closed_s):
-                            context.forget()
-                            if self.checkpoints is not None:
-                                self.checkpoints.unpin()
-                            yield
-                            return
-                    finally:
-                        context.writer = 0
+                try:  # an interrupt may arrive as soon as the locks are held
+                    context.begin_alone()
+                    if self._is_unread(closed_s):
+                        context.forget()
+                        if self.checkpoints is not None:
+                            self.checkpoints.unpin()
+                        yield
+                        return
+                finally:
+                    context.end_alone()
                 if time.monotonic() > deadline:
                     raise StoreError(
                         f"{why}, which open snapshots and iterators of this process prevent; "

@@ -43,12 +43,13 @@ from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.begin import (
     CheckpointNeeded,
     begin_read,
+    begin_stored,
     begin_write,
     run_locked,
     run_read,
     run_write,
 )
-from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext, position_in
+from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
 from streamkeep.engine.txn.flush import is_pinned_late, map_needed, no_room, used_bytes
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -174,14 +175,8 @@ class Environment(Ending):
 
     def begin_stored(self) -> ReadTxn:
         """Begin a read transaction of what `data.mdb` has now, whatever the journal has."""
-        context = self.context
-        with translated(), context.gate:
-            context.check_open()
-            raw = context.raw.begin(None, None, False, False)
-            context.entered += 1
-        txn = ReadTxn(context, raw, {}, position_in(raw).commit_number)
-        txn.group_counts = {}  # the memtable may have others
-        return txn
+        with translated():
+            return begin_stored(self.context)
 
     def read(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Run `command(txn, *args)` on a snapshot."""

@@ -24,7 +24,7 @@ from typing import Final
 
 from streamkeep.engine.remote.remote_archive import ChunkCache, RemoteArchive, check_means
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
-from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -173,7 +173,7 @@ class SegmentFiles:
         self._most_open = most_open
         self._chunks = ChunkCache()
         self._open: OrderedDict[str, Segment] = OrderedDict()
-        self._lock = make_lock("segment files")
+        self._lock = make_reentrant_lock("segment files")
 
     def path(self, record: SegmentRecord) -> Path:
         return self.store.path / stored_name(record.path)

@@ -46,6 +46,18 @@ def begin_read(context: EngineContext) -> ReadTxn:
             return ReadTxn(context, raw, over, commit_number)
 
 
+def begin_stored(context: EngineContext) -> ReadTxn:
+    """Begin a read transaction of what `data.mdb` has now, whatever the journal has."""
+    with context.gate:
+        context.check_open()
+        raw = context.raw.begin(None, None, False, False)
+        commit_number = position_in(raw).commit_number
+        context.entered += 1
+        txn = ReadTxn(context, raw, {}, commit_number)
+        txn.group_counts = {}  # the memtable may have others
+        return txn
+
+
 def begin_write(
     context: EngineContext, *, durable: bool = False, frees: bool = False, most_s: float = -1.0
 ) -> WriteTxn:

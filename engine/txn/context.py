@@ -235,6 +235,23 @@ class EngineContext:
         with self.thread_lock.unlimited(), self.gate:
             close()
 
+    def begin_alone(self) -> None:
+        """Do the same until `end_alone`."""
+        self.thread_lock.acquire()
+        try:
+            self.gate.acquire()
+        except BaseException:
+            self.thread_lock.release()
+            raise
+        self.writer = threading.get_ident()
+
+    def end_alone(self) -> None:
+        """Do nothing if `begin_alone` was interrupted."""
+        if self.writer == threading.get_ident():
+            self.writer = 0
+            self.gate.release()
+            self.thread_lock.release()
+
     def position(self) -> LogPosition:
         """Return the log position after the newest commit, of any process."""
         with self.gate:
