@@ -203,7 +203,8 @@ class Synchronization:
         found: list[Any] = xrange(txn, staged, wanted)
         if not found:
             return False
-        same = Range(*found[0][:2], *found[0][:2], 1, False, int(PAIRS))
+        ms, seq = found[0][:2]
+        same = Range(ms, seq, ms, seq, 1, False, int(PAIRS))
         return found == self._store._environment.read(history.xrange, key, same)
 
     def _append(self, key: bytes, staged: bytes, start: Id, end: Id, most: int) -> None:
