@@ -216,15 +216,20 @@ def test_connections_beyond_the_limit_are_closed(store: Store[bytes]) -> None:
     serve(store, scenario, most=5)
 
 
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/x-ndjson"])
 def test_a_client_that_reads_nothing_is_sent_little_and_closed_at_the_end(
-    store: Store[bytes], monkeypatch: pytest.MonkeyPatch
+    store: Store[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
 ) -> None:
     store.xadd_many("k", [{"v": b"x" * 100_000}] * 200)
-    monkeypatch.setattr(serving, "STOP_S", 0)
+    monkeypatch.setattr(serving, "STOP_S", 0.5)
+    path = "/streams/k?after=0" if "event" in kind else "/streams/k"
 
     async def scenario(served: Served) -> None:
         silent = socket.create_connection(("127.0.0.1", served.port))
-        silent.sendall(get("/streams/k?after=0", "Accept: text/event-stream\r\n"))
+        silent.sendall(get(path, f"Accept: {kind}\r\n"))
         assert b'{"status":"ok"}' in await served.ask(get("/health"))
         found: Any = served.server.server_state.connections
         while not any(one.flow.write_paused for one in found):
@@ -237,6 +242,7 @@ def test_a_client_that_reads_nothing_is_sent_little_and_closed_at_the_end(
         silent.close()
 
     serve(store, scenario)
+    assert not caplog.records  # such as a traceback of its request
 
 
 def test_the_end_waits_for_no_idle_client_with_tls(

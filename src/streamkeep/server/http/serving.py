@@ -138,7 +138,7 @@ class HttpServer(uvicorn.Server):
             h11_max_incomplete_event_size=MAX_HEAD,
             limit_concurrency=Protocol.most,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=STOP_S,
+            timeout_graceful_shutdown=2 * STOP_S,  # `stop` has ended all connections by then
         )
         config.load()
         self._tls = tls
@@ -206,9 +206,10 @@ class HttpServer(uvicorn.Server):
         self.app.stop()
         self.should_exit = True
         if self._task is not None:
+            await asyncio.wait([self._task], timeout=STOP_S)
+            for one in list(self.server_state.connections):  # whose clients do not read, or slowly
+                one.transport.abort()
             await self._task
-        for one in list(self.server_state.connections):  # whose clients do not read
-            one.transport.abort()
 
 
 def bind(address: str, port: int) -> list[socket.socket]:
