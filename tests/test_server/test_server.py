@@ -476,6 +476,25 @@ def test_the_end_of_a_server_closes_clients_that_read_nothing(tmp_path: Path) ->
         assert running.server.clients == {}
 
 
+def test_the_end_of_a_server_waits_for_no_backup(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That of many gigabytes takes minutes, in which supervisors kill a server."""
+    goes_on, ended = threading.Event(), threading.Event()
+
+    def backup() -> None:
+        goes_on.wait(5)
+        ended.set()
+
+    with open_at(tmp_path / "s") as store:
+        with serving(store, tmp_path / "k", backup=backup) as running, Peer(running.path) as peer:
+            assert peer.call("BGSAVE") == b"+Background saving started\r\n"
+        assert not ended.is_set()
+        goes_on.set()
+        assert ended.wait(PATIENCE_S)
+    assert "a backup has not ended" in caplog.text
+
+
 @pytest.mark.slow
 def test_a_client_that_reads_gets_its_reply_at_the_end_of_a_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -421,7 +421,8 @@ class Server:
             finally:
                 self.statistics.saving = False
 
-        self.loop.run_in_executor(None, save)
+        # Not of the loop, whose end would wait for it; the store's waits only for its snapshot.
+        threading.Thread(None, save, "streamkeep backup", daemon=True).start()
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Send the replies that wait for the disk, and close all connections."""
@@ -432,6 +433,8 @@ class Server:
         ):
             await asyncio.sleep(0.005)
         self._idle_timer.cancel()
+        if self.statistics.saving:
+            self.log("a backup has not ended, and does with the server; the next one begins anew")
         await self.upstream.close()
         self.primary.stop()
         self.expiry.close()
