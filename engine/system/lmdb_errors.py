@@ -46,7 +46,8 @@ def translate(error: lmdb.Error) -> errors.StreamkeepError:
         return errors.StoreFullError(_disk_full(error))
     if isinstance(error, lmdb.MapFullError):
         return errors.StoreFullError(
-            "the store's map is full; next: delete or trim entries, or make the transaction smaller"
+            "the store's map is full; next: call again, delete or trim entries, close old "
+            "snapshots, or raise max_store_bytes"
         )
     if isinstance(error, lmdb.ReadersFullError):
         return errors.StoreError(

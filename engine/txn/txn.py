@@ -307,24 +307,26 @@ class WriteTxn(Txn):
 
     def _make_room(self, context: EngineContext, size: int) -> None:
         """Have room for the next flush; raise if there is none, unless this makes room."""
+        failure: Exception | None = None
+        room = 0
         try:
-            if make_room(context, size) or self.frees:
+            if make_room(context, size):
                 return
-        except (lmdb.Error, StoreLockedError):
-            if self.frees:
-                return
-            raise
+            room = context.memtable.room
+            if self.takes and context.max_bytes:  # a store that is full of jobs would stay so
+                room += _TAKES_BYTES
+        except (lmdb.Error, StoreLockedError) as error:
+            failure = error
+        if self.frees:
+            return
         growth = 0
         for number, table in self.changes.items():
             for db_key, value in table.rows.items():
                 old = super().get(number, db_key)
                 growth += 0 if value is None else len(encoded(value))
                 growth -= 0 if old is None else len(old)
-        room = context.memtable.room
-        if self.takes and context.max_bytes:  # a store that is full of jobs would stay so
-            room += _TAKES_BYTES
         if growth > max(0, room):
-            raise no_room(context)
+            raise no_room(context) if failure is None else failure
 
     def abort(self) -> None:
         """Undo everything, and end the transaction. Does nothing after `commit`."""

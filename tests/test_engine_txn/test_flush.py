@@ -103,7 +103,8 @@ def test_a_flush_that_fails_loses_nothing_and_only_deletions_follow(
             in_child(work)
             store.sync()
             copy = copy_of_killed(store, tmp_path / "copy")
-            assert store.xtrim("s", maxlen=1, approximate=False) == 1
+            with store.transaction() as txn:
+                assert txn.xtrim("s", maxlen=1, approximate=False) == 1
             assert numbers(store) == [b"1"]
         store.xadd("s", {"n": 2})
         assert context_of(store).memtable.commits == 1  # after the flush of those before
