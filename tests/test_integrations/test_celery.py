@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -237,6 +239,19 @@ def test_the_second_url_of_a_failover_is_a_store(url: str) -> None:
     with Connection(["streamkeep:////proc/none", url]) as connection:
         publish(connection, 1)
     assert jobs_of(url).stats().waiting == 1
+
+
+def test_a_program_that_ends_gives_back_what_it_has(connection: Connection, url: str) -> None:
+    """Also if it does not close its connection; five such ends are no five deaths."""
+    publish(connection, 1)
+    program = [
+        "from kombu import Connection",
+        "import streamkeep.integrations.celery",
+        "message = Connection(sys.argv[1]).SimpleQueue('tasks').get(timeout=60)",
+    ]
+    lines = "import sys; " + "; ".join(program)
+    ended = subprocess.run([sys.executable, "-c", lines, url], stderr=subprocess.PIPE, check=True)
+    assert (ended.stderr, jobs_of(url).stats().retrying) == (b"", 1)
 
 
 def test_a_purge_removes_what_a_worker_gave_back(connection: Connection, url: str) -> None:

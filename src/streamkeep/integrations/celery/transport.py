@@ -9,8 +9,10 @@ docs/integrations/celery.md has the options, and what differs from Redis and Rab
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
+import weakref
 from contextlib import suppress
 from datetime import datetime
 from queue import Empty
@@ -118,6 +120,7 @@ class Channel(virtual.Channel):
             self.hold_eta = strtobool(self.hold_eta)
         except TypeError:
             raise ArgumentError(f"hold_eta must be True or False, not {self.hold_eta!r}") from None
+        _channels.add(self)
 
     def jobs_of(self, queue: str) -> Queue:
         return self.shared.queue(queue, self.max_deaths)
@@ -341,6 +344,20 @@ class Channel(virtual.Channel):
                 self.connection.return_arrived(self)
             self.acknowledger.close()
         super().close()
+
+
+_channels: Final[weakref.WeakSet[Channel]] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Return what programs have that end without closing their connections.
+
+    Kombu does so when `multiprocessing` ends, and by then the stores are closed.
+    """
+    for one in list(_channels):
+        with suppress(StoreError):
+            one.close()
 
 
 AnyChannel = Channel  # a transport has an attribute of the name
