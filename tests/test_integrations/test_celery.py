@@ -357,6 +357,15 @@ def test_a_store_that_a_thread_opens_again_is_closed_with_the_others(url: str) -
     assert held.opened.opened is None
 
 
+def test_workers_that_follow_each_other_in_a_process_have_one_watch() -> None:
+    def start_two() -> None:
+        stores.watch()
+        stores.watch()
+        assert len([one for one in threading.enumerate() if one.name == "streamkeep-watch"]) == 1
+
+    assert status_of(child_of(start_two)) == 0
+
+
 def test_a_forked_child_reads_mailboxes_of_its_own(connection: Connection, url: str) -> None:
     """As a caller of remote control does that was forked after a call of its parent."""
     control = Exchange("control", "fanout")

@@ -15,6 +15,7 @@ from streamkeep.jobs.handler_errors import FOR_GOOD
 
 CODEC: Final = "bytes"
 _LOOK_S: Final = 1.0
+_WATCHER: Final = "streamkeep-watch"
 
 
 class Shared:
@@ -85,7 +86,8 @@ def watch(**_: Any) -> None:
 
     A store is recovered after a failed sync when no process has it open.
     """
-    threading.Thread(target=_watch, name="streamkeep-watch", daemon=True).start()
+    if all(one.name != _WATCHER for one in threading.enumerate()):  # the pool `solo` has no child
+        threading.Thread(target=_watch, name=_WATCHER, daemon=True).start()
 
 
 def _watch() -> None:
