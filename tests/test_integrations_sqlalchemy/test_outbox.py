@@ -46,8 +46,8 @@ outbox.follow(
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = create_engine(f"sqlite:///{tmp_path}/shop.db")
+def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    made = create_engine(f"sqlite:///{getattr(request, 'param', tmp_path / 'shop.db')}")
     Base.metadata.create_all(made)
     yield made
     made.dispose()
@@ -57,6 +57,7 @@ def skus(store: Store) -> list[str]:
     return [entry.fields[b"sku"].decode() for entry in store.scan("orders")]
 
 
+@pytest.mark.parametrize("engine", ["shop.db", ":memory:"], indirect=True)
 def test_rows_of_a_committed_session_are_forwarded_once(engine: Engine, store: Store) -> None:
     with Session(engine) as session, session.begin():
         session.add(Order(sku="7"))

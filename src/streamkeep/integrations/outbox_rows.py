@@ -100,13 +100,17 @@ def name_of(table: str, connection: Any, server: str = "") -> str:
     Args:
         server: host, port and name of the database; empty for one of SQLite, which has a path.
     """
-    file = "" if server else connection.execute("PRAGMA database_list").fetchone()[2]
-    return f"{table}@{server or file}"
+    return f"{table}@{server or file_of(connection)}"
+
+
+def file_of(connection: Any) -> str:
+    """Return the path of a database of SQLite; empty for one in memory."""
+    return str(connection.execute("PRAGMA database_list").fetchone()[2])
 
 
 def forward_until(
     stop: threading.Event,
-    connect: Callable[[], Any],
+    connect: Callable[[], tuple[Any, Callable[[], object]]],
     make: Callable[[Any], Outbox],
     errors: tuple[type[BaseException], ...],
     *,
@@ -116,7 +120,7 @@ def forward_until(
     """Forward rows until `stop` is set; return how many. Connect again after errors of a database.
 
     Args:
-        connect: returns a new connection of the driver, which is closed at the end.
+        connect: returns a connection of the driver, and what ends its use.
         make: returns the outbox of a connection.
         errors: what the driver raises. These, and a store, a stream or a queue that takes nothing
             now, end no forwarder.
@@ -128,9 +132,9 @@ def forward_until(
     transient: tuple[type[BaseException], ...] = (*errors, *_PASSES)
     total = 0
     while not stop.is_set():
-        connection = None
+        close = None
         try:
-            connection = connect()
+            connection, close = connect()
             outbox = make(connection)
             while not stop.is_set():
                 found, fresh = outbox._forward()
@@ -144,9 +148,9 @@ def forward_until(
             log.error("the outbox cannot be forwarded, and is tried again: %s", error)
             stop.wait(max(pause_s, 1.0))
         finally:
-            if connection is not None:
+            if close is not None:
                 try:
-                    connection.close()
+                    close()
                 except errors:
                     log.debug("a connection that failed cannot be closed", exc_info=True)
     return total

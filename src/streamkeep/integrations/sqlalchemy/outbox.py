@@ -117,17 +117,20 @@ class Outbox:
         server = "" if dialect.name == "sqlite" else f"{host}:{url.port or ''}/{url.database}"
         table = dialect.identifier_preparer.format_table(self.table)  # in quotes if it needs them
 
-        def connect() -> Any:
+        def connect() -> tuple[Any, Callable[[], object]]:
             borrowed = engine.raw_connection()
             connection: Any = borrowed.driver_connection
-            borrowed.detach()  # the forwarder closes it
+            close: Callable[[], object] = borrowed.close
+            if dialect.name != "sqlite" or outbox_rows.file_of(connection):
+                borrowed.detach()  # the forwarder closes it; a database in memory would end then
+                close = connection.close
             if commits_each_statement(connection):  # which is what the application wants of its own
                 level: Any = dialect.default_isolation_level  # which the first connection sets
                 dialect.set_isolation_level(connection, level)
             if dialect.name == "sqlite" and getattr(connection, "autocommit", None) is False:
                 connection.autocommit = -1  # the outbox begins: sqlite3.LEGACY_TRANSACTION_CONTROL
                 connection.rollback()
-            return connection
+            return connection, close
 
         def make(connection: Any) -> Forwarder:
             return Forwarder(

@@ -6,6 +6,7 @@ import json
 import signal
 import threading
 from argparse import ArgumentParser
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -79,12 +80,13 @@ class Command(BaseCommand):
             name = name_of(table, connection, server)
             return Outbox(connection, table, queue.store, put=put, name=name)
 
-        def connect() -> Any:
+        def connect() -> tuple[Any, Callable[[], object]]:
             # Not Django's own: the outbox begins and commits transactions itself. Nor one of a
             # pool: these commit each statement, and closing one gives it back to nobody.
             own = database.copy()
             own.settings_dict["OPTIONS"].pop("pool", None)
-            return own.get_new_connection(own.get_connection_params())
+            connection = own.get_new_connection(own.get_connection_params())
+            return connection, connection.close
 
         stop = threading.Event()
         if threading.current_thread() is threading.main_thread():
