@@ -177,6 +177,8 @@ UTC = pa.timestamp("us", tz="UTC")
             (b"1234.56", b"12345.67", b"1.5", b"abc"),
             [Decimal("1234.56"), None, Decimal("1.50"), None],
         ),
+        (pa.decimal128(38, 18), (b"7" * 21, b"7" * 20), [None, Decimal("7" * 20)]),
+        (pa.decimal128(38, 0), (b"1" * 40, b"1" * 38, b"+1e37"), [None, int("1" * 38), 10**37]),
         (pa.date32(), (b"2013-01-31", b"2013-02-30", b"x"), [dt.date(2013, 1, 31), None, None]),
         (
             UTC,

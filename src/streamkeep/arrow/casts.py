@@ -128,8 +128,19 @@ def _parsed(raw: Any, pattern: str, kind: pa.DataType) -> Any:
         if pattern != _INTEGER or not any(
             pc.any(pc.starts_with(text, start)).as_py() for start in ("0x", "0X")
         ):
-            return found
-    return cast(_matching(cast(raw, pa.string()), pattern), kind)
+            return _without_overflow(text, found)
+    text = _matching(cast(raw, pa.string()), pattern)
+    return _without_overflow(text, cast(text, kind))
+
+
+def _without_overflow(text: Any, found: Any) -> Any:
+    """Return what Arrow has made of text; null for a decimal of which it has lost high bits."""
+    if not pa.types.is_decimal(found.type):
+        return found
+    expected = cast(text, pa.float64())
+    error = pc.abs(pc.subtract(found.cast(pa.float64()), expected))
+    right = pc.less_equal(error, pc.multiply(pc.abs(expected), 1e-9))
+    return pc.if_else(right, found, pa.scalar(None, found.type))
 
 
 def _times(raw: Any, kind: pa.DataType) -> Any:
