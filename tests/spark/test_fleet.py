@@ -132,13 +132,15 @@ def test_a_bad_store_is_listed_and_stops_nothing_else(tmp_path: Path) -> None:
     (manifest,) = (fleet / b / "manifests").iterdir()
     manifest.write_bytes(b"x" + manifest.read_bytes()[1:])
     (fleet / "d.store" / "data.mdb").write_bytes(b"\0" * 8192)
+    make(fleet / "e.store", "e").close()
+    (fleet / "e.store" / "data.mdb").unlink()
     report = copy(fleet, lake)
     assert rows_of(lake) == expected((c, "c"))
-    assert len(report.problems) == 3
-    for store in (a, b, "d.store"):
+    assert len(report.problems) == 4
+    for store in (a, b, "d.store", "e.store"):
         assert any(store in one for one in report.problems)
     found = problems(fleet, lake)
-    assert len(found) == 3
+    assert len(found) == 4
 
 
 def test_entries_trimmed_after_the_plan_are_a_problem(

@@ -255,6 +255,11 @@ def test_a_folder_of_segments_without_its_store(
                         found += batch.column("id").to_pylist()
                 assert found == expected
     store.archive(to=(tmp_path / "fleet").as_uri(), seal=True)
+    store.close()
+    shutil.copytree(store.path, lost := tmp_path / "lost")
+    (lost / "data.mdb").unlink()  # a damaged store is no folder of what is left of it
+    with pytest.raises(CorruptionError, match="missing, and all that was live with it"):
+        StreamkeepSource({"path": str(lost), "subscribe": "s"})
     with pytest.raises(NotAStoreError, match=r"next: \.option\('fleet', "):
         segment_folder.list_segments(str(tmp_path / "fleet"))
     for path in (tmp_path / "copy").glob("*/*.seg"):

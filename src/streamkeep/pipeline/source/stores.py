@@ -22,6 +22,7 @@ from streamkeep.pipeline.source.stream_nodes import StreamNodes, stream_numbered
 from streamkeep.pipeline.storage.places import file_system, is_uri, reaching
 
 DATA_FILE: Final = "data.mdb"
+STORE_FILES: Final = (DATA_FILE, "steady")  # a store that has lost the first is one, damaged
 
 
 class StreamReplacedError(StreamkeepError):
@@ -50,7 +51,8 @@ def stream_nodes(txn: Txn, key: bytes, number: int, source: str) -> StreamNodes:
 
 def is_folder(path: str) -> bool:
     """Return whether a path is a folder of segments and not a store; a URI always is."""
-    return is_uri(path) or (os.path.isdir(path) and not os.path.exists(f"{path}/{DATA_FILE}"))
+    is_store = any(os.path.exists(f"{path}/{name}") for name in STORE_FILES)
+    return is_uri(path) or (os.path.isdir(path) and not is_store)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from uuid import UUID
 from streamkeep.engine.remote.object_store import ObjectStore, folder_of, normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
-from streamkeep.pipeline.source.stores import DATA_FILE, reading
+from streamkeep.pipeline.source.stores import STORE_FILES, reading
 from streamkeep.pipeline.store_fleet.pieces import FleetError, Member
 
 _AT_ONCE: Final = 32
@@ -69,18 +69,24 @@ def _live(folder: Path, problems: list[str] | None) -> Iterator[Member]:
     if not folder.is_dir():
         return
     for path in [folder, *sorted(folder.iterdir())]:
-        try:
-            (path / DATA_FILE).stat()
-        except (FileNotFoundError, NotADirectoryError):
+        if not any(_may_be_there(path / name) for name in STORE_FILES):
             continue
-        except OSError:
-            pass  # such as no permission; `live_member` says so
         try:
             member = live_member(path)
         except StreamkeepError as error:
             _note(error, problems)
         else:
             yield member
+
+
+def _may_be_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # such as no permission; `live_member` says so
+    return True
 
 
 def live_member(path: Path) -> Member:
