@@ -174,6 +174,22 @@ def test_promoted_columns_can_be_added_but_not_changed(tmp_path: Path) -> None:
             Lake.create(path, pa.schema([(name, pa.int32()) for name in names]))
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_delta_rs_finds_rows_by_any_column(
+    orders: Store[bytes], uri: str, older: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It skips a file by the bounds of a column that the log does not have, if it has others."""
+    fill(orders, 1, 50)
+    with monkeypatch.context() as patch:
+        if older:
+            patch.setattr("streamkeep.pipeline.lake.lake._BOUNDED", {})
+        to_lake(LOCAL, str(orders.path), uri, columns=pa.schema([("sku", pa.int32())]))
+    to_lake(LOCAL, str(orders.path), uri)
+    for column, value, count in (("sku", 1, 8), ("seq", 0, 50), ("ms", 60_000, 1)):
+        table = DeltaTable(uri).to_pyarrow_table(filters=[(column, "=", value)])
+        assert len(table) == count
+
+
 def test_columns_that_are_added_later_are_filled_in(orders: Store[bytes], uri: str) -> None:
     fill(orders, 1, 50)
     orders.xadd("orders", {b"sku": "7", b"\xff": "x", b"note": "old"}, id="3000100-0")

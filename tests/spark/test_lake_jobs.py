@@ -279,7 +279,7 @@ def test_a_file_that_was_taken_out_of_the_log_is_missed(orders: Store[bytes], ur
         ("minValues", "stream", "p", "column 'stream' holds orders to orders, but the log says p"),
         ("maxValues", "store", "0", "column 'store' holds"),
         ("maxValues", "ts", "1970-01-01T00:06:00.000Z", "column 'ts' holds 1970-01-01 00:05:00"),
-        ("nullCount", "seq", 5, "column 'seq' has 0 nulls, 5 in the log"),
+        ("nullCount", "ms", 5, "column 'ms' has 0 nulls, 5 in the log"),
     ],
 )
 def test_statistics_of_the_log_by_which_readers_would_skip_rows(

@@ -36,10 +36,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -65,6 +66,9 @@ _BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "
 FORMAT: Final = "streamkeep/format"
 LAKE_FORMAT: Final = 1
 COLUMNS: Final = "streamkeep/columns"  # when columns were added, in Unix milliseconds
+# The columns of which the log has bounds. Without this, delta-rs skips a file if another column is
+# filtered in `to_pandas` and its like: it compares with the bounds that are not there.
+_BOUNDED: Final = {"delta.dataSkippingStatsColumns": "store,stream,incarnation,ms,ts"}
 _AT_ONCE: Final = 8  # files of other programs that are opened at the same time
 
 
@@ -155,6 +159,7 @@ class Lake:
                 partition_by=list(lake_files.PARTITIONS),
                 name="streamkeep lake",
                 description="entries of Redis streams, one per row",
+                configuration=_BOUNDED,
                 commit_properties=numbered,
             )
         except DeltaError as error:
@@ -164,6 +169,8 @@ class Lake:
                 raise lake_files.LakeError(f"{uri}: {error}") from error
         failpoints.hit("lake:made")
         lake = cls.open(uri)
+        if not _BOUNDED.keys() <= lake.table.metadata().configuration.keys():  # of an older version
+            lake = lake._altered(partial(lake.table.alter.set_table_properties, _BOUNDED))
         return lake if promoted is None else lake.with_columns(promoted)
 
     def with_columns(self, wanted: pa.Schema) -> Lake:
@@ -186,14 +193,15 @@ class Lake:
             return self
         _check_distinct(self.uri, [*self.promoted.names, *(field.name for field in added)])
         fields = [DeltaField.from_arrow(pa.field(one.name, one.type)) for one in added]
+        noted = [Transaction(COLUMNS, time.time_ns() // 1_000_000)]
+        properties = CommitProperties(app_transactions=noted)
+        add_columns = self.table.alter.add_columns
+        return self._altered(partial(add_columns, fields, commit_properties=properties))
+
+    def _altered(self, change: Callable[[], None]) -> Lake:
         try:
             with places.reaching(self.uri):
-                self.table.alter.add_columns(
-                    fields,
-                    commit_properties=CommitProperties(
-                        app_transactions=[Transaction(COLUMNS, time.time_ns() // 1_000_000)]
-                    ),
-                )
+                change()
         except CommitFailedError as error:
             raise lake_files.LakeConflictError(
                 f"{self.uri}: another job committed first ({error}); next: run the job again"
@@ -418,15 +426,13 @@ def _add_action(file: lake_files.LakeFile, moves_data: bool, now_ms: int) -> Add
     low, high = dict[str, Any](origin), dict[str, Any](origin)
     if ends[0].ms >> 63 == ends[1].ms >> 63:  # else the signed numbers are not in their order
         low["ms"], high["ms"] = (lake_files.signed(one.ms) for one in ends)
-        if ends[0].ms == ends[1].ms and ends[0].seq >> 63 == ends[1].seq >> 63:
-            low["seq"], high["seq"] = (lake_files.signed(one.seq) for one in ends)
     if ends[1].ms <= lake_files.LAST_MS:
         low["ts"], high["ts"] = (_iso(one.ms) for one in ends)
     stats: dict[str, Any] = {
         "numRecords": file.entries,
         "minValues": low,
         "maxValues": high,
-        "nullCount": dict.fromkeys((*origin, "ms", "seq"), 0),
+        "nullCount": dict.fromkeys((*origin, "ms"), 0),
     }
     return AddAction(
         path=file.path,
