@@ -152,8 +152,8 @@ def _start(
         rows = rows.selectExpr(
             "stream",
             "id",
-            "transform(fields, f -> concat(decode(f.field, 'UTF-8'), '=', "
-            "decode(f.value, 'UTF-8'))) AS fields",
+            # `decode` fails for what is not UTF-8
+            "transform(fields, f -> concat(string(f.field), '=', string(f.value))) AS fields",
         )
     writer = rows.writeStream
     if available_now:
