@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-_reentrant: Callable[[], threading.RLock] = threading.RLock
+reentrant_lock: Callable[[], threading.RLock] = threading.RLock  # that is in no order
 
 if sys.version_info[:2] == (3, 14):
     # An interrupt may leave its `with` between `__enter__` and the block, without `__exit__`: issue
@@ -31,7 +31,7 @@ if sys.version_info[:2] == (3, 14):
                     self.release()
                 raise
 
-    _reentrant = _Lock
+    reentrant_lock = _Lock
 
 # Makes a lock that checks the order, from its name, its store and a plain lock; the tests set it.
 checked: Callable[[str, str, Any], Any] | None = None
@@ -51,7 +51,7 @@ def make_lock(name: str, store: str = "") -> threading.Lock:
 
 def make_reentrant_lock(name: str, store: str = "") -> threading.RLock:
     """As `make_lock`, for a lock that its holder may take again."""
-    plain = _reentrant()
+    plain = reentrant_lock()
     lock: threading.RLock = plain if checked is None else checked(name, store, plain)
     return lock
 

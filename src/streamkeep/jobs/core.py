@@ -25,6 +25,7 @@ from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import SharedTransaction, apply_bytes
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.system.locks import reentrant_lock
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreError, StreamkeepError
 from streamkeep.format.core.values import whole
@@ -66,12 +67,12 @@ class LazyStore:
         self._sync = sync
         self.opened: Store[Any] | None = None
         self.creates = True  # a missing store
-        self._lock = threading.Lock()
+        self._lock = reentrant_lock()
         _all.add(self)
 
     def leave_to_parent(self) -> None:
         """In a forked child: leave the store, and a lock that another thread may have held."""
-        self._lock = threading.Lock()
+        self._lock = reentrant_lock()
         self.opened = None
 
     @property

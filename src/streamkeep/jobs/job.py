@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.liveness.marks import Marks
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_batches: Final = threading.Lock()  # of the lists `Job._batch`, which threads share
 current: ContextVar[Job | None] = ContextVar("job", default=None)  # that the handler runs for
 
 
@@ -341,11 +340,10 @@ class Job:
             QueueError: this worker has not taken it.
         """
         self._taken()
-        with _batches:
-            others = [one for one in self._batch if one is not self]
-            self._batch.clear()
-        for one in others:  # the first that is begun: this process works on none of the others
-            leave(one)
+        with suppress(IndexError):  # the list is shared, also by other threads
+            while True:  # the first that is begun: this process works on none of the others
+                if (other := self._batch.pop()) is not self:
+                    leave(other)
         if not self._marks and not self.ended:
             begin_all([self])
 

@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from streamkeep.engine.system.locks import reentrant_lock
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
 from streamkeep.format.core.values import as_given, whole
@@ -99,7 +100,7 @@ class Worker:
         self._exits = exits
         self._max_memory = whole(max_memory, "max_memory", 0)
         self._report = report or Report()
-        self._lock = threading.Lock()
+        self._lock = reentrant_lock()
         self._runs: set[worker_runs.Run] = set()
         self._threads: set[threading.Thread] = set()
         self._stopping = False
