@@ -28,7 +28,7 @@ with connect(source) as old, connect(target) as new:
             others += 1
         elif new.exists(key):
             present += 1
-        else:
-            new.restore(key, 0, old.dump(key, *version))
+        elif payload := old.dump(key, *version):  # None where it was deleted, or has expired
+            new.restore(key, 0, payload)
             copied += 1
 print(f"{copied} streams copied, {present} were there, {others} keys of other types")

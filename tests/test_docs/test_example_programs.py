@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 
 import group_steps
 import streamkeep
@@ -185,7 +186,17 @@ def test_workers_that_were_forked_from_a_process_with_a_store_use_it(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.redis
-def test_streams_move_to_redis_and_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams_move_to_redis_and_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = redis.Redis.dump
+
+    def gone_before(server: Any, key: bytes) -> Any:
+        if key == b"gone":
+            server.delete(key)
+        return dump(server, key)
+
+    monkeypatch.setattr(redis.Redis, "dump", gone_before)
     with streamkeep.open("old.store") as store:
         for number in range(3):
             store.xadd("orders", {"n": number}, id=f"{number}-1")
@@ -197,6 +208,7 @@ def test_streams_move_to_redis_and_back(capsys: pytest.CaptureFixture[str]) -> N
         server.call(b"SET", b"text", b"of another type")
         run("migrate", "old.store", address, "7.0")
         assert server.call(b"XLEN", b"orders") == 3
+        server.call(b"XADD", b"gone", b"*", b"n", b"1")
         run("migrate", address, "new.store")
         run("migrate", address, "new.store")
     assert capsys.readouterr().out.splitlines() == [
