@@ -592,7 +592,10 @@ def test_a_promoted_replica_goes_on_with_the_history(store: Path, free_port: int
         once(first, store)
         fill(first, "s", 3)
         wait_until(lambda: first.call(b"WAIT", 1, 1000) == 1)
+        once(first, store)
         second.call("REPLICAOF", "NO", "ONE")
+        once(second, store)
+        assert following_of(store).source == f"{source(second)}?db=0"  # before any command comes
         fill(second, "s", 3)
         report = once(second, store)
         assert (report.full, report.source) == (1, f"{source(second)}?db=0")

@@ -318,7 +318,11 @@ class Follower:
         if full:
             self.state = "sync"
             rest = self._synchronize(store, link, replication_id, offset)
-        self._row = self._row._replace(source=self._name, replication_id=replication_id)
+        row = self._row._replace(source=self._name, replication_id=replication_id)
+        if row != self._row:  # a later start compares its server with this one
+            with store.transaction() as transaction:
+                put_row(transaction.txn, row)
+            self._row = row
         self.problem, self.state = "", "connected"
         how = "took all its streams, and follows" if full else "goes on"
         self._told(f"{self._name}: {how}")
@@ -384,7 +388,7 @@ class Follower:
                 "(--resync)"
             )
         where = f"{self._name}, file of all keys"
-        synchronization = Synchronization(store, self._followed, row._replace(source=self._name))
+        synchronization = Synchronization(store, self._followed, row)
 
         def read(size: int) -> bytes:
             nonlocal done
