@@ -138,7 +138,7 @@ class HttpServer(uvicorn.Server):
             h11_max_incomplete_event_size=MAX_HEAD,
             limit_concurrency=Protocol.most,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=2 * STOP_S,  # `stop` has ended all connections by then
+            timeout_graceful_shutdown=STOP_S + 1,  # `stop` has ended all connections by then
         )
         config.load()
         self._tls = tls
