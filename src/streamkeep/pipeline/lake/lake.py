@@ -36,11 +36,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -169,8 +168,6 @@ class Lake:
                 raise lake_files.LakeError(f"{uri}: {error}") from error
         failpoints.hit("lake:made")
         lake = cls.open(uri)
-        if not _BOUNDED.keys() <= lake.table.metadata().configuration.keys():  # of an older version
-            lake = lake._altered(partial(lake.table.alter.set_table_properties, _BOUNDED))
         return lake if promoted is None else lake.with_columns(promoted)
 
     def with_columns(self, wanted: pa.Schema) -> Lake:
@@ -193,15 +190,14 @@ class Lake:
             return self
         _check_distinct(self.uri, [*self.promoted.names, *(field.name for field in added)])
         fields = [DeltaField.from_arrow(pa.field(one.name, one.type)) for one in added]
-        noted = [Transaction(COLUMNS, time.time_ns() // 1_000_000)]
-        properties = CommitProperties(app_transactions=noted)
-        add_columns = self.table.alter.add_columns
-        return self._altered(partial(add_columns, fields, commit_properties=properties))
-
-    def _altered(self, change: Callable[[], None]) -> Lake:
         try:
             with places.reaching(self.uri):
-                change()
+                self.table.alter.add_columns(
+                    fields,
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(COLUMNS, time.time_ns() // 1_000_000)]
+                    ),
+                )
         except CommitFailedError as error:
             raise lake_files.LakeConflictError(
                 f"{self.uri}: another job committed first ({error}); next: run the job again"
