@@ -63,19 +63,24 @@ def test_a_socket_that_a_dead_server_left_is_replaced_and_a_file_is_not(tmp_path
     assert path.read_text() == "mine"
 
 
+@pytest.mark.parametrize(("files", "most"), [(1000, 744), (200, 1)])
 def test_there_are_no_more_clients_than_the_process_may_have_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    files: int,
+    most: int,
 ) -> None:
-    changed: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (300, 1000))
-    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: changed.append(limits))
+    limits = [(100, files)]
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda which, given: limits.append(given))
     with served(tmp_path / "s", unix=tmp_path / "k", max_clients=5000), Peer(tmp_path / "k") as one:
-        assert one.ask("CONFIG", "GET", "maxclients") == [b"maxclients", b"744"]
-        reply = one.call("CONFIG", "SET", "maxclients", 745)
-        assert reply.endswith(b"handle the specified number of clients, try with 744\r\n")
-        assert one.call("CONFIG", "SET", "maxclients", 700) == b"+OK\r\n"
-    assert changed[0] == (1000, 1000)
-    assert "744 clients at most" in caplog.text
+        assert one.ask("CONFIG", "GET", "maxclients") == [b"maxclients", b"%d" % most]
+        reply = one.call("CONFIG", "SET", "maxclients", most + 1)
+        assert reply.endswith(b"handle the specified number of clients, try with %d\r\n" % most)
+        assert one.call("CONFIG", "SET", "maxclients", most) == b"+OK\r\n"
+    assert limits[-1] == (files, files)
+    assert f"{most} clients at most: the process may have {files} files" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import gc
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -184,8 +185,9 @@ async def serve(store: Store[bytes], options: Options) -> None:
     settings.other_files = OWN_FILES + (_HTTP_FILES if options.http else 0)
     most = settings.clients_that_fit(options.max_clients)
     if most < options.max_clients:
-        files = most + settings.other_files
-        log.warning("%s clients at most: the process may have %s files (ulimit -n)", most, files)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        text = "%s clients at most: the process may have %s files (ulimit -n), and needs %s itself"
+        log.warning(text, most, limit, settings.other_files)
     settings.max_clients = most
     settings.timeout_s = options.timeout_s
     settings.allow_flush = options.allow_flush
