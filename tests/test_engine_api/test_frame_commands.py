@@ -308,7 +308,7 @@ def test_a_snapshot_that_ends_ends_its_frames(archived: Store) -> None:
 
 
 def test_pandas_keeps_large_numbers_beside_missing_ones(store: Store) -> None:
-    pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas")
     large = (1 << 53) + 1
     store.xadd_many(
         "s", [{"n": large, "ok": "true"}, {"x": "1"}], ["1761004800000-0", "+"][:0] or None
@@ -324,6 +324,8 @@ def test_pandas_keeps_large_numbers_beside_missing_ones(store: Store) -> None:
         {b"n": b"%d" % large, b"ok": b"true"},
         {b"x": b"1.0"},
     ]
+    with pytest.raises(ArgumentError, match="cannot take: Duplicate column names found"):
+        store.from_arrow("copy", pandas.DataFrame([[1, 2]], columns=["a", "a"]))
 
 
 def test_polars_and_arrow_have_the_same_frame(store: Store) -> None:
@@ -336,6 +338,9 @@ def test_polars_and_arrow_have_the_same_frame(store: Store) -> None:
     assert store.from_arrow("copy", frame, columns=["n", "t"]) == 2
     fields = [one.fields for one in store.xrange("copy")]
     assert fields == [{b"n": b"1", b"t": b"2025-10-21T00:00:00Z"}, {b"n": b"2"}]
+    categories = frame.select(c=polars.Series(["zoë", "x"], dtype=polars.Categorical))
+    assert store.from_arrow("c", categories) == 2
+    assert store.xrange("c")[0].fields == {b"c": "zoë".encode()}
 
 
 def test_a_relation_of_duckdb_reads_the_stream_at_each_query(archived: Store) -> None:

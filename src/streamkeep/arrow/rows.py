@@ -50,15 +50,15 @@ def reader_of(data: Any) -> pa.RecordBatchReader:
         return data
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
-    elif type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
-        try:
+    try:
+        if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
             data = pa.Table.from_pandas(data, preserve_index=False)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise ArgumentError(f"data has a column that Arrow has no type for: {error}") from None
-    if isinstance(data, pa.Table):
-        return data.to_reader()
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
+        if isinstance(data, pa.Table):
+            return data.to_reader()
+        if hasattr(data, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(data)
+    except (TypeError, ValueError) as error:  # of Arrow, too
+        raise ArgumentError(f"data has a column that Arrow cannot take: {error}") from None
     raise ArgumentError(
         "data must be a table, batch or reader of pyarrow, a DataFrame of pandas or Polars, or "
         f"another object with __arrow_c_stream__, not {type(data).__name__}"
@@ -268,7 +268,12 @@ def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
     types = pa.types
     if types.is_dictionary(kind):
         inside = _converter(name, kind.value_type)
-        return lambda column: inside(column.cast(kind.value_type))
+
+        def each(column: Any) -> Values:
+            values = inside(column.dictionary)
+            return [None if at is None else values[at] for at in column.indices.to_pylist()]
+
+        return each
     if types.is_null(kind):
         return lambda column: [None] * len(column)
     if _is_text(kind):
