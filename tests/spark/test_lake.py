@@ -174,17 +174,10 @@ def test_promoted_columns_can_be_added_but_not_changed(tmp_path: Path) -> None:
             Lake.create(path, pa.schema([(name, pa.int32()) for name in names]))
 
 
-@pytest.mark.parametrize("older", [False, True])
-def test_delta_rs_finds_rows_by_any_column(
-    orders: Store[bytes], uri: str, older: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delta_rs_finds_rows_by_any_column(orders: Store[bytes], uri: str) -> None:
     """It skips a file by the bounds of a column that the log does not have, if it has others."""
     fill(orders, 1, 50)
-    with monkeypatch.context() as patch:
-        if older:
-            patch.setattr("streamkeep.pipeline.lake.lake._BOUNDED", {})
-        to_lake(LOCAL, str(orders.path), uri, columns=pa.schema([("sku", pa.int32())]))
-    to_lake(LOCAL, str(orders.path), uri)
+    to_lake(LOCAL, str(orders.path), uri, columns=pa.schema([("sku", pa.int32())]))
     for column, value, count in (("sku", 1, 8), ("seq", 0, 50), ("ms", 60_000, 1)):
         table = DeltaTable(uri).to_pyarrow_table(filters=[(column, "=", value)])
         assert len(table) == count

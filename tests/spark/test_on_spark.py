@@ -397,7 +397,9 @@ def test_the_examples_of_every_job_work(
     monkeypatch.setattr(spark_cmd, "running", lambda _: nullcontext(spark))
     monkeypatch.chdir(tmp_path)
     store = open_store("orders.store")
-    entries: list[dict[Any, Any]] = [{"sku": n % 3, "price": n / 4, b"\xff": b"\xfe"} for n in range(20)]
+    entries: list[dict[Any, Any]] = [
+        {"sku": n % 3, "price": n / 4, b"\xff": b"\xfe"} for n in range(20)
+    ]
     store.xadd_many("orders", entries, [f"{1718004800000 + number}-0" for number in range(20)])
     store.archive(to=tmp_path / "fleet", seal=True)
     store.close()
