@@ -207,6 +207,12 @@ def test_no_path_leads_out_of_the_page(client: Client, path: str) -> None:
     assert asyncio.run(status_of(client.app, Case(f"GET {path}"), None)) in (400, 401, 404)
 
 
+def test_a_file_of_the_page_is_sent_whole(client: Client) -> None:
+    """Anyone may ask for it, and thousands of ranges of it would keep all other clients waiting."""
+    reply = client("GET", "/page/page.css", headers={"range": "bytes=0-0,2-2"}, status=200)
+    assert len(reply.content) == int(reply.headers["content-length"]) > 1000
+
+
 def test_it_works_mounted_in_another_application(store: Store) -> None:
     from starlette.applications import Starlette
     from starlette.routing import Mount

@@ -75,7 +75,7 @@ def create_app(
     state = State(store, write=write)
     state.checker = health.Checker(state.store)
     router = Router(
-        [Route("/", _to_page), Mount("/page", _STATIC), Route("/openapi.json", _description)],
+        [Route("/", _to_page), Mount("/page", _page), Route("/openapi.json", _description)],
         redirect_slashes=False,
         default=partial(serve, state),
     )
@@ -107,6 +107,12 @@ async def _description(request: Request) -> Response:
 
 async def _to_page(request: Request) -> Response:
     return RedirectResponse(f"{request.scope.get('root_path', '')}{PAGE}", 307)
+
+
+async def _page(scope: Scope, receive: Receive, send: Send) -> None:
+    """Send a file of the page, whole: to sort thousands of ranges, Starlette takes seconds."""
+    headers = [one for one in scope["headers"] if one[0] != b"range"]
+    await _STATIC({**scope, "headers": headers}, receive, send)
 
 
 _STATIC: Final = StaticFiles(packages=[("streamkeep.server.ui", "static")], html=True)
