@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from patience import peak_of
 from streamkeep import Store
 from streamkeep.commands import strings
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.server.http import wire
 
 HOSTILE_KEYS = [b"a/b", b"..", b".", b"", b"%2F", b"\xff\x00", "\u202e\u00fc".encode(), b"a b?#&"]
 
@@ -87,6 +89,23 @@ def test_what_is_no_json_is_refused(store: Store, client: Client, text: str) -> 
     nested = b'{"n":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     client("POST", "/streams/k", status=400, headers=headers, content=nested)
     assert store.exists("k") == 0
+
+
+def test_a_large_body_is_read_beside_other_requests(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of fields kept all clients of the server waiting for most of a second."""
+    threads = []
+    parse = wire.parse_json
+
+    def note(*body: bytes, **options: bool) -> Any:
+        threads.append(threading.current_thread())
+        return parse(*body, **options)
+
+    monkeypatch.setattr(wire, "parse_json", note)
+    client("POST", "/streams/k", status=201, json={"n": list(range(10_000))})
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
 
 
 def test_the_name_of_a_lock_is_no_stream(store: Store, client: Client) -> None:

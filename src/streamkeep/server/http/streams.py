@@ -110,6 +110,7 @@ _RANGE: Final = ("start", "end", "count", "reverse", "history", "shape")
 _EVENTS: Final = ("after", "shape")  # the same path, with another type of reply
 _APPEND: Final = ("id", "maxlen", "nomkstream", "producer", "as", "headers")
 _MOST_ENTRIES: Final = 10_000  # of one POST
+_SHORT: Final = 1 << 14  # bytes of a body that is read at once: a thread takes as long
 _PIECE: Final = 1000  # entries that are sent at once, up to the one with which they have STEP_BYTES
 _MS: Final = 1 << 60
 _SPARK_BUCKETS: Final = 40
@@ -372,7 +373,11 @@ async def append(call: Call) -> Found:
     """
     store = call.state.async_store
     message = call.request.headers.get("idempotency-key")
-    entries = _entries(call, await call.request.body())
+    body = await call.request.body()
+    if len(body) < _SHORT:
+        entries = _entries(call, body)
+    else:  # perhaps a hundred thousand fields, for which other clients would wait
+        entries = await asyncio.to_thread(_entries, call, body)
     await call.check_stream()
     if isinstance(entries, list) and entries and isinstance(entries[0], list):
         if message is not None or any(name in call for name in _APPEND if name != "as"):
