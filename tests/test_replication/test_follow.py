@@ -293,10 +293,14 @@ def test_a_stream_that_was_made_again_takes_the_place_of_the_former(
         server.call("XADD", "v", "1-1", "a", "b")
         fill(server, "w", 9, "MAXLEN", "3")
         once(server, store)
-        earlier = server.call("DUMP", "w")
+        every = fill(server, "x", 2)
+        earlier = {key: server.call("DUMP", key) for key in ("w", "x")}
         fill(server, "w", 1, "MAXLEN", "3")
+        every += fill(server, "x", 2)
         once(server, store)
-        server.call("RESTORE", "w", 0, earlier, "REPLACE")
+        for key, payload in earlier.items():
+            server.call("RESTORE", key, 0, payload, "REPLACE")
+        every += fill(server, "x", 1)
         server.call("DEL", "s", "t", "v")
         server.call("XADD", "s", "5-1", "a", "c")
         server.call("XADD", "t", "3-1", "a", "b")
@@ -306,7 +310,8 @@ def test_a_stream_that_was_made_again_takes_the_place_of_the_former(
         verb = "archived" if deletions == "keep" else "deleted"
         assert f"{verb} 4 streams with 7 entries: the server has none of that" in done.stderr
         assert once(server, store, deletions=deletions).full == 2
-        check_same(server, store, (*KEYS, b"w"))
+        check_same(server, store, (*KEYS, b"w", b"x"))
+        assert history(store, "x") == every  # which went on from there
         with streamkeep.open(store) as opened:
             assert sum(one.retired_entries for one in opened.archived_streams()) == kept
 
@@ -356,7 +361,9 @@ def test_what_was_deleted_here_comes_back_when_all_streams_are_taken_anew(
         opened.xdel("u", "1-0")
         opened.xtrim("v", maxlen=1, approximate=False)
     server.call("XADD", "u", "2-0", "a", "b")
-    once(server, store, resync=True)
+    told: list[str] = []
+    once(server, store, resync=True, told=told.append)
+    assert "?db=0: 3 entries that it has stay in the history only" in "".join(told)
     assert history(store, "v") == trimmed
     with streamkeep.open(store) as opened:
         assert opened.xlen("v") == 1

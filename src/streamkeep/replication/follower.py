@@ -420,4 +420,9 @@ class Follower:
                 f"{entries_text(synchronization.dropped_entries)}: "
                 "the server has none of that name, or one with another history"
             )
+        if synchronization.hidden:
+            self._warned(
+                f"{self._name}: {entries_text(synchronization.hidden)} that it has stay in the "
+                "history only, since they were trimmed before"
+            )
         return synchronization.rest

@@ -9,8 +9,8 @@
    deletes those that the server has no more, and writes the offset.
 
 A stream is another one than that of the same name if an entry has other fields, if one is missing
-in the middle, or was not trimmed here, if fewer entries were ever added, or if its last ID is
-lower. It is replaced as if it had been deleted.
+in the middle, or was not trimmed here, if its last ID is lower, or if fewer entries were ever added
+and its first one never came. It is replaced as if it had been deleted.
 
 Entries that were added and went before the file was written are in no store. By `entries_added` of
 the stream here, and in the file, there were so many; XSETID, RENAME and COPY may distort it.
@@ -59,6 +59,7 @@ class Synchronization:
         lost: entries that went on the server before they came.
         dropped, dropped_entries: streams that went here, and their entries, since the server has
             none of that name, or one with another history.
+        hidden: entries that the server has, and the store in the history only: they were trimmed.
         total: bytes of the file; None where the server does not say that.
         rest: what was read after the file.
     """
@@ -75,7 +76,7 @@ class Synchronization:
         self._added = 0
         self.losses = Losses()
         self.lost = 0
-        self.dropped = self.dropped_entries = 0
+        self.dropped = self.dropped_entries = self.hidden = 0
         self.total: int | None = None
         self.rest = b""
 
@@ -156,16 +157,14 @@ class Synchronization:
             assert theirs is not None
             record = theirs.record if ours is None else ours.record
             last = record.last_id()
-            if (
-                ours is None
-                or theirs.record.entries_added < record.entries_added
-                or theirs.record.last_id() < last
-            ):
-                self._added += theirs.record.length
+            lower = theirs.record.last_id() < last
+            if ours is None or lower or theirs.record.entries_added < record.entries_added:
                 first = Range(0, 0, MAX, MAX, 1, False, int(PAIRS))
                 if ours is not None and self._came(snapshot.txn, key, staged, first):
                     self._earlier.add(key)
-                return False
+                if ours is None or lower or key not in self._earlier:
+                    self._added += theirs.record.length
+                    return False
             for difference in diff_entries(snapshot.txn, ours, snapshot.txn, theirs):
                 start, end = _ids(difference.what)
                 if difference.only == BOTH:
@@ -257,6 +256,7 @@ class Synchronization:
         for group in groups_of(txn, theirs):
             _move_group(txn, group, theirs, ours)
         record = theirs.record
+        self.hidden += record.length - ours.record.length
         self._lose(record.entries_added - ours.record.entries_added)
         take_back(txn, ours, record.last_id())
         ours.set_last_id(record.last_id())
