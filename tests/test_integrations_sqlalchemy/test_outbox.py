@@ -47,7 +47,8 @@ outbox.follow(
 
 @pytest.fixture
 def engine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    made = create_engine(f"sqlite:///{getattr(request, 'param', tmp_path / 'shop.db')}")
+    where = getattr(request, "param", None) or tmp_path / "shop.db"
+    made = create_engine(f"sqlite:///{where}")
     Base.metadata.create_all(made)
     yield made
     made.dispose()
@@ -57,7 +58,7 @@ def skus(store: Store) -> list[str]:
     return [entry.fields[b"sku"].decode() for entry in store.scan("orders")]
 
 
-@pytest.mark.parametrize("engine", ["shop.db", ":memory:"], indirect=True)
+@pytest.mark.parametrize("engine", [None, ":memory:"], indirect=True)
 def test_rows_of_a_committed_session_are_forwarded_once(engine: Engine, store: Store) -> None:
     with Session(engine) as session, session.begin():
         session.add(Order(sku="7"))
