@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from blocked import tickets
 from patience import PATIENCE_S, thread_of
 from streamkeep import Store, aio, jobs
 from streamkeep.engine.api.async_store import AsyncStore
@@ -112,6 +113,22 @@ def test_the_job_of_a_block_that_is_cancelled_goes_back_though_the_loop_ends(sto
 
     asyncio.run(main())
     assert queue.queue.stats().running == 0
+
+
+async def test_a_drain_that_is_cancelled_leaves_no_thread(store: Store) -> None:
+    queue = aio.Queue(AsyncStore(store), "mails")
+    await queue.put(1)
+    (job,) = await queue.get_many(1)
+    drain = asyncio.create_task(queue.drain())
+    while not tickets(store):
+        await asyncio.sleep(0.001)
+    drain.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await drain
+    left = tickets(store)
+    drain = asyncio.create_task(queue.drain("1h"))
+    await job.done()
+    assert (left, await drain) == (0, True)
 
 
 async def test_a_job_ends_though_its_task_is_cancelled(store: Store) -> None:

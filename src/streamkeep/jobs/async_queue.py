@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import CommandError, StoreFullError
 from streamkeep.format.core.values import whole
@@ -257,18 +258,29 @@ class AsyncQueue(Declaring):
     async def result_of(self, job_id: str, timeout: Duration | None = None) -> Any:
         """Wait for the result of a job; see `Job.result`. A thousand tasks may wait."""
         wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
-        store = await self._store()
         await self._run_now()
-        core = self.core
-        look = look_for(core, job_id)
+        look, bell = look_for(self.core, job_id), self.core.names.result_bell(job_id)
+        return open_result(self.core, job_id, await self._wait_for(look, bell, wait_ms))
+
+    async def drain(self, timeout: Duration | None = None) -> bool:
+        """Take no new jobs, and wait until all have ended; see `Queue.drain`."""
+        wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
+        await asyncio.to_thread(self.queue.drain, 0)  # a thread that waits would outlive its task
+        bell = self.core.names.end_bell
+        return bool(await self._wait_for(self.queue._is_empty, bell, wait_ms))
+
+    async def _wait_for(
+        self, look: Callable[[Snapshot[Any]], list[Result]], bell: bytes, wait_ms: int | None
+    ) -> list[Result]:
+        """Return what a function of a snapshot finds, as `Core.wait_for` does."""
+        store = await self._store()
         if wait_ms == 0:
-            found = core.read(look)
+            found = self.core.read(look)
         else:
-            bell = core.names.result_bell(job_id)
             found = await store.read_when(look, [(bell, None)], block=wait_ms or 0)
-        if found and core.needs_sync():
+        if found and self.core.needs_sync():
             await store.sync()
-        return open_result(core, job_id, found)
+        return found
 
     jobs = _awaited(Queue.jobs)
     run_until_idle = _awaited(Queue.run_until_idle)
@@ -287,7 +299,6 @@ class AsyncQueue(Declaring):
     minutes = _awaited(Queue.minutes)
     pause = _awaited(Queue.pause)
     resume = _awaited(Queue.resume)
-    drain = _awaited(Queue.drain)
     set_limits = _awaited(Queue.set_limits)
 
 

@@ -422,12 +422,11 @@ class Queue(Declaring):
         """
         self.core.step(lambda step: step.change_settings(draining=True))
         self.core.run_if_immediate()
+        return bool(self.core.wait_for(self._is_empty, self.core.names.end_bell, timeout))
 
-        def is_empty(snapshot: Snapshot[Any]) -> list[bool]:
-            found = stats_of(snapshot.as_bytes(), self.core.names)
-            return [] if found.waiting or found.running or found.delayed else [True]
-
-        return bool(self.core.wait_for(is_empty, self.core.names.end_bell, timeout))
+    def _is_empty(self, snapshot: Snapshot[Any]) -> list[bool]:
+        found = stats_of(snapshot.as_bytes(), self.core.names)
+        return [] if found.waiting or found.running or found.delayed else [True]
 
     def set_limits(
         self, *, max_length: int | None = None, concurrency: int | None = None
