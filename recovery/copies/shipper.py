@@ -50,6 +50,7 @@ from streamkeep.recovery.copies.writer import Again, Base, DamagedRowError, Writ
 HOLD_BYTES: Final = 4 << 30
 _LEAST_BASE: Final = 64 << 20  # bytes of rows after a base before a new one is due
 _MOST_CONFLICTS: Final = 10
+_MOST_AT_ONCE: Final = 20  # pieces that are written again after a base, before others
 _POLL_S: Final = 0.02
 _LEAST_AGE_MS: Final = 3_600_000  # of a base, whatever `keep` is
 _TIDY_S: Final = 600.0
@@ -368,6 +369,8 @@ class Shipper:
             sending=tuple(one for one in before.sending if one.commit_number > shipped),
         )
         self.notes.write(slot)
+        if base is not None:
+            base.shipped.append((shipped, writer.last_ms))
 
     # --- rows and bases ---------------------------------------------------------------------
 
@@ -432,18 +435,25 @@ class Shipper:
         """Go on with the generation whose base is whole, as soon as it has what was shipped."""
         base = self._base
         assert base is not None
-        if base.error is not None:
-            self._base = None
-            with suppress(StoreError):  # or each try leaves one more in a target that is full
-                self.target.remove(base.writer.name, with_end=True)
-            raise base.error
         writer = base.writer
         try:
-            # No further: the slot must know each commit that the head may show.
-            self._send(writer, self.notes.slot.shipped, now_ms, lambda: None)
-        except Gap as gap:
-            log.warning("%s: %s: the base is written again", self.target.uri, gap)
-            raise Again(f"{gap}") from None
+            if base.error is not None:
+                raise base.error
+            # No further than what was shipped: the slot must know each commit that the head shows.
+            for commit, time_ms in base.shipped[:_MOST_AT_ONCE]:
+                if commit > writer.commit_number:
+                    writer.send_commits(commit, time_ms, self.notes.sending, lambda: None)
+        except Exception as error:
+            self._base = None
+            with suppress(StoreError):  # or each try leaves one more in a target that is full
+                self.target.remove(writer.name, with_end=True)
+            if isinstance(error, Gap):
+                log.warning("%s: %s: the base is written again", self.target.uri, error)
+                raise Again(f"{error}") from None
+            raise
+        del base.shipped[:_MOST_AT_ONCE]
+        if base.shipped:
+            return  # meanwhile, the present generation goes on
         generations = self.generations.named
         # Another shipper may have gone on with the one before while the base was written.
         if not (

@@ -423,6 +423,10 @@ class Base:
 
     Args:
         held: from where on the journal is needed.
+
+    Attributes:
+        shipped: where the pieces of the present generation end that were sent meanwhile, and their
+            times: a restore to one of these times finds them here, too.
     """
 
     def __init__(self, writer: Writer, txn: ReadTxn, held: LogPosition, begun_ms: int) -> None:
@@ -433,6 +437,7 @@ class Base:
         self.start = writer.history.position
         self.stop = threading.Event()
         self.error: BaseException | None = None
+        self.shipped: list[tuple[int, int]] = []
         self._txn = txn
         self.thread = threading.Thread(target=self._write, name="streamkeep-base", daemon=True)
         self.thread.start()

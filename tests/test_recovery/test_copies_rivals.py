@@ -42,7 +42,7 @@ from streamkeep.recovery.copies.history import Entry, History
 from streamkeep.recovery.copies.shipper import Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Refused, Target
-from streamkeep.recovery.copies.writer import Again
+from streamkeep.recovery.copies.writer import Again, Writer
 from test_engine_store.test_sharing import impatient
 from test_recovery.test_copies import add, archive_some, assert_restored, copied, newest, shipping
 from tiers import slow_but
@@ -173,6 +173,34 @@ def test_a_restore_to_a_time_has_nothing_that_was_committed_later(
         restore_copy(target, tmp_path / str(wanted), at_ms=wanted)
         with streamkeep.open(tmp_path / str(wanted), readonly=True) as restored:
             assert all(int(fields[b"ms"]) <= wanted for _, fields in restored.xrange("s"))
+
+
+def test_a_restore_to_a_time_has_what_was_shipped_while_a_base_was_written(
+    open_store: Open, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The generation of that base has these commits, too, and had them all at its end."""
+    clock = ManualClock(1_718_004_800_000)
+    store = open_store(clock=clock)
+    begun, whole = clock.ms, Writer.send_base
+    ship(store, target)
+    clock.ms += 2 * 3_600_000  # a new base is due
+    monkeypatch.setattr(shipper, "_MOST_AT_ONCE", 2)
+
+    def slow(*args: Any) -> None:
+        for _ in range(3):
+            clock.ms += 60_000
+            store.using("shipped").xadd("s", {"ms": str(clock.ms)})
+        clock.ms += 60_000
+        whole(*args)
+
+    monkeypatch.setattr(Writer, "send_base", slow)
+    ship(store, target, keep="1h")
+    written = [int(fields[b"ms"]) for _, fields in store.xrange("s")]
+    for wanted in (begun, *(ms + more for ms in written for more in (-1, 0))):
+        restore_copy(target, tmp_path / str(wanted), at_ms=wanted)
+        with streamkeep.open(tmp_path / str(wanted), readonly=True) as restored:
+            found = [int(fields[b"ms"]) for _, fields in restored.xrange("s")]
+        assert found == [ms for ms in written if ms <= wanted]
 
 
 def test_ends_are_removed_in_the_end(
