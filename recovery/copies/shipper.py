@@ -50,7 +50,6 @@ from streamkeep.recovery.copies.writer import Again, Base, DamagedRowError, Writ
 HOLD_BYTES: Final = 4 << 30
 _LEAST_BASE: Final = 64 << 20  # bytes of rows after a base before a new one is due
 _MOST_CONFLICTS: Final = 10
-_MOST_AT_ONCE: Final = 20  # pieces that are written again after a base, before others
 _POLL_S: Final = 0.02
 _LEAST_AGE_MS: Final = 3_600_000  # of a base, whatever `keep` is
 _TIDY_S: Final = 600.0
@@ -437,12 +436,9 @@ class Shipper:
         assert base is not None
         writer = base.writer
         try:
-            if base.error is not None:
-                raise base.error
             # No further than what was shipped: the slot must know each commit that the head shows.
-            for commit, time_ms in base.shipped[:_MOST_AT_ONCE]:
-                if commit > writer.commit_number:
-                    writer.send_commits(commit, time_ms, self.notes.sending, lambda: None)
+            if not base.catch_up(self.notes.sending):
+                return  # meanwhile, the present generation goes on
         except Exception as error:
             self._base = None
             with suppress(StoreError):  # or each try leaves one more in a target that is full
@@ -451,9 +447,6 @@ class Shipper:
                 log.warning("%s: %s: the base is written again", self.target.uri, error)
                 raise Again(f"{error}") from None
             raise
-        del base.shipped[:_MOST_AT_ONCE]
-        if base.shipped:
-            return  # meanwhile, the present generation goes on
         generations = self.generations.named
         # Another shipper may have gone on with the one before while the base was written.
         if not (

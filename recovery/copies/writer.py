@@ -42,6 +42,7 @@ _MOST_ROWS: Final = 32 << 20  # bytes of rows in a part
 _PIECES_PER_ROWS: Final = 12
 _MOST_CHANGED: Final = 500_000  # rows that are noted before they are written: 100 MB
 _MOST_STEP_MS: Final = 10_000  # back, of the clock, within a generation
+_MOST_AT_ONCE: Final = 20  # pieces that are written again after a base, before others
 _SMALL: Final = 4096  # rows that are always merged into the next ones: 256 KiB
 
 log = logging.getLogger("streamkeep")
@@ -441,6 +442,20 @@ class Base:
         self._txn = txn
         self.thread = threading.Thread(target=self._write, name="streamkeep-base", daemon=True)
         self.thread.start()
+
+    def catch_up(self, sending: Callable[[LogPosition], None]) -> bool:
+        """Write some of what was shipped meanwhile; return whether that was all of it.
+
+        Raises:
+            Exception: what has ended the base, or as `Writer.send_commits`.
+        """
+        if self.error is not None:
+            raise self.error
+        for commit, time_ms in self.shipped[:_MOST_AT_ONCE]:
+            if commit > self.writer.commit_number:
+                self.writer.send_commits(commit, time_ms, sending, lambda: None)
+        del self.shipped[:_MOST_AT_ONCE]
+        return not self.shipped
 
     def _write(self) -> None:
         try:

@@ -184,7 +184,7 @@ def test_a_restore_to_a_time_has_what_was_shipped_while_a_base_was_written(
     begun, whole = clock.ms, Writer.send_base
     ship(store, target)
     clock.ms += 2 * 3_600_000  # a new base is due
-    monkeypatch.setattr(shipper, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(writer, "_MOST_AT_ONCE", 2)
 
     def slow(*args: Any) -> None:
         for _ in range(3):
