@@ -368,16 +368,17 @@ def test_a_tail_goes_on_where_it_was(
             assert done.entries == last - first + 1
         if first == 1:
             copytree(tmp_path / "parquet.checkpoint", tmp_path / "former")
-    for checkpoint in ("former", "new"):  # Spark would skip the batches that the folder has
-        with pytest.raises(TailError, match="has up to batch 4, but the checkpoint has "):
-            tail(
-                spark,
-                str(store.path),
-                "parquet",
-                targets["parquet"],
-                checkpoint=str(tmp_path / checkpoint),
-                **options,
-            )
+            copytree(tmp_path / "parquet", tmp_path / "older")
+    # Spark would skip the batches that the folder has, and not miss those that it has lost.
+    for path, checkpoint, newest in (
+        ("parquet", "former", 4),
+        ("parquet", "new", 4),
+        ("older", "parquet.checkpoint", 2),
+    ):
+        options["checkpoint"] = str(tmp_path / checkpoint)
+        with pytest.raises(TailError, match=f"has up to batch {newest}, but the checkpoint has "):
+            tail(spark, str(store.path), "parquet", str(tmp_path / path), **options)
+    del options["checkpoint"]
     for target in ("delta", "store"):
         assert tail(spark, str(store.path), target, targets[target], **options).entries == 0
     table = DeltaTable(targets["delta"])

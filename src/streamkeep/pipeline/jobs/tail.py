@@ -191,17 +191,18 @@ def _start(
 def _check_files(location: str, offsets: str) -> None:
     """Raise TailError if Spark would skip batches, as it does with all that the folder has.
 
-    A checkpoint plans a batch before the folder gets it. Only folders of this host are looked at:
-    Spark may reach others with settings of its own.
+    A checkpoint plans a batch before the folder gets it, and notes its end after that. Only folders
+    of this host are looked at: Spark may reach others with settings of its own.
     """
     if not (places.is_local(location) and places.is_local(offsets)):
         return
     written, planned = _newest(location, "_spark_metadata"), _newest(offsets, "offsets")
-    if planned < written:
+    if written >= 0 and not _newest(offsets, "commits") <= written <= planned:
         has = "has no batch" if planned < 0 else f"has planned up to batch {planned}"
         raise TailError(
-            f"{location} has up to batch {written}, but the checkpoint {has}: it is another one, "
-            "or was set back; next: use its newest state, or a new --checkpoint with a new folder"
+            f"{location} has up to batch {written}, but the checkpoint {has}: one of them is "
+            "another one, or was set back; next: use the newest state of both, or a new "
+            "--checkpoint with a new folder"
         )
 
 
