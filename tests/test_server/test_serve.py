@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 import urllib.request
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,26 @@ def test_there_are_no_more_clients_than_the_process_may_have_files(
         assert one.call("CONFIG", "SET", "maxclients", most) == b"+OK\r\n"
     assert limits[-1] == (files, files)
     assert f"{most} clients at most: the process may have {files} files" in caplog.text
+
+
+def test_connections_over_http_leave_files_to_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("starlette")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (400, 400))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    with (
+        served(tmp_path / "s", unix=tmp_path / "k", http="127.0.0.1:0") as shown,
+        Peer(tmp_path / "k") as peer,
+        ExitStack() as stack,
+    ):
+        assert peer.ask("CONFIG", "GET", "maxclients") == [b"maxclients", b"44"]
+        place = ("127.0.0.1", int(shown["http"].rpartition(":")[2]))
+        silent = [stack.enter_context(socket.create_connection(place)) for _ in range(101)]
+        with suppress(ConnectionResetError):
+            assert silent[-1].recv(1) == b""
+        silent[0].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert silent[0].recv(100).startswith(b"HTTP/1.1 503 ")  # so that it can be told
 
 
 @pytest.mark.parametrize(

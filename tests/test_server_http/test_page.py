@@ -44,7 +44,7 @@ class Site:
         self._thread.start()
         sockets = bind("127.0.0.1", port)
         self.port = sockets[0].getsockname()[1]
-        self._server = HttpServer(app, sockets)
+        self._server = HttpServer(app, sockets, 10_000)
         self._run(self._server.start())
         self.url = f"http://127.0.0.1:{self.port}/page/"
 

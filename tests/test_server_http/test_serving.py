@@ -72,7 +72,7 @@ def serve(
         sockets = bind("127.0.0.1", 0)
         port = sockets[0].getsockname()[1]
         app = create_app(store, Access(TOKEN), write=True)
-        server = HttpServer(app, sockets, tls=tls)
+        server = HttpServer(app, sockets, 10_000, tls=tls)
         await server.start()
         try:
             await scenario(Served(server, port))

@@ -17,7 +17,6 @@ import gc
 import ipaddress
 import logging
 import os
-import resource
 import signal
 import socket
 import ssl
@@ -40,7 +39,7 @@ from streamkeep.server.handshakes import BACKLOG, SecureListener
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.info import server_metrics
 from streamkeep.server.resp.server import Server
-from streamkeep.server.resp.settings import OWN_FILES, Settings
+from streamkeep.server.resp.settings import OWN_FILES, Settings, limit_of_files
 from streamkeep.server.resp.turn import TABLE
 from streamkeep.supported import install_hint
 
@@ -182,12 +181,13 @@ async def serve(store: Store[bytes], options: Options) -> None:
     save = None if options.backup is None else partial(backup, store, options.backup)
     server = Server(store, access=options.access, stopped=stopped.set, backup=save)
     settings = server.settings
-    settings.other_files = OWN_FILES + (_HTTP_FILES if options.http else 0)
+    if options.http:  # with few files, a quarter of them
+        wanted = options.max_clients + OWN_FILES + _HTTP_FILES
+        settings.other_files += min(_HTTP_FILES, limit_of_files(wanted) // 4)
     most = settings.clients_that_fit(options.max_clients)
     if most < options.max_clients:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         text = "%s clients at most: the process may have %s files (ulimit -n), and needs %s itself"
-        log.warning(text, most, limit, settings.other_files)
+        log.warning(text, most, limit_of_files(0), settings.other_files)
     settings.max_clients = most
     settings.timeout_s = options.timeout_s
     settings.allow_flush = options.allow_flush
@@ -255,7 +255,8 @@ async def start_http(
         app.state.more_metrics = lambda: server_metrics(server)
         app.state.is_replica = lambda: server.settings.refuses_writes  # before the first request
         server.upstream.end_waits = app.state.end_deliveries
-    http = HttpServer(app, sockets, tls=tls)
+    taken = OWN_FILES + (0 if server is None else server.settings.max_clients)
+    http = HttpServer(app, sockets, limit_of_files(taken + _HTTP_FILES) - taken, tls=tls)
     await http.start()
     return http, f"{options.http.rpartition(':')[0]}:{sockets[0].getsockname()[1]}"
 

@@ -117,18 +117,25 @@ class HttpServer(uvicorn.Server):
     """Serves an application on sockets that are already bound.
 
     Args:
+        files: how many descriptors its connections may take.
         tls: the certificate and key of the server; None for plain HTTP.
     """
 
     def __init__(
-        self, app: App, sockets: list[socket.socket], *, tls: ssl.SSLContext | None = None
+        self,
+        app: App,
+        sockets: list[socket.socket],
+        files: int,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._most = max(1, min(Protocol.most, files - _MORE))
         self._sockets = sockets
         self.app = app
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
             app,
-            http=type("Bounded", (Protocol,), {"paused": {}}),
+            http=type("Bounded", (Protocol,), {"paused": {}, "most": self._most}),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -136,7 +143,7 @@ class HttpServer(uvicorn.Server):
             server_header=False,
             proxy_headers=False,
             h11_max_incomplete_event_size=MAX_HEAD,
-            limit_concurrency=Protocol.most,
+            limit_concurrency=self._most,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=STOP_S + 1,  # `stop` has ended all connections by then
         )
@@ -162,7 +169,7 @@ class HttpServer(uvicorn.Server):
         self._secure = [SecureListener(one, self._tls, make, self._has_room) for one in sockets]
 
     def _has_room(self, handshakes: int) -> bool:
-        return len(self.server_state.connections) + handshakes < Protocol.most + _MORE
+        return len(self.server_state.connections) + handshakes < self._most + _MORE
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for one in self._secure:

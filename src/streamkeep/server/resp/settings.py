@@ -94,16 +94,8 @@ class Settings:
         return self.readonly or (self.is_replica and self.replica_readonly)
 
     def clients_that_fit(self, wanted: int) -> int:
-        """Return how many clients there may be so that the store never lacks descriptors.
-
-        The process raises its limit as far as it may.
-        """
-        needed = wanted + self.other_files
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft < needed:
-            soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        return max(1, min(wanted, soft - self.other_files))
+        """Return how many clients there may be so that the store never lacks descriptors."""
+        return max(1, min(wanted, limit_of_files(wanted + self.other_files) - self.other_files))
 
     def check_allowed(self, spec: Spec) -> None:
         """Raise for a command that this server does not run."""
@@ -205,6 +197,15 @@ class Settings:
             if holder == "messages":
                 section = holders["messages"].encode()
                 context.new_extension = extension.with_section(b"", extension.IDEMPOTENCE, section)
+
+
+def limit_of_files(needed: int) -> int:
+    """Let the process have as many files as are needed, if it may; return how many it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft
 
 
 def _whole(word: bytes) -> str:
