@@ -11,7 +11,9 @@ import pytest
 
 from real_redis.replies import as_newest
 from real_redis.server import RealRedis
-from resp_peer import Peer, Running
+from resp_peer import Peer, Running, serving
+from stores import open_at
+from streamkeep.engine.api.views import Sync
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.metrics.prometheus import text_of
 from streamkeep.recovery.copies.shipper import Shipper
@@ -134,6 +136,22 @@ def test_settings_have_an_effect(running: Running, peer: Peer) -> None:
     assert peer.ask("CONFIG", "GET", "appendfsync") == [b"appendfsync", b"always"]
     peer.call("CONFIG", "SET", "appendfsync", "no")
     assert running.ask(lambda server: server.settings.sync) == "none"
+
+
+@pytest.mark.parametrize(("opened", "waits"), [("none", [True, False]), ("commit", [True, True])])
+def test_what_comes_over_http_is_on_disk_if_the_settings_say_so(
+    tmp_path: Path, opened: Sync, waits: list[bool]
+) -> None:
+    with (
+        open_at(tmp_path / "s", sync=opened) as store,
+        serving(store, tmp_path / "k") as running,
+        Peer(running.path) as peer,
+    ):
+        for mode, wait in zip(("always", "no"), waits, strict=True):
+            peer.call("CONFIG", "SET", "appendfsync", mode)
+            store.xadd("k", {"f": "v"})  # as HTTP does
+            found = store.durability()
+            assert (found.durable_commit == found.last_commit) == wait
 
 
 def test_new_streams_remember_messages_as_the_settings_say(peer: Peer) -> None:

@@ -181,6 +181,8 @@ class Settings:
             self.sync = _SYNC_OF[text.lower()]  # type: ignore[assignment]  # one of the modes
             self._store._note_sync(self.sync)
             self._turns.durable = self.sync == "commit"
+            # For HTTP, too; a program that serves its own store keeps what it has chosen.
+            self._store._wait = "commit" in (self.sync, self._store.sync_mode)
         elif name in _READ_ONLY:
             self.replica_readonly = text.lower() == "yes"
             self._turns.host.renew_plain()
