@@ -228,7 +228,7 @@ def test_several_entries_are_one_transaction(store: Store, client: Client) -> No
     assert wrong["message"] == "entry 1 has no fields"
     lines = {"content-type": "application/x-ndjson"}
     wrong = client.post("/streams/k", status=400, content=b'{"a":1}\n{"a"', headers=lines)
-    assert wrong["message"].startswith("the body is not JSON")
+    assert wrong["message"].startswith("line 2 is not JSON: Expecting ':' delimiter: column 5 ")
     assert store.xlen("k") == 2
 
 

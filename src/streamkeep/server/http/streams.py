@@ -420,7 +420,8 @@ def _entries(call: Call, body: bytes) -> wire.Pairs | list[wire.Pairs]:
         return wire.field_pairs(value, "the body")
     if kind == "application/x-ndjson":
         lines = [(at, line) for at, line in enumerate(body.split(b"\n"), 1) if line.strip()]
-        return _several([(wire.parse_json(line, exact=True), f"line {at}") for at, line in lines])
+        named = [(f"line {at}", line) for at, line in lines]
+        return _several([(wire.parse_json(line, at, exact=True), at) for at, line in named])
     if kind == FORM_DATA:
         pairs = form_pairs(call.request.headers["content-type"], body)
     else:

@@ -225,8 +225,8 @@ async def json_body(request: Request, known: Mapping[str, str]) -> dict[str, Any
     return value
 
 
-def parse_json(body: bytes, *, exact: bool = False) -> Any:
-    """Return the value of a body.
+def parse_json(body: bytes, where: str = "the body", *, exact: bool = False) -> Any:
+    """Return the value of a body, or of a line of it.
 
     Args:
         exact: numbers are their text.
@@ -237,7 +237,8 @@ def parse_json(body: bytes, *, exact: bool = False) -> Any:
         if b"\\ud" in body.lower():  # half of a pair that no text may have
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise Problem(400, f"the body is not JSON: {error}") from None
+        problem = str(error).replace("line 1 column", "column")
+        raise Problem(400, f"{where} is not JSON: {problem}") from None
     return value
 
 
