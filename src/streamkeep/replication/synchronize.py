@@ -202,8 +202,8 @@ class Synchronization:
         found: list[Any] = xrange(txn, staged, wanted)
         if not found:
             return False
-        ms, seq = found[0][:2]
-        same = Range(ms, seq, ms, seq, 1, False, int(PAIRS))
+        entry_id: Id = found[0][:2]
+        same = Range(*entry_id, *entry_id, 1, False, int(PAIRS))
         return found == self._store._environment.read(history.xrange, key, same)
 
     def _append(self, key: bytes, staged: bytes, start: Id, end: Id, most: int) -> None:
