@@ -119,10 +119,11 @@ class Journal:
         self.control.count_erasure()
         self._clean = True
 
-    def append(self, body: bytes, durable: bool = False) -> None:
+    def append(self, body: bytes, durable: bool = False, frees: bool = False) -> None:
         """Write the record of the next commit.
 
         Args:
+            frees: the commit makes room, so it may use what a full disk has for that.
             durable: a caller will wait for the record. Then it is not written through the map: a
                 sync makes that read-only, and the next write to it would be a page fault, a
                 seventh of the processor time of an `xadd`.
@@ -151,7 +152,7 @@ class Journal:
                 # A killed writer may have left a record here, which a reader would follow.
                 self._write(log.offset, reader.END)
             self._begun_from = log.position
-            self._begin_file(size, first)
+            self._begin_file(size, first, frees)
             self._clean = False
         chain = layout.record_checksum(body, log.chain)
         self._written = log.number, log.offset
@@ -251,7 +252,7 @@ class Journal:
         """Open the file again for the next record: another process may have begun it again."""
         self._opened = -1
 
-    def _begin_file(self, size: int, first: bool) -> None:
+    def _begin_file(self, size: int, first: bool, frees: bool) -> None:
         log, control = self.log, self.control
         number = max(log.number + 1, control.file_number())  # a higher one is begun again
         try:
@@ -267,7 +268,7 @@ class Journal:
             )
             data = header.encode()
             control.check_not_moved()
-            self._make_file(data, size, first)
+            self._make_file(data, size, first, frees)
             # Named only with its header: by an old one, another process would retire the file.
             self.folder.rename(_NEW, reader.file_name(number))
             control.count_begun()
@@ -277,22 +278,34 @@ class Journal:
         log.go_to(number, len(data), layout.first_chain(data), log.commit_number)
         failpoints.hit("journal:new-file")
 
-    def _make_file(self, header: bytes, size: int, first: bool) -> None:
+    def _make_file(self, header: bytes, size: int, first: bool, frees: bool) -> None:
         """Write the header of a file without its name, in the recycled file if there is one."""
         least = len(header) + size + len(reader.END)
-        if self.folder.size(RECYCLED) == self.file_size:
+        # A store of a few thousand commits should not take 16 MiB.
+        most = self.first_size if first else 2 * max(self._room, self.first_size)
+        recycled = self.folder.size(RECYCLED)
+        try:
+            if first and not recycled:  # for deletions, until a file is retired
+                self._fill_new(b"", most, False)
+                self.folder.rename(_NEW, RECYCLED)
+            whole = max(min(most, self.file_size), least)
+            self._fill_new(header, whole, recycled == self.file_size)
+        except OSError:  # the disk is nearly full: the record itself may fit
+            self._fill_new(header, least, frees and recycled >= least)
+
+    def _fill_new(self, header: bytes, size: int, recycled: bool) -> None:
+        """Reserve a file without a name, and write its header.
+
+        Args:
+            recycled: take the recycled file, if there is one.
+        """
+        if recycled:
             with contextlib.suppress(FileNotFoundError):
                 self.folder.rename(RECYCLED, _NEW)
         handle = self.folder.open(_NEW, os.O_RDWR | os.O_CREAT)
         failpoints.hit("journal:unnamed")
         try:
-            try:
-                # A store of a few thousand commits should not take 16 MiB.
-                most = self.first_size if first else 2 * max(self._room, self.first_size)
-                files.reserve(handle, max(min(most, self.file_size), least))
-            except OSError:  # the disk is nearly full: the record itself may fit
-                os.ftruncate(handle, 0)
-                files.reserve(handle, least)
+            files.reserve(handle, size)
             files.write_at(handle, header + reader.END, 0)
         except OSError:
             self.folder.remove(_NEW)
@@ -339,9 +352,9 @@ class Journal:
                 failpoints.hit("journal:retire")
                 if wipe:
                     self._wipe(name)
-                # A smaller one is only what a full disk has for deletions (`drop_recycled`): who
-                # reads it may be behind, as one who feeds replicas.
-                elif self.folder.size(name) == self.file_size or not self.folder.exists(RECYCLED):
+                # A smaller one than most is only what a full disk has for deletions (`_make_file`):
+                # who reads it may be behind, as one who feeds replicas.
+                elif self.folder.size(name) >= self.folder.size(RECYCLED):
                     try:
                         self.folder.rename(name, RECYCLED)
                     except OSError:  # a full XFS may have no block for a new name; or it is gone

@@ -370,7 +370,7 @@ class Environment(Ending):
             begin: changes nothing before it fails.
             frees: it makes room, so that it may use the reserve of a full disk.
         """
-        cleared = tried = False
+        cleared = tried = dropped = False
         while True:
             try:
                 return begin(*args)
@@ -398,14 +398,15 @@ class Environment(Ending):
                 cleared = True
             except (StoreFullError, lmdb.Error) as error:
                 told = translate(error) if isinstance(error, lmdb.Error) else error
-                if tried or not frees or not isinstance(told, StoreFullError):
+                if dropped or not frees or not isinstance(told, StoreFullError):
                     if told is error:
                         raise
                     raise told from error
-                # Pages can then be reused, and old journal files removed, the recycled one last.
+                # Pages and journal files can then be reused; at last, the recycled one is room.
                 self.make_checkpoint()
-                if self.context.journal is not None:
+                if tried and self.context.journal is not None:
                     self.context.journal.drop_recycled()
+                    dropped = True
                 tried = True
 
     def _reopen(self) -> None:

@@ -277,7 +277,7 @@ class WriteTxn(Txn):
         journal = context.journal_or_raise()
         self._make_room(context, len(body))
         try:
-            journal.append(body, self.durable)
+            journal.append(body, self.durable, self.frees)
             # After a commit of another process, the write to disk is not started early: processes
             # that take turns wait longer for the lock than for the disk.
             if self.durable and self.commit_number == context.last_commit + 1:

@@ -134,6 +134,21 @@ def test_a_nearly_full_disk_gets_small_journal_files(tmp_path: Path) -> None:
         assert state_of(store) == expected
 
 
+def test_a_full_disk_has_journal_files_for_deletions_before_any_was_retired(path: Path) -> None:
+    def reserve(handle: int, size: int, start: int = 0) -> None:
+        if os.fstat(handle).st_size < size:
+            raise OSError(errno.ENOSPC, "no room")
+
+    with small_journal(), Store(path, sync="none") as store:
+        ids = store.xadd_many("s", [FIELDS] * 300)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(files, "reserve", reserve)
+            for entry_id in ids[::2]:
+                assert store.xdel("s", entry_id) == 1
+        assert [entry.id for entry in store.xrange("s")] == ids[1::2]
+    assert_sound(path)
+
+
 def test_deleting_works_on_a_full_disk(tmp_path: Path) -> None:
     """A file system of 24 MiB, really full."""
     with small_disk(tmp_path / "disk", 24) as disk:

@@ -58,6 +58,8 @@ def test_blocks_are_written_ahead_of_records_for_which_callers_wait(
 def test_a_retired_file_is_what_a_full_disk_has_for_deletions(open_store: Open) -> None:
     store = open_store(sync="none")
     journal = journal_of(store)
+    store.xadd("s", {"f": "v"})
+    assert journal.drop_recycled()  # the first file has brought it
     while journal.log.number < 3:
         store.xadd("s", {"f": os.urandom(1 << 18)})
     assert not journal.drop_recycled()
@@ -71,7 +73,7 @@ def test_a_store_of_few_commits_keeps_small_journal_files(tmp_path: Path) -> Non
         for _ in range(104):
             store.xadd("s", {"f": os.urandom(1 << 16)})
     sizes = [one.stat().st_size for one in (tmp_path / "s" / JOURNAL_FOLDER).iterdir()]
-    assert 3 << 20 < sum(sizes) < 6 << 20
+    assert 3 << 20 < sum(sizes) < 7 << 20
 
 
 def test_files_of_the_next_epoch_are_read(open_store: Open) -> None:
