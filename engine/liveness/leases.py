@@ -24,7 +24,7 @@ from streamkeep.engine.liveness.lease_file import (
 from streamkeep.engine.liveness.marks import Marks
 from streamkeep.engine.liveness.watch import DeathWatch
 from streamkeep.engine.notify.wait_table import WaitTable, replaced
-from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.lmdb_errors import translate_os, translated
 from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.safe_files import Folder
 
@@ -122,11 +122,12 @@ class Leases:
 
     def work_of_the_dead(self) -> dict[bytes, int]:
         """Return the marks of what dead processes were working on, and the lease of each."""
-        folder = self._open_folder()
         found: dict[bytes, int] = {}
-        for number in lease_numbers(folder):
-            if number != self._own_number and self.is_dead(number):
-                found.update(dict.fromkeys(work_of(folder, number), number))
+        with translated(system=True):
+            folder = self._open_folder()
+            for number in lease_numbers(folder):
+                if number != self._own_number and self.is_dead(number):
+                    found.update(dict.fromkeys(work_of(folder, number), number))
         return found
 
     def forget_work(self, marks: Mapping[bytes, int]) -> None:

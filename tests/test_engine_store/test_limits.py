@@ -225,8 +225,11 @@ calls = {
     "history": lambda store: list(store.xrange("s", count=20, history=True)),
     "snapshot": lambda store: store.snapshot().close(),
     "durability": lambda store: store.durability(),
+    "dead workers": lambda store: store._environment.leases.work_of_the_dead(),
 }
 with streamkeep.open(path) as store:
+    store.xgroup_create("q", "g", mkstream=True)
+    store.xreadgroup("g", "c", {"q": ">"})
     store.set_retention("s", archive=True)
     store.xadd_many("s", [{"n": str(n)} for n in range(2000)])
     store.xtrim("s", maxlen=1000)
