@@ -129,6 +129,44 @@ def test_what_a_handler_collects_happens_with_its_acknowledgement(
     assert log == [(b"1", b"2")]
 
 
+def test_each_coroutine_of_a_handler_has_its_blocks(queue: jobs.Queue) -> None:
+    ran: list[int] = []
+
+    @queue.task
+    def note(number: int) -> None:
+        ran.append(number)
+
+    @queue.task(retries=0)
+    async def work() -> None:
+        job, has_ended = jobs.current_job(), asyncio.Event()
+
+        async def part(number: int) -> None:
+            with suppress(KeyError), job.transaction as txn:
+                txn.xadd("log", {"number": number})
+                await asyncio.sleep(0)
+                await note.adelay(number)
+                if number == 1:
+                    raise KeyError
+
+        async def go_on() -> None:
+            await has_ended.wait()
+            await note.adelay(9)
+
+        with job.transaction:
+            later = asyncio.create_task(go_on())
+        await asyncio.gather(*map(part, range(3)))
+        job.done()
+        with pytest.raises(jobs.JobLostError, match="already been ended"):
+            _ = job.transaction
+        has_ended.set()
+        await later
+
+    work.delay()
+    queue.run_until_idle()
+    assert [entry.fields[b"number"] for entry in queue.store.xrange("log")] == [b"0", b"2"]
+    assert (ran, queue.stats().failed) == ([0, 2, 9], 0)
+
+
 def test_two_tasks_of_one_name_are_refused(queue: jobs.Queue) -> None:
     @queue.task(name="same")
     def one() -> None: ...

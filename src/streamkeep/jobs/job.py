@@ -233,6 +233,7 @@ class Job:
     def transaction(self) -> JobTransaction:
         """What is to happen with the acknowledgement of this job; see `JobTransaction`."""
         self._taken()
+        self._check_running()  # what is collected after the end would never happen
         if self._transaction is None:
             self._transaction = JobTransaction(self.queue)
         return self._transaction

@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextvars import ContextVar, Token
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.views import Transaction
+from streamkeep.engine.store.command import Command
 from streamkeep.format.core.errors import ArgumentError
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
 
-collecting: ContextVar[JobTransaction | None] = ContextVar("collecting", default=None)
+Work = Callable[[Transaction[Any]], object]
+
+
+class Block:
+    """A `with` block of a transaction, in one context: each task of asyncio has its own.
+
+    Attributes:
+        outer: the block around it.
+        works: what it has collected, with the blocks in it.
+        is_open: it has not ended. A task that was made in it may go on.
+    """
+
+    def __init__(self, transaction: JobTransaction, outer: Block | None) -> None:
+        self.transaction = transaction
+        self.outer = outer
+        self.works: list[Work | Block] = []
+        self.is_open = True
+
+    def all(self) -> Iterator[Work]:
+        for one in self.works:
+            if isinstance(one, Block):
+                yield from one.all()
+            else:
+                yield one
+
+
+collecting: ContextVar[Block | None] = ContextVar("collecting", default=None)
 
 
 class JobTransaction(Pipeline):
@@ -30,11 +57,12 @@ class JobTransaction(Pipeline):
     def __init__(self, queue: Queue) -> None:
         super().__init__(queue.store, True, False)
         self.environment = queue.store._environment
-        self._works: list[Callable[[Transaction[Any]], object]] = []
-        self._blocks: list[tuple[Token[JobTransaction | None], int]] = []
+        self._whole = Block(self, None)
 
     def __enter__(self) -> JobTransaction:
-        self._blocks.append((collecting.set(self), len(self.works())))
+        block = Block(self, collecting.get())
+        self._innermost().works.append(block)
+        collecting.set(block)
         return self
 
     def __exit__(
@@ -43,25 +71,39 @@ class JobTransaction(Pipeline):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        token, before = self._blocks.pop()
-        collecting.reset(token)
+        block = collecting.get()
+        assert block is not None
+        block.is_open = False
+        collecting.set(block.outer)
         if error is not None:
-            self.reset()
-            del self._works[before:]
+            block.works.clear()
+
+    def __len__(self) -> int:
+        return len(self._innermost().works)
+
+    def reset(self) -> None:
+        """Forget what this block has collected."""
+        self._innermost().works.clear()
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Refuse: the end of the job runs it."""
         raise ArgumentError("the transaction of a job runs when the job ends")
 
-    def collect(self, work: Callable[[Transaction[Any]], object]) -> None:
+    def collect(self, work: Work) -> None:
         """Add a function of the transaction."""
-        self._take_commands()
-        self._works.append(work)
+        self._innermost().works.append(work)
 
-    def works(self) -> list[Callable[[Transaction[Any]], object]]:
+    def works(self) -> list[Work]:
         """Return all that was collected, in order."""
-        self._take_commands()
-        return self._works
+        return list(self._whole.all())
 
-    def _take_commands(self) -> None:
-        self._works += [methodcaller("_run", command) for command in self._take()]
+    def _run(self, command: Command[Any]) -> JobTransaction:
+        self.collect(methodcaller("_run", command))
+        return self
+
+    def _innermost(self) -> Block:
+        """Return the innermost block of this context, or what is around all blocks."""
+        block = collecting.get()
+        while block is not None and not (block.is_open and block.transaction is self):
+            block = block.outer
+        return block or self._whole

@@ -50,10 +50,12 @@ def put_all(
 
 def collect(core: Core, work: Callable[[Transaction[Any]], None]) -> bool:
     """Add a put to the transaction of the job whose handler calls, if it collects puts."""
-    collector = collecting.get()
-    if collector is None or collector.environment is not core.store._environment:
+    block = collecting.get()
+    while block is not None and not block.is_open:  # this task goes on after it
+        block = block.outer
+    if block is None or block.transaction.environment is not core.store._environment:
         return False
-    collector.collect(work)
+    block.transaction.collect(work)
     return True
 
 
