@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import subprocess
@@ -379,6 +380,11 @@ def test_a_tail_goes_on_where_it_was(
         with pytest.raises(TailError, match=f"has up to batch {newest}, but the checkpoint has "):
             tail(spark, str(store.path), "parquet", str(tmp_path / path), **options)
     del options["checkpoint"]
+    handle = os.open(targets["parquet"], os.O_RDONLY)  # as another tail has it
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(TailError, match="another tail writes there"):
+        tail(spark, str(store.path), "parquet", targets["parquet"], **options)
+    os.close(handle)
     for target in ("delta", "store"):
         assert tail(spark, str(store.path), target, targets[target], **options).entries == 0
     table = DeltaTable(targets["delta"])

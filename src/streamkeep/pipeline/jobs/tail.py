@@ -15,11 +15,12 @@ For a lake that can be compacted, erased from and audited, use `to-lake`.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -109,7 +110,7 @@ def tail(
     if folder is not None:
         frame = frame.option("tailExport", folder)
     rows = frame.load(places.located(store))
-    with timed(NAME) as report:
+    with timed(NAME) as report, _alone_in(path if target == "parquet" else None):
         query = _start(rows, target, path, checkpoint, staging, available_now, every_s)
         seen = -1
         try:
@@ -124,6 +125,34 @@ def tail(
         _report_batches(query, seen, report, on_batch)
     report.details = {"target": target, "path": path}
     return report
+
+
+@contextmanager
+def _alone_in(folder: str | None) -> Iterator[None]:
+    """Keep other tails from a folder of Parquet files, if it is mounted here, during a block.
+
+    Of two queries with checkpoints of their own, Spark would take the batches of one for those of
+    the other, which then lacks their entries.
+
+    Raises:
+        TailError: another tail is at work there.
+    """
+    if folder is None or not places.is_local(folder):
+        yield
+        return
+    root = places.file_system(folder)[1]
+    os.makedirs(root, exist_ok=True)
+    handle = os.open(root, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TailError(
+                f"{folder}: another tail writes there; next: end it, or name another path"
+            ) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def _report_batches(
