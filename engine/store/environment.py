@@ -404,9 +404,9 @@ class Environment(Ending):
                     raise told from error
                 # Pages and journal files can then be reused; at last, the recycled one is room.
                 self.make_checkpoint()
-                if tried and self.context.journal is not None:
+                dropped = tried
+                if dropped and self.context.journal is not None:
                     self.context.journal.drop_recycled()
-                    dropped = True
                 tried = True
 
     def _reopen(self) -> None:
