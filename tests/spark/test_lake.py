@@ -174,6 +174,19 @@ def test_promoted_columns_can_be_added_but_not_changed(tmp_path: Path) -> None:
             Lake.create(path, pa.schema([(name, pa.int32()) for name in names]))
 
 
+def test_compact_removes_nothing_of_somebody_else(orders: Store[bytes], uri: str) -> None:
+    """Delta's own vacuum would, also a store whose folder has the lake."""
+    others = [Path(uri, name) for name in ("data.mdb", "archive/1.seg", "rows.parquet")]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    for n in (1, 2):
+        fill(orders, n, 1)
+        to_lake(LOCAL, str(orders.path), uri)
+    assert compact_job.compact(LOCAL, uri, retention_hours=0).details["files_swept"] == 2
+    assert all(path.exists() for path in others)
+
+
 def test_delta_rs_finds_rows_by_any_column(orders: Store[bytes], uri: str) -> None:
     """It skips a file by the bounds of a column that the log does not have, if it has others."""
     fill(orders, 1, 50)

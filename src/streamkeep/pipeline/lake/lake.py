@@ -35,10 +35,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
@@ -68,6 +69,7 @@ COLUMNS: Final = "streamkeep/columns"  # when columns were added, in Unix millis
 # The columns of which the log has bounds. Without this, delta-rs skips a file if another column is
 # filtered in `to_pandas` and its like: it compares with the bounds that are not there.
 _BOUNDED: Final = {"delta.dataSkippingStatsColumns": "store,stream,incarnation,ms,ts"}
+_SWEPT: Final = re.compile(r"bucket=[^/]+/date=[^/]+/[^/]+\.(parquet|draft)")
 _AT_ONCE: Final = 8  # files of other programs that are opened at the same time
 
 
@@ -382,22 +384,29 @@ class Lake:
     def sweep(self, retention_hours: int) -> list[str]:
         """Remove the files that no version within the retention names; return their paths.
 
+        Only those of partitions, and not all that Delta would remove: what else is in the folder,
+        such as a store, belongs to somebody.
+
         Raises:
             StorageError: the storage does not answer; some of the files remain.
         """
+        system, root = places.file_system(self.uri)
         try:
             with places.reaching(self.uri):
-                removed = self.table.vacuum(
+                found = self.table.vacuum(
                     retention_hours=retention_hours,
-                    dry_run=False,
+                    dry_run=True,
                     enforce_retention_duration=False,
                     full=True,
                 )
+                paths = [path for path in map(unquote, found) if _SWEPT.fullmatch(path)]
+                for path in paths:
+                    with suppress(FileNotFoundError):
+                        system.delete_file(f"{root}/{path}")
         except DeltaError as error:
             raise places.StorageError(f"{self.uri}: {error}; next: run compact again") from error
         failpoints.hit("lake:swept")
-        # In an object store, the result also has the markers of empty folders.
-        return [unquote(path) for path in removed if path.endswith((".parquet", ".draft"))]
+        return paths
 
 
 def _check_distinct(uri: str, names: Iterable[str]) -> None:
