@@ -467,10 +467,11 @@ def test_folders_of_dead_jobs_are_swept(tmp_path: Path, monkeypatch: pytest.Monk
     old.mkdir()
     (old / "0.arrow").write_bytes(b"x")
     assert sweep(str(tmp_path)) == 0
+    (tmp_path / "2024-06-10").mkdir()  # of somebody else
     began = int(old.name.partition("-")[0])
     monkeypatch.setattr(time, "time", lambda: began + 8 * 24 * 3600)
     assert sweep(str(tmp_path)) == 1
-    assert not old.exists()
+    assert [one.name for one in tmp_path.iterdir()] == ["2024-06-10"]
     assert sweep(str(tmp_path / "nowhere")) == 0
 
 

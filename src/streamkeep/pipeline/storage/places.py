@@ -298,6 +298,7 @@ def host() -> str:
 # folders of jobs that died.
 
 _STALE_S: Final = 7 * 24 * 3600
+_JOB_FOLDER: Final = re.compile("([0-9]{12})-[0-9a-f]{32}")  # others may lie beside, as 2024-06-10
 
 
 def new_folder(staging: str) -> str:
@@ -324,8 +325,8 @@ def sweep(staging: str) -> int:
     limit = time.time() - _STALE_S
     removed = 0
     for info in system.get_file_info(selector):
-        began, dash, _ = info.base_name.partition("-")
-        if dash and began.isdigit() and int(began) < limit:
+        found = _JOB_FOLDER.fullmatch(info.base_name)
+        if found is not None and int(found[1]) < limit:
             remove_folder(f"{staging.rstrip('/')}/{info.base_name}")
             removed += 1
     return removed
