@@ -116,18 +116,20 @@ def running(where: Where) -> Iterator[SparkSession]:
     started = session(
         where.master, fast_start=where.master.startswith("local"), ship_code=where.ship_code, **conf
     )
-    signal.signal(signal.SIGINT, _interrupted)  # that of Spark calls the JVM, in a call of it
+    of_spark = signal.signal(signal.SIGINT, _interrupted)  # which calls the JVM, in a call of it
     try:
         yield started
     except ModuleNotFoundError as error:
         raise missing(error) from error
     finally:
         started.stop()
+        signal.signal(signal.SIGINT, of_spark)
+        logging.disable(logging.NOTSET)
 
 
 def _interrupted(number: int, frame: object) -> None:
     """End the command; py4j would log the traceback of the call that this breaks off."""
-    logging.disable()
+    logging.disable()  # with the root logger
     raise KeyboardInterrupt
 
 
