@@ -71,12 +71,12 @@ CONTROLS: Final = {
     "a commit that is published before its record is written": Control(
         "engine/txn/txn.py",
         """\
-            journal.append(body, self.durable)
+            journal.append(body, self.durable, self.frees)
 """,
         """\
             journal.publish()
             failpoints.hit("commit:journaled")
-            journal.append(body, self.durable)
+            journal.append(body, self.durable, self.frees)
 """,
         ("kills", "failpoints"),
     ),
