@@ -264,6 +264,29 @@ def test_a_full_store_refuses_appends_and_takes_deletions(tmp_path: Path) -> Non
         assert peer.call("DEL", "k") == b":1\r\n"
 
 
+@pytest.mark.parametrize("expires", [False, True])
+def test_what_was_read_after_a_command_is_undone_with_it(tmp_path: Path, expires: bool) -> None:
+    """They share a transaction, in which the command has succeeded until the commit fails."""
+    with (
+        open_at(tmp_path / "s", max_store_bytes=1 << 20) as store,
+        serving(store, tmp_path / "k") as running,
+        Peer(running.path) as peer,
+    ):
+        peer.call("SET", "later", "v", *(("EX", "1000") if expires else ()))
+        for number in range(40):
+            key = f"k{number}"
+            lines = "XLEN {0}|XREAD BLOCK 1 STREAMS {0} 0|KEYS {0}|MULTI|XLEN {0}|EXEC|DBSIZE"
+            reads = [one.split() for one in lines.format(key).split("|")]
+            sent = [["XADD", key, "1-1", "f", "x" * 50_000], *reads]
+            peer.socket.sendall(b"".join(encode_command(*words) for words in sent))
+            replies = [peer.read() for _ in sent]
+            if replies[0].startswith(b"-OOM"):
+                break
+        nothing = [b":0\r\n", b"*-1\r\n", b"*0\r\n", b"+OK\r\n", b"+QUEUED\r\n"]
+        assert replies[1:] == [*nothing, b"*1\r\n:0\r\n", b":%d\r\n" % (number + 1)]
+        assert running.ask(lambda server: server.turns.changes) == number + 1
+
+
 with_users = pytest.mark.parametrize(
     "access",
     [

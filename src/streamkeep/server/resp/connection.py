@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import select
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.commands.command_table import READS, Spec, find
 from streamkeep.commands.read import Waiting
@@ -44,6 +44,22 @@ _LOOK_S: Final = 0.02  # at a client whose connection has ended
 _GONE: Final = getattr(select, "POLLRDHUP", 0)  # of Linux; with 0, an error of the connection
 _OF_HTTP: Final = (b"POST", b"HOST:")  # first words of lines that a browser sends, never a client
 NO_AUTH: Final = "NOAUTH Authentication required."
+
+
+class _Listing(Step):
+    """KEYS, SCAN or RANDOMKEY of one of several users, or while keys have deadlines."""
+
+    def __init__(
+        self, client: Connection, commands: list[tuple[Spec, list[bytes]]], turn: Turn
+    ) -> None:
+        super().__init__(client, commands)
+        self._connection = client
+        self._turn = turn
+
+    def run(self, txn: Any) -> bytes:
+        client = self._connection
+        found = server_commands.visible(client, self.commands[0][1], self._turn)
+        return encode(found, client.resp3)
 
 
 class Connection(ClientState, asyncio.Protocol):
@@ -257,7 +273,9 @@ class Connection(ClientState, asyncio.Protocol):
         handler = HANDLERS.get(spec.name)
         if handler is not None:
             reply = handler(self, words, turn)
-            if reply is not ALREADY:  # which the handler itself has sent
+            if spec.run is not None:
+                turn.answer(_Listing(self, [(spec, words)], turn), encode(reply, self.resp3))
+            elif reply is not ALREADY:  # which the handler itself has sent
                 self.reply(encode(reply, self.resp3))
         elif spec.parse is not None:
             self.read(spec, words, turn)
@@ -310,9 +328,10 @@ class Connection(ClientState, asyncio.Protocol):
             self.wrote = True
         if reply is None:
             return False
+        step = Step(self, [(spec, words)])
         if spec.kind == READS:
-            self.reply(reply)
+            turn.answer(step, reply)
             turn.repeatable = True
         else:
-            turn.add(Step(self, [(spec, words)]), reply)
+            turn.add(step, reply)
         return True

@@ -190,9 +190,11 @@ def _exec(client: Connection, words: list[bytes], turn: Turn) -> object:
         return ALREADY
     drop_transaction(client)
     try:
-        return Sent(step.run(turn.read_txn()))
+        reply = step.run(turn.read_txn())
     except Exception as error:
-        return Sent(failure_line(error))
+        reply = failure_line(error)
+    turn.answer(step, reply)
+    return ALREADY
 
 
 COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (

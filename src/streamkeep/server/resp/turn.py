@@ -7,7 +7,8 @@ that wrote, until it is on disk.
 
 A command that breaks a rule of Redis changes nothing, so it fails alone. Any other failure undoes
 the transaction; then each command that wrote runs again in a transaction of its own, which can grow
-the map or use the reserve of a full store, and its reply takes the place of the first one.
+the map or use the reserve of a full store, as does each that read what is undone; the new reply
+takes the place of the first one.
 
 Compiled by mypyc.
 """
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import lmdb
 from mypy_extensions import i64, mypyc_attr
 
-from streamkeep.commands.command_table import BY_NAME, FREES, READS, Spec
+from streamkeep.commands.command_table import BY_NAME, READS, WRITES, Spec
 from streamkeep.commands.strings import refuse_string
 from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.engine.txn.begin import CheckpointNeeded, begin_read, begin_write
@@ -59,7 +60,10 @@ log: Final = logging.getLogger("streamkeep.server")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Step:
-    """A command that wrote, and where its reply is, in case that it must run again."""
+    """A command that wrote, or read what is not committed, and where its reply is.
+
+    It may have to run again.
+    """
 
     def __init__(self, client: ClientState, commands: list[tuple[Spec, list[bytes]]]) -> None:
         self.client = client
@@ -67,7 +71,11 @@ class Step:
         self.slot: i64 = -1  # the place of its reply; -1 if it gets none
 
     def frees(self) -> bool:
-        return all([spec.kind == FREES for spec, _ in self.commands])
+        return all([spec.kind != WRITES for spec, _ in self.commands])
+
+    def reads(self) -> bool:
+        """Return whether it only reads."""
+        return len(self.commands) > 0 and all([spec.kind == READS for spec, _ in self.commands])
 
     def keys(self) -> list[bytes]:
         keys: list[bytes] = []
@@ -75,7 +83,7 @@ class Step:
             keys += spec.keys(words)
         return keys
 
-    def run(self, txn: WriteTxn) -> bytes:
+    def run(self, txn: Any) -> bytes:
         spec, words = self.commands[0]
         return run_one(txn, spec, words, self.client.resp3)
 
@@ -232,7 +240,7 @@ class Turn:
     def run(self, client: ClientState, spec: Spec, words: list[bytes]) -> None:
         """Run a command that does not wait, and queue its reply."""
         if spec.kind == READS:
-            client.reply(self.read(spec, words, client.resp3))
+            self.answer(Step(client, [(spec, words)]), self.read(spec, words, client.resp3))
             self.repeatable = True
             return
         self.run_step(Step(client, [(spec, words)]))
@@ -242,6 +250,13 @@ class Turn:
             return run_one(self.read_txn(), spec, words, resp3)
         except Exception as error:
             return failure_line(error)
+
+    def answer(self, step: Step, reply: bytes) -> None:
+        """Queue the reply of a command that only read; it runs again if what it saw is undone."""
+        if self.writer is None:
+            step.client.reply(reply)
+        else:
+            self.add(step, reply)
 
     def run_step(self, step: Step) -> None:
         client = step.client
@@ -292,7 +307,10 @@ class Turn:
 
     def _run_in_own(self, step: Step, most_s: float) -> None:
         try:
-            reply = self._apart(step.run, step.frees(), most_s)
+            if step.reads():
+                reply = step.run(self.read_txn())
+            else:
+                reply = self._apart(step.run, step.frees(), most_s)
         except Exception as error:
             reply = failure_line(error)
         assert isinstance(reply, bytes)
@@ -326,8 +344,8 @@ def _set_reply(step: Step, reply: bytes) -> None:
     """Put a reply into the place that was kept for it."""
     client = step.client
     if 0 <= step.slot < len(client.out):
+        client.out_size += len(reply) - len(client.out[step.slot])
         client.out[step.slot] = reply
-        client.out_size += len(reply)
 
 
 def failure_line(error: Exception) -> bytes:

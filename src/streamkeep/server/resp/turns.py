@@ -366,7 +366,7 @@ class Turns:
             self.in_turn = False
         self.commands += turn.commands
         if turn.apart or (txn is not None and txn.operations is not None):
-            self.changes += len(turn.steps)
+            self.changes += sum([not step.reads() for step in turn.steps])
         turn.steps = []  # a transaction refers to its turn: the collector would take 0.1 s
         if turn.durable and (turn.apart or (txn is not None and txn.operations is not None)):
             wrote = [client for client in turn.clients if client.wrote]
