@@ -289,7 +289,7 @@ class Journal:
                 self._fill_new(b"", most, False)
                 self.folder.rename(_NEW, RECYCLED)
             whole = max(min(most, self.file_size), least)
-            self._fill_new(header, whole, recycled == self.file_size)
+            self._fill_new(header, whole, whole <= recycled == self.file_size)
         except OSError:  # the disk is nearly full: the record itself may fit
             self._fill_new(header, least, frees and recycled >= least)
 
@@ -353,8 +353,8 @@ class Journal:
                 if wipe:
                     self._wipe(name)
                 # A smaller one than most is only what a full disk has for deletions (`_make_file`):
-                # who reads it may be behind, as one who feeds replicas.
-                elif self.folder.size(name) >= self.folder.size(RECYCLED):
+                # who reads it may be behind, as one who feeds replicas. A larger one gives way.
+                elif self.folder.size(name) >= min(self.folder.size(RECYCLED), self.file_size):
                     try:
                         self.folder.rename(name, RECYCLED)
                     except OSError:  # a full XFS may have no block for a new name; or it is gone

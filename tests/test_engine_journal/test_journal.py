@@ -18,8 +18,9 @@ from inside import checkpoint_now, context_of, journal_of
 from patience import wait_until
 from stopped import child_of
 from stores import Open
-from streamkeep import Store, StoreError
+from streamkeep import Store, StoreError, StoreFullError
 from streamkeep.engine.journal import reader
+from streamkeep.engine.journal.journal import RECYCLED
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Owner, Reader, file_name, journal_names
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
@@ -65,6 +66,23 @@ def test_a_retired_file_is_what_a_full_disk_has_for_deletions(open_store: Open) 
     assert not journal.drop_recycled()
     checkpoint_now(store)
     assert journal.drop_recycled()
+
+
+def test_a_record_larger_than_a_file_leaves_the_recycled_one_as_it_is(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_journal():
+        store = open_store(sync="none")
+        journal = journal_of(store)
+        for size in (98_304, 1, 31_000, 31_000):
+            store.xadd("s", {"f": bytes(size)})
+        checkpoint_now(store)
+        assert journal.folder.size(RECYCLED) == journal.file_size
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "reserve", Mock(side_effect=OSError(errno.ENOSPC, "no room")))
+            with pytest.raises(StoreFullError):
+                store.xadd("s", {"f": bytes(3 * journal.file_size)})
+        assert journal.folder.size(RECYCLED) == journal.file_size
 
 
 def test_a_store_of_few_commits_keeps_small_journal_files(tmp_path: Path) -> None:
