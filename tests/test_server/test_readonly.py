@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import streamkeep
 from cli_runner import run
 from crash.power import another_boot, copy_store
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 from resp_peer import Peer, serving
 from stores import open_at
 from streamkeep.engine.system.clock import ManualClock
@@ -17,6 +18,7 @@ from streamkeep.format.core.errors import StoreError
 from streamkeep.recovery import ship
 from streamkeep.recovery.copies.standby import Standby
 from streamkeep.recovery.fsck.store import check
+from streamkeep.server import serve
 
 REFUSED = b"-READONLY You can't write against a read only replica.\r\n"
 
@@ -142,6 +144,42 @@ def test_what_has_expired_is_gone_for_clients_before_its_owner_deletes_it(tmp_pa
         wait_until(lambda: peer.ask("XLEN", "later") == 0)
         assert peer.ask("KEYS", "*") == []
         assert peer.call("INFO", "errorstats").count(b"errorstat") == 0
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+def test_what_has_expired_is_gone_over_http(tmp_path: Path, readonly: bool) -> None:
+    pytest.importorskip("starlette")
+    httpx = pytest.importorskip("httpx")
+    clock = ManualClock()
+    with (
+        open_at(tmp_path / "store", clock=clock) as store,
+        serving(store, tmp_path / "owner") as owner,
+        Peer(owner.path) as peer,
+    ):
+        peer.ask("XADD", "s", "1-1", "n", "0")
+        assert peer.ask("PEXPIRE", "s", "60000") == 1
+    with (
+        open_at(tmp_path / "store", clock=clock, readonly=readonly) as store,
+        serving(store, tmp_path / "k") as running,
+        httpx.Client() as client,
+    ):
+        options = serve.Options(http="127.0.0.1:0", write=not readonly)
+        start = serve.start_http(store, options, None, running.server)
+        http, place = asyncio.run_coroutine_threadsafe(start, running.loop).result(PATIENCE_S)
+        try:
+            assert client.get(f"http://{place}/streams/s").status_code == 200
+            running.ask(lambda server: server.expiry.close())
+            clock.ms += 60_000
+            assert client.get(f"http://{place}/streams").json()["streams"] == []
+            if not readonly:
+                assert client.post(f"http://{place}/streams/s?id=2-1", json={"n": 1}).is_success
+                assert [one.id for one in store.xrange("s")] == [b"2-1"]
+                assert len(client.get(f"http://{place}/streams").json()["streams"]) == 1
+            else:
+                assert client.get(f"http://{place}/streams/s").status_code == 404
+                assert store.xlen("s") == 1
+        finally:
+            asyncio.run_coroutine_threadsafe(http.stop(), running.loop).result(PATIENCE_S)
 
 
 def test_a_standby_of_a_server_is_promoted(tmp_path: Path) -> None:

@@ -254,6 +254,7 @@ async def start_http(
     if server is not None:
         app.state.more_metrics = lambda: server_metrics(server)
         app.state.is_replica = lambda: server.settings.refuses_writes  # before the first request
+        app.state.is_over, app.state.end = server.expiry.is_over, server.expiry.end
         server.upstream.end_waits = app.state.end_deliveries
     taken = OWN_FILES + (0 if server is None else server.settings.max_clients)
     http = HttpServer(app, sockets, limit_of_files(taken + _HTTP_FILES) - taken, tls=tls)

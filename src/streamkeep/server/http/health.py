@@ -89,7 +89,7 @@ def survey_store(call: Call) -> Found:
         queues = [name for name in queue_names(call.store) if sees_queue(call.user, name)]
         jobs = {key for name in queues for key in keys_of(name)}
         for name, _ in keys.iter_keys(snapshot.txn):
-            if not call.user.sees(name):
+            if not call.sees(name):
                 continue
             if scanned == _MOST_SCANNED:
                 complete = False

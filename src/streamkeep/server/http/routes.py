@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -55,6 +55,8 @@ class State:
         reading: to be held while a page is read, so that threads are left for short requests.
         event_streams: how many clients follow a stream.
         is_replica: returns whether no client may write at present.
+        is_over: returns whether the deadline of a key has passed.
+        end: deletes a key that is over; raises where it cannot.
         deliveries: tasks that wait for entries of a group, to take them.
         more_metrics: returns further figures for Prometheus.
         stopping: event streams end, within a second.
@@ -72,6 +74,8 @@ class State:
         self.checker: Any = None  # a `health.Checker`, from `create_app` on
         self.event_streams = 0
         self.is_replica: Callable[[], bool] = bool
+        self.is_over: Callable[[bytes], bool] = lambda name: False
+        self.end: Callable[[bytes], Coroutine[Any, Any, None]]
         self.deliveries: set[asyncio.Task[Any]] = set()
         self.more_metrics: Callable[[], list[Metric]] = list
         self.stopping = False
@@ -104,14 +108,14 @@ class Call(wire.Parameters):
         self.group = named(request, "group")
         self.queue = ""
         self.members: dict[str, Any] = {}
-        self._keys: tuple[bytes, ...] = () if "key" not in request.path_params else (self.key,)
+        self.keys: tuple[bytes, ...] = () if "key" not in request.path_params else (self.key,)
         if "name" in request.path_params:
             name = wire.segment(request, "name")
             try:
                 self.queue = name.decode()
             except UnicodeDecodeError:
                 raise wire.Problem(404, f"no queue {name!r}") from None
-            self._keys = keys_of(self.queue)
+            self.keys = keys_of(self.queue)
 
     def allow(self, *commands: str) -> None:
         """Raise unless the caller may run these commands on the keys that the path names."""
@@ -122,10 +126,21 @@ class Call(wire.Parameters):
                 if self.state.write:
                     hint = "write to the server of which this one is a replica"
                 raise wire.Problem(403, "this server is read-only", hint=hint)
-            self.user.check_rights(spec, spec.rights_to([*self._keys]))
+            self.user.check_rights(spec, spec.rights_to([*self.keys]))
+
+    def sees(self, key: bytes) -> bool:
+        """Return whether there is such a key for the caller."""
+        return self.user.sees(key) and not self.state.is_over(key)
+
+    async def end_expired(self) -> None:
+        """Delete the keys that the path names whose deadlines have passed."""
+        for key in filter(self.state.is_over, self.keys):
+            async with self.state.changing:
+                await self.state.end(key)
 
     async def check_stream(self) -> None:
         """Raise if the key is a string: a stream would be another key of the same name."""
+        await self.end_expired()  # perhaps it took long to read the body
         try:
             await asyncio.to_thread(self.store._environment.read, check_streams, [self.key])
         except CodedError:
@@ -246,6 +261,7 @@ async def serve(state: State, scope: Scope, receive: Receive, send: Send) -> Non
         call.allow(*one.commands)
     if one.method != "GET" and not one.takes_any:
         call.members = await wire.json_body(request, one.body)
+    await call.end_expired()
     if inspect.iscoroutinefunction(one.serve):
         found = await one.serve(call)
     elif one.heavy or one.method != "GET":

@@ -135,7 +135,7 @@ def streams(call: Call) -> Found:
         edges = overview.bucket_edges(end - span_ms, end, _SPARK_BUCKETS)
     with call.store.snapshot() as snapshot, translated():
         for name, _ in keys.iter_keys(snapshot.txn):
-            if (after is not None and name <= after) or not call.user.sees(name):
+            if (after is not None and name <= after) or not call.sees(name):
                 continue
             if pattern is not None and not pattern.matches(name):
                 continue

@@ -25,7 +25,7 @@ from streamkeep.commands.strings import (
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.keys import name_of
 from streamkeep.engine.system.long_wait import StillTaken
-from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
 from streamkeep.format.core.keys import pack_number
 from streamkeep.server.resp.turn import Step, Turn
 from streamkeep.server.resp.turns import ClientState
@@ -148,9 +148,26 @@ class Expiry:
 
     # --- in a turn --------------------------------------------------------------------------
 
-    def is_over(self, name: bytes, now_ms: int) -> bool:
+    def is_over(self, name: bytes) -> bool:
         """Return whether a key is over but still there: to read only, or without the write lock."""
-        return name not in self._touched and self.by_name.get(name, now_ms + 1) <= now_ms
+        when = self.by_name.get(name)
+        if when is None or name in self._touched:
+            return False
+        return when <= self._server.environment.context.clock.now_ms()
+
+    async def end(self, name: bytes) -> None:
+        """Delete a key that is over, before a request over HTTP that names it.
+
+        Raises:
+            NoSuchKeyError: the store is open for reading only.
+        """
+        if self._readonly:
+            raise NoSuchKeyError("no such key")
+        write = self._server.environment.write
+        deleted = await asyncio.to_thread(lambda: write(expire, name, frees=True))
+        self.expired += deleted
+        self._touched.add(name)
+        self.renew()
 
     def run_due(self, turn: Turn) -> None:
         """Delete the keys whose time has come."""

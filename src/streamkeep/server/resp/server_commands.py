@@ -44,10 +44,10 @@ def visible(client: Connection, words: list[bytes], turn: Turn) -> object:
     spec = TABLE[name]
     assert spec.run is not None
     txn = turn.read_txn()
-    expiry, now_ms = client.server.expiry, txn.now_ms()
+    is_over = client.server.expiry.is_over
 
     def seen(names: Iterable[bytes]) -> list[bytes]:
-        return [one for one in names if client.user.sees(one) and not expiry.is_over(one, now_ms)]
+        return [one for one in names if client.user.sees(one) and not is_over(one)]
 
     reply: Any = spec.run(txn, words, 0)
     if name == b"SCAN":
