@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from streamkeep import Store
 from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.jobs import JobLostError, Queue, take
+from streamkeep.jobs import Job, JobLostError, Queue, take
+from streamkeep.jobs.job_calls import leave
 from streamkeep.jobs.take_call import Take
 from test_jobs.conftest import is_awaited
 from test_jobs.test_queue import counts, letters
@@ -123,6 +125,25 @@ def test_a_death_counts_for_the_jobs_that_were_begun(queue: Queue, lives: Lives)
     lives.die()
     (job,) = queue.get_many(3)
     assert job.payload == "a"
+
+
+def test_jobs_of_one_call_are_begun_by_several_threads(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put_many("ab")
+    first, second = queue.get_many(2)
+    other = Thread(target=second.begin)
+
+    def leave_late(job: Job) -> None:
+        other.start()
+        other.join(0.05)
+        leave(job)
+
+    monkeypatch.setattr("streamkeep.jobs.job.leave", leave_late)
+    first.begin()
+    other.join()
+    assert first._marks
+    assert second._marks
 
 
 def test_a_job_that_expired_and_was_only_taken_has_its_unique_name_no_more(

@@ -155,9 +155,12 @@ def test_each_coroutine_of_a_handler_has_its_blocks(queue: jobs.Queue) -> None:
         with job.transaction:
             later = asyncio.create_task(go_on())
         await asyncio.gather(*map(part, range(3)))
-        job.done()
-        with pytest.raises(jobs.JobLostError, match="already been ended"):
-            _ = job.transaction
+        with job.transaction as txn:
+            job.done()
+            with pytest.raises(jobs.JobLostError, match="already been ended"):
+                txn.xadd("log", {"number": 8})
+            with pytest.raises(jobs.JobLostError, match="already been ended"):
+                await note.adelay(8)
         has_ended.set()
         await later
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.liveness.marks import Marks
+from streamkeep.engine.system.locks import reentrant_lock
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.jobs import codecs, ending, layout
 from streamkeep.jobs.enqueue import Put
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_batches: Final = reentrant_lock()  # of the lists `Job._batch`, which threads share
 current: ContextVar[Job | None] = ContextVar("job", default=None)  # that the handler runs for
 
 
@@ -233,9 +234,8 @@ class Job:
     def transaction(self) -> JobTransaction:
         """What is to happen with the acknowledgement of this job; see `JobTransaction`."""
         self._taken()
-        self._check_running()  # what is collected after the end would never happen
         if self._transaction is None:
-            self._transaction = JobTransaction(self.queue)
+            self._transaction = JobTransaction(self)
         return self._transaction
 
     def done(self, result: Any = NOTHING) -> None:
@@ -341,10 +341,14 @@ class Job:
             QueueError: this worker has not taken it.
         """
         self._taken()
-        with suppress(IndexError):  # the list is shared, also by other threads
-            while True:  # the first that is begun: this process works on none of the others
-                if (other := self._batch.pop()) is not self:
-                    leave(other)
+        if self._batch:
+            with _batches:  # another thread may begin one of the others
+                for one in self._batch:
+                    if (
+                        one is not self
+                    ):  # this is the first: the process works on none of the others
+                        leave(one)
+                self._batch.clear()
         if not self._marks and not self.ended:
             begin_all([self])
 

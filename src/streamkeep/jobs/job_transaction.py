@@ -14,7 +14,7 @@ from streamkeep.engine.store.command import Command
 from streamkeep.format.core.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from streamkeep.jobs.queue import Queue
+    from streamkeep.jobs.job import Job
 
 Work = Callable[[Transaction[Any]], object]
 
@@ -54,9 +54,10 @@ class JobTransaction(Pipeline):
     what the block has collected.
     """
 
-    def __init__(self, queue: Queue) -> None:
-        super().__init__(queue.store, True, False)
-        self.environment = queue.store._environment
+    def __init__(self, job: Job) -> None:
+        super().__init__(job.queue.store, True, False)
+        self._job = job
+        self.environment = job.queue.store._environment
         self._whole = Block(self, None)
 
     def __enter__(self) -> JobTransaction:
@@ -91,6 +92,7 @@ class JobTransaction(Pipeline):
 
     def collect(self, work: Work) -> None:
         """Add a function of the transaction."""
+        self._job._check_running()  # what is collected after the end would never happen
         self._innermost().works.append(work)
 
     def works(self) -> list[Work]:
