@@ -343,10 +343,8 @@ class Job:
         self._taken()
         if self._batch:
             with _batches:  # another thread may begin one of the others
-                for one in self._batch:
-                    if (
-                        one is not self
-                    ):  # this is the first: the process works on none of the others
+                for one in self._batch:  # the first that is begun: it works on none of the others
+                    if one is not self:
                         leave(one)
                 self._batch.clear()
         if not self._marks and not self.ended:
