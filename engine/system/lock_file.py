@@ -34,9 +34,9 @@ def reserve_lock_file(folder: Folder, max_readers: int) -> None:
     try:
         size = os.fstat(handle).st_size
         if size and moves_blocks(handle):
-            os.close(handle)
             folder.remove(LOCK_FILE)
-            handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            old, handle = handle, folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            os.close(old)
             size = 0
         if not size:
             keep_in_place(handle)

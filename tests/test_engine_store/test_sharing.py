@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import resource
@@ -349,6 +350,22 @@ def test_the_process_that_opens_lmdb_is_found_on_btrfs(tmp_path: Path) -> None:
         with ended(child), open(lock) as file:
             place = f"{mount_of(file.fileno())[0]}:{lock.stat().st_ino}"
             assert first_byte_writers(place) == [child]
+
+
+def test_a_full_disk_without_a_block_for_a_new_lock_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Folder, name: str, flags: int = os.O_RDONLY) -> int:
+        if flags & os.O_EXCL:
+            raise OSError(errno.ENOSPC, "no room")
+        return opened(folder, name, flags)
+
+    opened = Folder.open
+    Store(tmp_path / "s").close()
+    monkeypatch.setattr(lock_file, "moves_blocks", lambda handle: True)
+    monkeypatch.setattr(Folder, "open", full)
+    with pytest.raises(streamkeep.StoreFullError):
+        Store(tmp_path / "s")
 
 
 def impatient(lock: str, users: Callable[[], list[int]]) -> LongWait:
