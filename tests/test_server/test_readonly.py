@@ -120,16 +120,21 @@ def test_a_standby_that_was_killed_is_promoted_after_another_boot(
             promoted.xadd("s", {"n": "2"})
 
 
-def test_what_has_expired_is_gone_for_clients_before_its_owner_deletes_it(tmp_path: Path) -> None:
-    clock = ManualClock()
+def put_with_deadlines(tmp_path: Path, clock: ManualClock, **deadlines: int) -> None:
+    """Have an owner of the store make streams that expire after so many ms."""
     with (
         open_at(tmp_path / "store", clock=clock) as store,
         serving(store, tmp_path / "owner") as owner,
         Peer(owner.path) as peer,
     ):
-        peer.ask("XADD", "s", "1-1", "n", "0")
-        peer.ask("XADD", "later", "1-1", "n", "0")
-        assert peer.ask("PEXPIRE", "s", "60000") == peer.ask("PEXPIRE", "later", "120900") == 1
+        for name, wait_ms in deadlines.items():
+            peer.ask("XADD", name, "1-1", "n", "0")
+            assert peer.ask("PEXPIRE", name, str(wait_ms)) == 1
+
+
+def test_what_has_expired_is_gone_for_clients_before_its_owner_deletes_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    put_with_deadlines(tmp_path, clock, s=60_000, later=120_900)
     clock.ms += 120_000
     with (
         open_at(tmp_path / "store", clock=clock, readonly=True) as reader,
@@ -151,13 +156,7 @@ def test_what_has_expired_is_gone_over_http(tmp_path: Path, readonly: bool) -> N
     pytest.importorskip("starlette")
     httpx = pytest.importorskip("httpx")
     clock = ManualClock()
-    with (
-        open_at(tmp_path / "store", clock=clock) as store,
-        serving(store, tmp_path / "owner") as owner,
-        Peer(owner.path) as peer,
-    ):
-        peer.ask("XADD", "s", "1-1", "n", "0")
-        assert peer.ask("PEXPIRE", "s", "60000") == 1
+    put_with_deadlines(tmp_path, clock, s=60_000)
     with (
         open_at(tmp_path / "store", clock=clock, readonly=readonly) as store,
         serving(store, tmp_path / "k") as running,

@@ -92,21 +92,22 @@ def erase(
         wanted = {one if isinstance(one, StreamId) else StreamId.parse(one) for one in ids}
         origins: list[Origin] = []
         if lake is not None:
-            origins = _origins(Lake.open(lake), name, store, store_id)
-        if where is not None and lake is not None and origins:
             table = Lake.open(lake)
-            lacking = table.lacking_columns()
-            if any(one.path in lacking and one.origin in origins for one in table.files()):
-                raise LakeError(
-                    f"{lake}: some rows are from before columns were added, so that the condition "
-                    f"may miss entries; next: run `streamkeep spark compact {lake} --fill` first"
-                )
-            keys = sorted({key_text(one.key) for one in origins})
-            numbers = ", ".join(sorted({str(one.number) for one in origins}))
-            rows = read_lake(spark, lake, streams=keys, stores=[origins[0].store])
-            rows = _matching(rows.where(f"incarnation in ({numbers})"), where)
-            for row in rows.select("ms", "seq").toLocalIterator():
-                wanted.add(StreamId(lake_files.unsigned(row.ms), lake_files.unsigned(row.seq)))
+            origins = _origins(table, name, store, store_id)
+            if where is not None and origins:
+                lacking = table.lacking_columns()
+                if any(one.path in lacking and one.origin in origins for one in table.files()):
+                    raise LakeError(
+                        f"{lake}: some rows are from before columns were added, so that the "
+                        "condition may miss entries; next: run "
+                        f"`streamkeep spark compact {lake} --fill` first"
+                    )
+                keys = sorted({key_text(one.key) for one in origins})
+                numbers = ", ".join(sorted({str(one.number) for one in origins}))
+                rows = read_lake(spark, lake, streams=keys, stores=[origins[0].store])
+                rows = _matching(rows.where(f"incarnation in ({numbers})"), where)
+                for row in rows.select("ms", "seq").toLocalIterator():
+                    wanted.add(StreamId(lake_files.unsigned(row.ms), lake_files.unsigned(row.seq)))
         chosen = tuple(sorted(wanted))
         erased = 0
         if store is not None and chosen:

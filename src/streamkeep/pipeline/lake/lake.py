@@ -391,6 +391,11 @@ class Lake:
             StorageError: the storage does not answer; some of the files remain.
         """
         system, root = places.file_system(self.uri)
+
+        def remove(path: str) -> None:
+            with suppress(FileNotFoundError):
+                system.delete_file(f"{root}/{path}")
+
         try:
             with places.reaching(self.uri):
                 found = self.table.vacuum(
@@ -400,9 +405,8 @@ class Lake:
                     full=True,
                 )
                 paths = [path for path in map(unquote, found) if _SWEPT.fullmatch(path)]
-                for path in paths:
-                    with suppress(FileNotFoundError):
-                        system.delete_file(f"{root}/{path}")
+                with ThreadPoolExecutor(_AT_ONCE) as threads:  # an object store takes 30 ms for one
+                    list(threads.map(remove, paths))
         except DeltaError as error:
             raise places.StorageError(f"{self.uri}: {error}; next: run compact again") from error
         failpoints.hit("lake:swept")

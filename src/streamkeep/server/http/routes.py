@@ -108,14 +108,14 @@ class Call(wire.Parameters):
         self.group = named(request, "group")
         self.queue = ""
         self.members: dict[str, Any] = {}
-        self.keys: tuple[bytes, ...] = () if "key" not in request.path_params else (self.key,)
+        self._keys: tuple[bytes, ...] = () if "key" not in request.path_params else (self.key,)
         if "name" in request.path_params:
             name = wire.segment(request, "name")
             try:
                 self.queue = name.decode()
             except UnicodeDecodeError:
                 raise wire.Problem(404, f"no queue {name!r}") from None
-            self.keys = keys_of(self.queue)
+            self._keys = keys_of(self.queue)
 
     def allow(self, *commands: str) -> None:
         """Raise unless the caller may run these commands on the keys that the path names."""
@@ -126,7 +126,7 @@ class Call(wire.Parameters):
                 if self.state.write:
                     hint = "write to the server of which this one is a replica"
                 raise wire.Problem(403, "this server is read-only", hint=hint)
-            self.user.check_rights(spec, spec.rights_to([*self.keys]))
+            self.user.check_rights(spec, spec.rights_to([*self._keys]))
 
     def sees(self, key: bytes) -> bool:
         """Return whether there is such a key for the caller."""
@@ -134,7 +134,7 @@ class Call(wire.Parameters):
 
     async def end_expired(self) -> None:
         """Delete the keys that the path names whose deadlines have passed."""
-        for key in filter(self.state.is_over, self.keys):
+        for key in filter(self.state.is_over, self._keys):
             async with self.state.changing:
                 await self.state.end(key)
 
