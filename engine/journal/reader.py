@@ -216,7 +216,11 @@ def newest_commit(folder: Folder, owner: Owner | CheckpointSlot) -> int:
 def is_writable_at(folder: Folder, owner: Owner | CheckpointSlot, position: LogPosition) -> bool:
     """Return whether records can be written at a position; its file may have been lost."""
     name = file_name(position.file_number)
-    if folder.size(name) < position.offset + len(END):
-        return False
     start = Reader(folder, owner).start_of(name)
-    return start is not None and start.file_number == position.file_number
+    if start is None or start.file_number != position.file_number:
+        return False
+    with contextlib.suppress(OSError), folder.opened(name, os.O_RDWR) as handle:
+        size = os.fstat(handle).st_size
+        files.reserve(handle, size)
+        return size >= position.offset + len(END)
+    return False

@@ -45,7 +45,7 @@ from typing import Final
 import xxhash
 
 from streamkeep.engine.notify.notifier import Bell, Notifier, remove_dead
-from streamkeep.engine.system import failpoints
+from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.locks import is_mine, make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile, keep_in_place
@@ -156,9 +156,7 @@ class WaitTable:
         handle = folder.open(BOARD_FILE, os.O_RDWR | os.O_CREAT)
         try:
             self._lock(handle)
-            if os.fstat(handle).st_size < _SIZE:
-                # With its blocks: on a full disk, a write to a hole is a bus error.
-                os.posix_fallocate(handle, 0, _SIZE)
+            files.reserve(handle, _SIZE)  # on a full disk, a write to a hole is a bus error
             shared = SharedFile(handle, _SIZE)
             words = memoryview(shared.data).cast("Q")
             if not words[_LAYOUT]:  # it is new, or its maker was killed

@@ -128,11 +128,11 @@ def write_zeros(handle: int, offset: int, size: int, most: int = len(_ZEROS)) ->
 def reserve(handle: int, size: int, start: int = 0) -> None:
     """Reserve `size` bytes on disk for a file; raise OSError if there is no room.
 
+    It also gets the blocks that a copy lacks which has holes, as `rsync --sparse` makes them.
+
     Args:
         start: the bytes before are there.
     """
-    if os.fstat(handle).st_size >= size:
-        return
     os.posix_fallocate(handle, start, size - start)
 
 

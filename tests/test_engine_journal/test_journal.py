@@ -94,6 +94,21 @@ def test_a_store_of_few_commits_keeps_small_journal_files(tmp_path: Path) -> Non
     assert 3 << 20 < sum(sizes) < 7 << 20
 
 
+def test_a_copy_with_holes_gets_the_blocks_that_it_lacks(path: Path) -> None:
+    """As `rsync --sparse` makes it: a write to a hole through a map ends a process, if the disk is
+    full."""
+    with Store(path) as store:
+        store.xadd("s", {"f": "v"})
+    mapped = [*path.glob("journal/*.skj"), path / "waiters" / "board", path / "lock.mdb"]
+    for one in mapped:
+        data = one.read_bytes()
+        one.write_bytes(data.rstrip(b"\0"))
+        os.truncate(one, len(data))
+        assert one.stat().st_blocks * 512 < len(data)
+    with Store(path):
+        assert all(one.stat().st_blocks * 512 >= one.stat().st_size for one in mapped)
+
+
 def test_files_of_the_next_epoch_are_read(open_store: Open) -> None:
     store = open_store(sync="none")
     journal = journal_of(store)
