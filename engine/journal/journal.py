@@ -142,12 +142,6 @@ class Journal:
         # as the first one of the file that follows.
         skipped = control.file_number() > log.number
         if log.offset + size > self._room or self._clean or skipped or first:
-            if self._clean:
-                try:  # a new file could reuse these, which hold old records
-                    for name in RECYCLED_NAMES:
-                        self._wipe(name)
-                except OSError as error:
-                    raise translate_os(error) from error
             if self._room and not first:
                 # A killed writer may have left a record here, which a reader would follow.
                 self._write(log.offset, reader.END)
@@ -268,9 +262,16 @@ class Journal:
             )
             data = header.encode()
             control.check_not_moved()
+            begun = reader.file_name(number)  # in vain, if it is there
+            if self._clean:  # a new file could reuse these, which hold old records
+                for name in (*RECYCLED_NAMES, begun):
+                    self._wipe(name)
+            elif not self.folder.size(RECYCLED):  # it may be all that a full disk has for deletions
+                with contextlib.suppress(FileNotFoundError):
+                    self.folder.rename(begun, RECYCLED)
             self._make_file(data, size, first, frees)
             # Named only with its header: by an old one, another process would retire the file.
-            self.folder.rename(_NEW, reader.file_name(number))
+            self.folder.rename(_NEW, begun)
             control.count_begun()
         except OSError as error:
             raise translate_os(error) from error
