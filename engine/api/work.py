@@ -59,6 +59,7 @@ class SharedTransaction(Transaction[Any]):
     """A transaction that other calls may share, so that it neither commits nor aborts it."""
 
     def _run(self, command: Command[Result]) -> Result:
+        self._check_usable()  # what comes after the end would be lost
         return command.result(command.run(self._txn, *command.args))
 
     def abort(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from inside import environment_of
 from patience import PATIENCE_S, thread_of, wait_until
-from streamkeep import IdTooSmallError, Snapshot, Store, Transaction, When
+from streamkeep import IdTooSmallError, Snapshot, Store, StoreClosedError, Transaction, When
 from streamkeep.engine.api.async_store import AsyncStore
 
 ON = [("rows", "group")]
@@ -64,6 +64,28 @@ def test_a_function_that_raises_undoes_all_of_its_changes_and_no_others(
         for thread in threads:
             thread.join()
     assert (len(errors), store.row_range("rows"), store.xlen("orders")) == (15, [], 5)
+
+
+@pytest.mark.parametrize("call", ["apply", "apply_when"])
+def test_a_transaction_that_was_kept_takes_nothing_after_its_function(
+    store: Store, call: str
+) -> None:
+    store.xadd("orders", {"a": 1})
+    kept: list[Transaction[Any]] = []
+
+    def keep(txn: Transaction[Any]) -> list[Any]:
+        kept.extend([txn, txn.as_bytes()])
+        return kept
+
+    if call == "apply":
+        store.apply(keep)
+    else:
+        store.apply_when(keep, When(look, ON))
+    for txn in kept:
+        with pytest.raises(StoreClosedError, match="the transaction has ended"):
+            txn.xadd("orders", {"lost": 1})
+    store.xadd("orders", {"a": 2})
+    assert store.xlen("orders") == 2
 
 
 def test_a_call_sleeps_until_a_commit_wakes_it(store: Store) -> None:
