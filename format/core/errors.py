@@ -226,7 +226,13 @@ class LoadError(TransferError):
     """
 
     def __init__(
-        self, message: str, *, source: str, line: int | None = None, done: int = 0, hint: str = ""
+        self,
+        message: str,
+        *,
+        source: str = "",
+        line: int | None = None,
+        done: int = 0,
+        hint: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
         self.source = source
@@ -244,15 +250,14 @@ class CorruptionError(StreamkeepError):
     """
 
     def __init__(self, where: str, problem: str, *, offset: int | None = None) -> None:
-        at = "" if offset is None else f" at byte {offset}"
-        super().__init__(f"{where}: {problem}{at}")
+        super().__init__(where, problem)  # what it is unpickled with: Spark sends exceptions
         self.where = where
         self.problem = problem
         self.offset = offset
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the three arguments: Spark sends exceptions between processes."""
-        return _rebuild_corruption, (type(self), self.where, self.problem, self.offset)
+    def __str__(self) -> str:
+        at = "" if self.offset is None else f" at byte {self.offset}"
+        return f"{self.where}: {self.problem}{at}"
 
 
 class ChecksumError(CorruptionError):
@@ -261,12 +266,6 @@ class ChecksumError(CorruptionError):
 
 class MissingSegmentError(CorruptionError):
     """The manifest names a segment file that does not exist."""
-
-
-def _rebuild_corruption(
-    kind: type[CorruptionError], where: str, problem: str, offset: int | None
-) -> CorruptionError:
-    return kind(where, problem, offset=offset)
 
 
 for _one in [*vars().values()]:  # tracebacks name what programs import

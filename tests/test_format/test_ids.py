@@ -85,12 +85,18 @@ def test_an_entry_has_all_pairs_and_keeps_them_when_it_is_pickled() -> None:
 # --- errors: pickling, and the line of a Redis server ---------------------------------------------
 
 
-def test_corruption_errors_survive_pickling() -> None:
-    error = errors.MissingSegmentError("segment", "gone", offset=3)
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (errors.MissingSegmentError("segment", "gone", offset=3), "segment: gone at byte 3"),
+        (errors.LoadError("no", source="file", line=3, done=2, hint="h"), "no"),
+        (errors.ChangesGoneError("gone", 3, 5), "gone"),
+    ],
+)
+def test_errors_survive_pickling(error: errors.StreamkeepError, text: str) -> None:
+    error.add_note("a note")
     again = pickle.loads(pickle.dumps(error))
-    assert type(again) is errors.MissingSegmentError
-    assert (again.where, again.problem, again.offset) == ("segment", "gone", 3)
-    assert str(again) == "segment: gone at byte 3"
+    assert (type(again), str(again), vars(again)) == (type(error), text, vars(error))
 
 
 def test_errors_know_the_line_of_a_redis_server() -> None:
