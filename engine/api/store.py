@@ -241,11 +241,13 @@ class Store(
     @property
     def map_size_bytes(self) -> int:
         """Address space reserved for the store; the disk holds only what was written."""
+        self._check_open()
         return self._environment.map_size()
 
     @property
     def used_bytes(self) -> int:
         """Bytes of the data file that were ever used."""
+        self._check_open()
         return self._environment.context.size()
 
     @property

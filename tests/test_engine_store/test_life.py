@@ -192,6 +192,8 @@ def test_a_closed_store_takes_no_calls(store: Store) -> None:
         lambda: next(store.scan("s")),
         lambda: next(scan),
         lambda: snapshot.xlen("s"),
+        lambda: store.map_size_bytes,
+        lambda: store.used_bytes,
     ]
     for call in calls:
         with pytest.raises(streamkeep.StoreClosedError):
