@@ -159,8 +159,8 @@ class SlotCursor(listpack.Reader):
             self.width = self.same_width
         else:
             self.width = self.integer()
-            if self.width < 0:
-                raise listpack.corrupt("the number of fields is negative", self.start)
+            if not 0 <= self.width < end:  # twice of a larger one may be no i64
+                raise listpack.corrupt(f"the number of fields is {int(self.width)}", self.start)
         return True
 
     def at(self, position: i64, index: i64) -> None:

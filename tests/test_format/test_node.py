@@ -214,10 +214,20 @@ def test_validation_finds(name: str) -> None:
         check.validate(REDIS_NODE.replace(before, after), *REDIS_KEY)
 
 
-def test_a_field_count_of_billions_allocates_nothing() -> None:
-    elements = bytes.fromhex("0101 0001 f3ffffff7f05")
-    data = (6 + len(elements) + 1).to_bytes(4, "little") + b"\x03\x00" + elements + b"\xff"
-    with pytest.raises(CorruptionError):
+@pytest.mark.parametrize(
+    "elements",
+    [
+        "0101 0001 f3ffffff7f05",
+        # Of a slot: in 64 bits, twice this is the lp-count that follows, less 4.
+        "0101 0001 0101 816602 0001 0001 0001 0001 f4000000000000004009 f4040000000000008009",
+    ],
+)
+def test_a_field_count_of_billions_allocates_nothing(elements: str) -> None:
+    body = bytes.fromhex(elements) + b"\xff"
+    data = (6 + len(body)).to_bytes(4, "little") + b"\xff\xff" + body
+    with pytest.raises(
+        CorruptionError, match=r"a string|the number of fields is 4611686018427387904"
+    ):
         check.validate(data, 1, 1)
 
 
