@@ -232,7 +232,7 @@ def read_slots(folder: Folder, *, feeds: bool = False) -> Iterator[Slot]:
         try:
             slot = read_slot(folder, name)
         except CorruptionError:
-            continue  # its copy finds that out, and begins anew
+            continue  # its shipper finds that out, and is refused
         if slot is None:
             continue
         if not slot.target.startswith(FEED):

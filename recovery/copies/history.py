@@ -121,7 +121,7 @@ class History:
 
 
 def find_history(
-    folder: Folder, store_uuid: bytes, epoch: int, slot: Slot | None, commit: int, chain: int
+    folder: Folder, store_uuid: bytes, epoch: int, slot: Slot, commit: int, chain: int
 ) -> History | None:
     """Return the history after a commit, if the journal proves that the store has made it.
 
@@ -132,9 +132,7 @@ def find_history(
     Raises:
         Diverged: the journal proves that the store has made another one.
     """
-    starts: list[tuple[int, LogPosition]] = []
-    if slot is not None:
-        starts.append((slot.epoch, slot.position))
+    starts = [(slot.epoch, slot.position)]
     for header in _headers(folder, store_uuid):
         before = NOWHERE._replace(commit_number=header.first_commit - 1)
         starts.append((header.epoch, before))

@@ -106,14 +106,3 @@ def knows(slot: Slot, generation: Generation, end: End) -> bool:
         return True
     most = slot.newest if end.problem else slot.shipped
     return end.commit <= most or (end.commit, end.chain) in slot.sending
-
-
-def may_resume(slot: Slot | None, generation: Generation, epoch: int) -> bool:
-    """Return whether a store may go on with a generation, if its journal does.
-
-    The journal of a store that was replaced may go on from the same commit. Without a slot, its
-    epoch is lower: a restore and a promotion raise it.
-    """
-    if slot is None:
-        return generation.epoch <= epoch
-    return is_named(slot, generation) and not replaces(slot, generation)

@@ -43,7 +43,7 @@ from streamkeep.format.core.values import whole
 from streamkeep.format.humanize import time_text
 from streamkeep.recovery.copies.generations import End, Generations
 from streamkeep.recovery.copies.history import Diverged, Gap, History, find_history
-from streamkeep.recovery.copies.notes import Notes, knows, may_resume, replaces
+from streamkeep.recovery.copies.notes import Notes, is_named, knows, replaces
 from streamkeep.recovery.copies.target import Place, Refused, Target
 from streamkeep.recovery.copies.writer import Again, Base, DamagedRowError, Writer
 
@@ -284,10 +284,12 @@ class Shipper:
         known = slot is not None and knows(slot, newest, end)
         why = end.problem or "the journal of the store does not go on where the copy ends"
         try:
-            if not end.problem and may_resume(slot, newest, self.context.epoch):
-                place = (slot, end.commit, end.chain)
+            # The journal of another copy of the folder, or of a store that was replaced, may go on
+            # from the same commit: only the slot tells who has shipped there.
+            ours = slot is not None and is_named(slot, newest) and not replaces(slot, newest)
+            if slot is not None and ours and not end.problem:
                 uuid, epoch = self.environment.uuid.bytes, self.context.epoch
-                history = find_history(self.folder, uuid, epoch, *place)
+                history = find_history(self.folder, uuid, epoch, slot, end.commit, end.chain)
                 if history is not None:
                     known = True
                     self._resume(newest, slot, history, end)
@@ -321,13 +323,11 @@ class Shipper:
             why,
         )
 
-    def _resume(
-        self, generation: Generation, slot: Slot | None, history: History, end: End
-    ) -> None:
+    def _resume(self, generation: Generation, slot: Slot, history: History, end: End) -> None:
         """Go on with a generation."""
         writer = Writer(self.target, self.environment, generation.name, history)
         writer.resume(generation, end.piece_checksum, end.last_ms)
-        self.notes.slot = slot or self.notes.slot
+        self.notes.slot = slot
         self._writer = writer
         self._note_proof(generation.name)
         self._note_shipped()

@@ -40,6 +40,7 @@ from streamkeep.recovery.copies import generations, shipper, verify, writer
 from streamkeep.recovery.copies.generations import Generations
 from streamkeep.recovery.copies.history import Entry, History
 from streamkeep.recovery.copies.shipper import Shipper
+from streamkeep.recovery.copies.shipping import forget
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Refused, Target
 from streamkeep.recovery.copies.writer import Again, Writer
@@ -127,6 +128,26 @@ def test_what_took_the_place_of_a_store_may_make_other_commits(
         assert_restored(target, tmp_path / "restored", second)
     with pytest.raises(Refused, match="does not know it"):
         ship(store, target)
+
+
+@pytest.mark.parametrize("how", ["copied", "forgotten"])
+def test_a_store_without_a_slot_goes_on_with_no_copy(
+    tmp_path: Path, target: Path, how: str
+) -> None:
+    """Its journal does, but so does that of each copy of its folder."""
+    path = other = tmp_path / "store"
+    with streamkeep.open(path) as store:
+        add(store, 2)
+    if how == "copied":
+        other = shutil.copytree(path, tmp_path / "other")
+    ship(path, target)
+    if how == "forgotten":
+        forget(path, target)
+    with pytest.raises(Refused, match="does not know it"):
+        ship(other, target)
+    if how == "copied":
+        ship(path, target)
+    assert ship(other, target, take_over=True).base_bytes
 
 
 def test_calls_that_ship_once_begin_a_generation_when_the_copy_has_grown(
