@@ -29,6 +29,7 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.recover import has_commits
 from streamkeep.engine.crash_recovery.state import State, Way, examine
+from streamkeep.engine.crash_recovery.stored_rows import StoredRows
 from streamkeep.engine.journal.control_file import read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.store.meta import check_format
@@ -214,6 +215,16 @@ def _choose_commit(source: Source, stack: ExitStack) -> None:
         return
     if exclusive and (slot is not None or has_commits(folder)):
         state = examine(folder, slot)
+        if slot and checkpoint and newest and state.damage and state.data is None:
+            # Somebody may have put a file in the place of that which it belongs to. Then data.mdb
+            # is whole as of what it shows, and has no tree of the checkpoint.
+            other = _store_of(folder, newest) not in (None, slot.store_uuid)
+            if other or newest.commit_number < checkpoint.commit_number:
+                problem = state.damage.problem.partition("; next: ")[0]
+                source.found.append(finding("SK004", DATA_FILE, problem))
+                checkpoint, state = None, examine(folder, None)
+                if not other and (state.data is None or state.data.end < slot.commit_number):
+                    source.loses, source.unread = True, slot.commit_number
         if not state.healthy and _use_state(source, state):
             return
     if checkpoint and (newest is None or checkpoint.commit_number > newest.commit_number):
@@ -245,6 +256,13 @@ def _choose_commit(source: Source, stack: ExitStack) -> None:
         return newest
 
     _use_newest(source, stack, pin)
+
+
+def _store_of(folder: Folder, meta: meta_page.MetaPage) -> bytes | None:
+    """Return the UUID of the store that LMDB shows; None if it cannot be read."""
+    with suppress(errors.CorruptionError), folder.opened(DATA_FILE) as handle:
+        return StoredRows(handle, meta).identity()[1]
+    return None
 
 
 def _use_newest(
