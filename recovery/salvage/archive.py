@@ -89,7 +89,10 @@ class ArchiveWriter:
             self._sequence = max(self._sequence, record.sequence)
             self._records[record.stream_number].append(record)
         if search.damaged:  # rows of the manifest may be missing
-            self._adopt()
+            missing = search.missing_rows(keys.SEGMENTS) - self._adopt()
+            if missing > 0:
+                what = count_text(missing, "segment")
+                self.report.other.append(f"{what} whose rows were in damaged pages")
         for records in self._records.values():
             records.sort(key=lambda one: one.first_id)
 
@@ -172,6 +175,7 @@ class ArchiveWriter:
     def _segment(self, record: manifest.SegmentRecord) -> None:
         """Copy the file of a row, or everything readable in it."""
         name = segment_files.stored_name(record.path)
+        segment = None
         try:
             segment = segment_files.open_stored(self.store, record.path, record.where)
             check_means(record, segment)
@@ -182,6 +186,9 @@ class ArchiveWriter:
                 raise error.__cause__ from None
             if self._remote is not None and isinstance(error, MissingSegmentError):
                 self._put_segment(record)  # in the object store, where fsck checks it
+            elif segment is not None and segment.index.store_uuid != self._uuid:
+                # That of another store: its streams have these numbers, too.
+                self._lose(record, record.first_id, record.last_id, record.entries, str(error))
             else:
                 self._unpack(record, None, str(error))
             return
@@ -249,6 +256,7 @@ class ArchiveWriter:
         """Retire nodes of a segment again; return the number of their entries."""
         number = record.stream_number
         count = 0
+        done: set[Id] = set()  # a file may have a node twice
         for one in nodes:
             key = (one.ms, one.seq)
             try:
@@ -256,8 +264,10 @@ class ArchiveWriter:
             except CorruptionError:
                 continue
             foreign = one.number != number and record.origin == manifest.ARCHIVED
-            if foreign or not first <= ids.first_live <= last:  # the key may be a deleted entry's
+            # By its first entry: the key may be that of a deleted one.
+            if foreign or key in done or not first <= ids.first_live <= last:
                 continue
+            done.add(key)
             count += int(ids.live)
             parts = [(*key, one.listpack)]
             erased = list(self._erased(number, key, ids.last_slot))
@@ -416,8 +426,9 @@ class ArchiveWriter:
 
     # --- files without a row ----------------------------------------------------------------------
 
-    def _adopt(self) -> None:
-        """Adopt sound files of this store that no row names."""
+    def _adopt(self) -> int:
+        """Adopt sound files of this store that no row names; return how many."""
+        adopted = 0
         named = {one.path for records in self._records.values() for one in records}
 
         def unlisted(error: OSError) -> None:
@@ -454,3 +465,5 @@ class ArchiveWriter:
                 self.report.other.append(f"archive file {path}: another file may have replaced it")
             else:
                 self._records[number].append(record._replace(sequence=self._next_sequence()))
+                adopted += 1
+        return adopted

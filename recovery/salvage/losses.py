@@ -191,8 +191,11 @@ class LostAndFound:
         self._index(what=what, why=why, size_bytes=len(value), file=name, **more)
 
     def close(self) -> None:
+        """Close the files; they are on disk then, as the new store is at its end."""
         for file in self._files.values():
             file.close()
+        if self.items:
+            os.sync()  # of thousands of files at once
 
     def _index(self, **members: Any) -> None:
         self.items += 1

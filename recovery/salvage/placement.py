@@ -36,6 +36,8 @@ FOUND_RECORD: Final = b"R"  # a stream's row that was found so; value: the same
 OLD_NODE: Final = b"O"  # an older copy of a node, from a free page; value: the same
 MAYBE_RETIRED: Final = b"W"  # a node that may have been in `retired`; value: the same
 
+OTHER_NODE: Final = b"other"  # in place of damaged bytes: the row has the node of another key
+
 _CANDIDATE: Final = struct.Struct(">IQ??")
 
 
@@ -182,10 +184,11 @@ def _place_doubtful(found: Found, db_keys: list[bytes]) -> None:
     record, _, _ = _record_of(found, number)
     prefix = keys.pack_number(number)
     others = sum(1 for _ in found.rows(keys.NODES, prefix))
-    # A row that cannot be read is there, too.
-    for rest, _ in found.notes(DAMAGED[keys.NODES] + prefix):
+    # A row that cannot be read is there, too; one with another node may be that of a key here.
+    for rest, value in found.notes(DAMAGED[keys.NODES] + prefix):
         db_key = prefix + rest
-        others += db_key not in db_keys and found.get(keys.NODES, db_key) is None
+        is_one = value != OTHER_NODE and db_key not in db_keys
+        others += is_one and found.get(keys.NODES, db_key) is None
     all_of_them = record is not None and record.sealed_nodes == others + len(db_keys)
     for db_key in db_keys:
         candidate, value = split_candidate(found.noted(FOUND_NODE + db_key) or b"")

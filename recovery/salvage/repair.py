@@ -30,8 +30,8 @@ from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError, StoreError
-from streamkeep.format.core.keys import META, ROWS, pack_number
-from streamkeep.format.humanize import size_text
+from streamkeep.format.core.keys import META, ROWS, STREAMS, pack_number
+from streamkeep.format.humanize import count_text, size_text
 from streamkeep.format.rows.meta_rows import BATCH_PREFIX
 from streamkeep.format.rows.records import LAST_EPOCH, STORE_VERSION, decode_number, encode_number
 from streamkeep.recovery.fsck.findings import Finding, Severity
@@ -125,6 +125,8 @@ def _write(source: Source, search: Search, out: NewStore) -> None:
             groups.write_messages(found, out, number, name)
         else:
             archive.write(number)
+    if (lost := search.missing_rows(STREAMS) - streams.without_record) > 0:
+        report.other.append(f"{count_text(lost, 'stream')}, of which nothing is left")
     groups.move_groups(found)
     groups.move_messages(found)
     for db_key, value in found.rows(ROWS):

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
@@ -18,6 +19,7 @@ from streamkeep.engine.system.progress import Advance
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.humanize import count_text
 from streamkeep.format.lmdb_file.lmdb_pages import BIG
 from streamkeep.format.node.envelope import Envelope
 from streamkeep.format.rows import records
@@ -33,6 +35,8 @@ from streamkeep.recovery.salvage.damaged_bytes import ByteGuesser
 from streamkeep.recovery.salvage.found import Found, read_names
 
 _DERIVED: Final = (keys.CONSUMER_PEL, keys.PEL_ORDER, keys.GARBAGE)  # the engine makes them
+# Tables whose rows no other row counts; `archive` knows which segments have no row.
+_UNCOUNTED: Final = (keys.META, keys.GROUPS, keys.RETIRED, keys.ERASURES, keys.ROWS)
 _BAD_KEY: Final = "the key is not possible in its table"
 _NUMBER_SIZE: Final = 8
 _NODE_KEY_SIZE: Final = 24
@@ -86,10 +90,24 @@ class Search:
         read_names(self.found)
         if self.damaged:
             nodes_until = (0, 0)  # a later node than the trees is live, though it is not in them
-            if tables is not None and self._has_holes(keys.RETIRED) and not self.holes():
+            if tables is not None and self.has_holes(keys.RETIRED) and not self.holes():
                 nodes_until = self._newest or _ANY_AGE
             placement.place(self.found, nodes_until)
+        self._tell_missing(walk)
         self.report.corrected += self._guesser.corrected
+
+    def _tell_missing(self, walk: PageWalk | None) -> None:
+        """Report rows that no page has any more, of tables in which nothing else tells of them."""
+        uncounted = []
+        for table in _UNCOUNTED:
+            name = keys.TABLES[table].name
+            if walk is None or (table in walk.tables.missing and not walk.main_sound):
+                uncounted.append(name)
+            elif lost := self.missing_rows(table):
+                self.report.other.append(f"{count_text(lost, 'row')} of {name}, in damaged pages")
+        if uncounted:
+            names = ", ".join(uncounted)
+            self.report.other.append(f"perhaps rows of {names}: what counts them is damaged")
 
     # --- rows of the trees ------------------------------------------------------------------
 
@@ -174,6 +192,8 @@ class Search:
         if own_key == db_key:
             return good
         self.damaged = True  # the key of another node: it is not certain that it is live
+        if keys.fits(table, db_key):  # and that of the key is lost, unless it is found elsewhere
+            self.found.note(placement.DAMAGED[table] + db_key, placement.OTHER_NODE)
         if table == keys.NODES:
             placement.note_newest(self.found, placement.FOUND_NODE, envelope, good)
         elif is_former_name(envelope.ms, envelope.seq) or self.found.get(table, own_key):
@@ -231,7 +251,7 @@ class Search:
         removed = walk is not None and walk.main_sound and tables is not None
         missing = set(tables.missing) if removed and tables is not None else set()
         nodes_known = free_known and not missing & {keys.NODES, keys.STREAMS}
-        holes = self._has_holes(keys.RETIRED)
+        holes = self.has_holes(keys.RETIRED)
         retired_known = keys.RETIRED not in missing and (free_known or not holes)
         last = None if tables is None else tables.meta.last_page
 
@@ -295,9 +315,23 @@ class Search:
         if envelope.listpack and not envelope.record and self.found.get(keys.NODES, key) is None:
             placement.note_newest(self.found, placement.MAYBE_RETIRED, envelope, value)
 
-    def _has_holes(self, table: int) -> bool:
+    def has_holes(self, table: int) -> bool:
+        """Return whether rows of a table may be in pages that cannot be read."""
         tables = self.source.tables
         return tables is None or table in tables.missing or bool(tables.tree(table).cut)
+
+    def missing_rows(self, table: int) -> int:
+        """Return how many rows of a table are in no page that can be read, by LMDB's count."""
+        tables = self.source.tables
+        if tables is None or not tables.tree(table).cut:
+            return 0
+        tree = tables.tree(table)
+        missing = tree.database.entries - sum(len(leaf.keys) for leaf in tree.leaves())
+        for db_key, _ in self.found.rows(table):
+            with suppress(CorruptionError):  # of a value; then its leaf is sound
+                if not (tree.find(db_key)[1] or tables.is_changed(table, db_key)):
+                    missing -= 1
+        return max(0, missing)
 
     def holes(self) -> list[Hole]:
         """Return the keys of `nodes` between which rows may be missing."""

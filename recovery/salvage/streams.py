@@ -75,11 +75,13 @@ class StreamWriter:
         self.report = search.report
         self.archive = archive
         self.holes = search.holes()
+        self.without_record = 0  # streams
 
     def numbers(self) -> Iterator[int]:
         """Yield the numbers of the streams that exist, ascending: they have a name or a node."""
         return ascending(
             self.found.numbers(keys.STREAMS),
+            self.found.numbers(keys.NAMES) if self.search.has_holes(keys.STREAMS) else (),
             (
                 number
                 for number in self.found.numbers(keys.NODES)
@@ -128,6 +130,7 @@ class StreamWriter:
         """Return the record of a stream, and its row if it has a tail node."""
         value = self.found.get(keys.STREAMS, keys.pack_number(number))
         if value is None:
+            self.without_record += 1
             loss = self.report.stream(number)
             damaged = (
                 self.found.noted(placement.DAMAGED[keys.STREAMS] + keys.pack_number(number))

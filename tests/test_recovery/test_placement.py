@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,11 +15,25 @@ import lmdb
 import pytest
 
 import streamkeep
-from inside import begin_write
+from inside import begin_write, checkpoint_now
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
+from streamkeep.engine.commands.rows import row_key
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, node_key, pack_number
+from streamkeep.format.core.keys import (
+    ERASURES,
+    GROUPS,
+    KEYS,
+    META,
+    NAMES,
+    NODES,
+    RETIRED,
+    ROWS,
+    SEGMENTS,
+    STREAMS,
+    node_key,
+    pack_number,
+)
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.rows.records import PAGE_FIT, StreamRecord
@@ -123,15 +139,17 @@ def test_a_node_that_cannot_be_read_to_its_end_is_not_dropped(
         ]
 
 
-def damage_retired(path: Path) -> None:
+def damage_roots(path: Path, tables: Iterable[int | None], data: bytes) -> None:
+    """Write over the first bytes of the root pages of tables; None is LMDB's main database."""
     with open_source(path) as source:
-        tables = source.tables
-        assert tables is not None
-        root, page_size = tables.tree(RETIRED).database.root, tables.pages.page_size
-        assert root is not None
+        assert source.tables is not None
+        trees = [source.tables.main if one is None else source.tables.tree(one) for one in tables]
+        page_size = source.tables.pages.page_size
     with (path / "data.mdb").open("r+b") as file:
-        file.seek(root * page_size)
-        file.write(b"\xff")  # the number of the page
+        for tree in trees:
+            assert tree.database.root is not None
+            file.seek(tree.database.root * page_size)
+            file.write(data)
 
 
 def lose_newest_trees(path: Path) -> None:
@@ -165,7 +183,7 @@ def test_a_deleted_entry_that_waits_for_the_archive_does_not_come_back(
         with streamkeep.open(path) as store:
             ids += [store.xadd("s", {"n": n}, id=f"{n}-0") for n in (4, 5)]
         lose_newest_trees(path)
-    damage_retired(path)
+    damage_roots(path, [RETIRED], b"\xff")  # the number of the page
     codes = [one.code for one in recovery.check(path) if one.severity > Severity.NOTE]
     assert codes == ["SK004"] or later
     report = salvaged(path, tmp_path / "repaired").report
@@ -175,6 +193,46 @@ def test_a_deleted_entry_that_waits_for_the_archive_does_not_come_back(
         assert [one.id for one in store.xrange("s")] == [one for one in ids if one != b"2-0"]
         assert store.xlen("empty") == 0
         assert [one.id for one in store.xrange("empty", history=True)] == [b"1-0"]
+
+
+@pytest.mark.parametrize(
+    ("tables", "lost"),
+    [
+        ((META,), "[0-9]+ rows of meta, in damaged pages"),
+        ((GROUPS,), "2 rows of groups, in damaged pages"),
+        ((RETIRED,), "1 row of retired, in damaged pages"),
+        ((SEGMENTS,), "1 segment whose rows were in damaged pages"),
+        ((ERASURES,), "1 row of erasures, in damaged pages"),
+        ((ROWS,), "3 rows of rows, in damaged pages"),
+        ((None,), "perhaps rows of meta, groups, retired, erasures, rows: what counts .*"),
+        ((STREAMS, KEYS), "stream 's': its record, and with it the entries of its tail node"),
+        ((STREAMS, KEYS, NAMES), "1 stream, of which nothing is left"),
+    ],
+)
+def test_rows_of_lost_pages_are_counted_though_no_other_row_tells_of_them(
+    tmp_path: Path, tables: tuple[int | None, ...], lost: str
+) -> None:
+    path = tmp_path / "store"
+    with streamkeep.open(path, node_max_entries=3) as store:
+        for group in ("g", "h"):
+            store.xgroup_create("s", group, mkstream=True)
+        store.set_retention("s", archive=True)
+        ids = store.xadd_many("s", [{"n": n} for n in range(9)])
+        store.erase("s", ids[0])
+        for left in (6, 3):
+            store.xtrim("s", maxlen=left, approximate=False)
+            if left == 6:
+                store.archive()
+        with store.transaction() as transaction:
+            for key in (b"a", b"b", b"c"):
+                transaction.txn.put_row(ROWS, row_key(b"space", key), b"value")
+    for segment in path.rglob("*.seg"):
+        if SEGMENTS in tables:
+            segment.unlink()
+    damage_roots(path, tables, bytes(4096))
+    lines = salvaged(path, tmp_path / "new").report.lines()
+    assert any(re.fullmatch(f"lost: {lost}", line) for line in lines), lines
+    assert len(lines) == 1 or len(tables) > 1 or None in tables, lines
 
 
 def test_what_a_segment_has_stays_trimmed_though_the_first_entry_of_its_node_was_deleted(
@@ -242,6 +300,97 @@ def test_an_adopted_segment_that_an_erasure_rewrote_loses_its_damaged_block_only
         kept = len(store.xrange("k", history=True))
     assert kept == record.entries - blocks[1].entries
     assert f"{record.entries - kept:,} archived entries" in line
+
+
+def test_a_segment_that_its_file_has_twice_is_no_loss_and_nothing_of_it_is_moved(
+    tmp_path: Path,
+) -> None:
+    ids = [f"{n}-0" for n in range(1, 600)]
+    with streamkeep.open(tmp_path / "s") as store:
+        store.set_retention("k", archive=True)
+        store.xadd_many("k", [{"n": 1} for _ in ids], ids)
+        store.xtrim("k", maxlen=9, approximate=False)
+        store.archive()
+    [segment] = (tmp_path / "s").rglob("*.seg")
+    segment.write_bytes(2 * segment.read_bytes())
+    assert salvaged(tmp_path / "s", tmp_path / "new").report.lines() == []
+    with streamkeep.open(tmp_path / "new") as store:
+        assert len(store.xrange("k", history=True)) == len(ids)
+
+
+def test_nothing_of_a_segment_of_another_store_is_taken_in_place_of_an_own_one(
+    tmp_path: Path,
+) -> None:
+    segments = []
+    for name in ("s", "other"):
+        with streamkeep.open(tmp_path / name, node_max_entries=7) as store:
+            store.set_retention("k", archive=True)
+            store.xadd_many("k", [{"of": name} for _ in range(9)], [f"{n}-0" for n in range(1, 10)])
+            store.xtrim("k", maxlen=2, approximate=False)
+            store.archive()
+            segments.append(store.segment_path(store.archived_segments("k")[0]))
+    shutil.copyfile(segments[1], segments[0])
+    [line] = salvaged(tmp_path / "s", tmp_path / "new").report.lines()
+    assert "7 archived entries, from 1-0 to 7-0: " in line
+    with streamkeep.open(tmp_path / "new") as store:
+        assert [one.id for one in store.xrange("k", history=True)] == [b"8-0", b"9-0"]
+
+
+@pytest.mark.parametrize(
+    ("file", "length", "lost"),
+    [
+        ("steady", 500, ""),
+        ("data.mdb", 600, ""),
+        ("data.mdb, without the journal", 500, "what data.mdb had at commit .*"),
+    ],
+)
+def test_a_file_in_the_place_of_another_one_takes_nothing_of_what_is_whole_along(
+    tmp_path: Path, file: str, length: int, lost: str
+) -> None:
+    """The checkpoint is that of another store, or later than `data.mdb`: it leads nowhere there."""
+    for name in ("s", "other"):
+        with streamkeep.open(tmp_path / name) as store:
+            for key in ("k", "l"):
+                store.xadd_many(key, [{"n": bytes(99)} for _ in range(500)])
+    if length == 600 or lost:
+        shutil.copytree(tmp_path / "s", tmp_path / "other", dirs_exist_ok=True)
+        with streamkeep.open(tmp_path / "s") as store:
+            store.xadd_many("k", [{"n": bytes(999)} for _ in range(100)])
+            checkpoint_now(store)
+    file, _, without = file.partition(", ")
+    shutil.copyfile(tmp_path / "other" / file, tmp_path / "s" / file)
+    if without:
+        shutil.rmtree(tmp_path / "s" / "journal")
+    lines = salvaged(tmp_path / "s", tmp_path / "new").report.lines()
+    assert re.fullmatch(f"lost: {lost}" if lost else "", "\n".join(lines)), lines
+    with streamkeep.open(tmp_path / "new") as store:
+        assert (store.xlen("k"), store.xlen("l")) == (length, 500)
+
+
+def test_a_node_in_the_page_of_another_one_is_counted(tmp_path: Path) -> None:
+    with streamkeep.open(tmp_path / "s") as store:
+        store.xadd_many("k", [{"n": random.randbytes(90)} for _ in range(200)])
+    with open_source(tmp_path / "s") as source:
+        assert source.tables is not None
+        pages = [one.leaf.places[one.at] for one in source.tables.walk(NODES) if one.leaf]
+    data = bytearray((tmp_path / "s" / "data.mdb").read_bytes())
+    here, there = pages[1] * 4096, pages[2] * 4096
+    data[there : there + 4096] = data[here : here + 4096]
+    (tmp_path / "s" / "data.mdb").write_bytes(data)
+    report = salvaged(tmp_path / "s", tmp_path / "new").report
+    with streamkeep.open(tmp_path / "new") as store:
+        assert 0 < 200 - store.xlen("k") == report.stream(1).entries
+
+
+def test_lost_and_found_is_on_disk_when_the_store_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    file = tmp_path / "lost+found" / "values" / "000001.bin"
+    monkeypatch.setattr(os, "sync", lambda: synced.append(file.read_bytes()))
+    with closing(LostAndFound(Folder(tmp_path))) as lost:
+        lost.keep_value("row", "why", b"value")
+    assert synced == [b"value"]
 
 
 def test_entries_above_a_segment_that_was_adopted_into_a_gap_stay_archived(tmp_path: Path) -> None:
