@@ -256,6 +256,44 @@ def test_what_clients_send_is_bounded_too(
     assert innocent.call("EXEC") == b"*1\r\n$3\r\n1-0\r\n"
 
 
+def test_a_client_that_sends_faster_than_its_commands_run_is_not_read_from(
+    running: Running, connect: Connect
+) -> None:
+    one = connect()
+    assert one.call("PING") == b"+PONG\r\n"
+
+    def flood(server: Server) -> bool:
+        (client,) = server.clients.values()
+        for _ in range(2):  # while no turn begins
+            client.data_received(encode_command("PING") * 80_000)
+        return client.paused
+
+    assert running.ask(flood)
+    for _ in range(160_000):
+        assert one.read() == b"+PONG\r\n"
+    assert one.call("ECHO", "x") == b"$1\r\nx\r\n"
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_client_may_send_a_whole_pipeline_before_it_reads(
+    running: Running, connect: Connect, trusted: bool
+) -> None:
+    one = connect()
+    assert one.call("PING") == b"+PONG\r\n"
+    client = running.ask(lambda server: next(iter(server.clients.values())))
+    client.parser.trusted = trusted
+    data = encode_command("ECHO", b"x" * 80) * 30_000
+    if trusted:
+        one.socket.sendall(data)
+    else:  # one without a password
+        sender = thread_of(one.socket.sendall, data)
+        wait_until(lambda: client.paused)
+    for _ in range(30_000):
+        assert one.read() == b"$80\r\n%b\r\n" % (b"x" * 80)
+    if not trusted:
+        sender.join()
+
+
 def test_names_and_scripts_that_are_kept_are_bounded(connect: Connect) -> None:
     one = connect()
     assert one.call("CLIENT", "SETNAME", b"x" * 4096) == b"+OK\r\n"

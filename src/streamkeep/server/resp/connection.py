@@ -1,8 +1,9 @@
 """One connection: bytes in, commands in order, bytes out.
 
-A client whose replies wait for the disk, or which is blocked, sends into its parser until that is
-full; then the loop stops reading from its socket. A client that does not read its replies gets no
-further commands run once its socket and the transport's buffer are full.
+A client whose commands wait, since it is blocked, for example, or sends them faster than they run,
+sends into its parser until that is full; then the loop stops reading from its socket. A client that
+does not read its replies gets no further commands run once its socket and the transport's buffer
+are full, but is read from: it may read when it has sent all.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from streamkeep.server.resp.blocked import Blocked
     from streamkeep.server.resp.server import Server
 
-_MOST_PENDING: Final = 1 << 20  # unread bytes of a client that cannot run commands now
 _LOOK_S: Final = 0.02  # at a client whose connection has ended
 _GONE: Final = getattr(select, "POLLRDHUP", 0)  # of Linux; with 0, an error of the connection
 _OF_HTTP: Final = (b"POST", b"HOST:")  # first words of lines that a browser sends, never a client
@@ -93,8 +93,6 @@ class Connection(ClientState, asyncio.Protocol):
         self.mode = "on"
         self.blocked: Blocked | None = None
         self.replica: Replica | None = None  # from its first REPLCONF on
-        self.paused = False
-        self.full = False  # the transport has more to send than it likes to keep
         self.unread = 0  # bytes that its transport had left when it was closed for being idle
 
     # --- the transport ----------------------------------------------------------------------
@@ -103,12 +101,6 @@ class Connection(ClientState, asyncio.Protocol):
         """Take the connection, unless there are too many."""
         self.transport = transport
         self.server.connected(self)
-
-    def check_pending(self) -> None:
-        """Stop reading from a client that sends faster than its commands run."""
-        if not self.paused and self.parser.pending() > _MOST_PENDING:
-            self.paused = True
-            self.transport.pause_reading()
 
     def resume(self) -> None:
         self.stopped = (
@@ -123,10 +115,7 @@ class Connection(ClientState, asyncio.Protocol):
             return
         self.active = time.time()  # it has waited, and is idle only from now on
         self.refused = False
-        if self.paused:
-            self.paused = False
-            if not self.transport.is_closing():
-                self.transport.resume_reading()
+        self.read_on()
         if self._has_more():
             self.turns.ready(self)
         elif self.ended:
@@ -173,6 +162,8 @@ class Connection(ClientState, asyncio.Protocol):
         self.stopped = True
         self.unsent = self.transport.get_write_buffer_size()
         self.recount()
+        if self.parser.trusted:
+            self.read_on()
 
     def resume_writing(self) -> None:
         """Run its commands again, soon: what closes the connection may not do so in this call.

@@ -64,8 +64,6 @@ class RequestParser:
             return
         self._parts.append(data)
         self._size += len(data)
-        if self._size >= self._needed:
-            self._join()
 
     def pending(self) -> int:
         """Return the number of bytes that it keeps, words with what Python needs for each."""

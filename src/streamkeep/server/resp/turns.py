@@ -18,6 +18,7 @@ from streamkeep.server.resp.requests import WORD_BYTES, ProtocolError, RequestPa
 from streamkeep.server.resp.turn import Turn, is_error, run_commands
 
 _COMMANDS: Final[i64] = 1024  # of one client in one turn
+_MOST_PENDING: Final[i64] = 1 << 20  # unread bytes of a client whose commands wait
 _LEAST_PAUSE_S: Final = 0.001
 _MOST_PAUSE_S: Final = 0.05
 MOST_HELD: Final[i64] = 256 << 20
@@ -73,6 +74,8 @@ class ClientState:
         kept: bytes of commands that it has queued, or waits with.
         reserved: bytes of the reply of `again`, for which there is room.
         moved: bytes that came from it, or went to its transport.
+        paused: nothing is read from it until its commands have run.
+        full: the transport has more to send than it likes to keep.
         mark: for `memory.Memory`.
     """
 
@@ -103,6 +106,8 @@ class ClientState:
         self.reserved: i64 = 0
         self.moved: i64 = 0
         self.mark: i64 = -1
+        self.paused = False
+        self.full = False
         self.last_command = "NULL"
 
     def data_received(self, data: bytes) -> None:
@@ -113,16 +118,25 @@ class ClientState:
         turns.bytes_in += len(data)
         self.moved += len(data)
         self.parser.feed(data)
-        if self.stopped:
-            self.check_pending()
-            self.recount()
-            turns.check_memory()
-        else:
+        if not self.stopped and not self.in_ready:
             turns.take(self)
+            return
+        pending = self.parser.pending()
+        if self.full and self.parser.trusted:  # clients send a whole pipeline, and read then
+            if pending + self.kept > turns.query_limit:
+                turns.drop_large(self)
+                return
+        elif not self.paused and pending > _MOST_PENDING:
+            self.paused = True  # it sends faster than its commands run
+            self.transport.pause_reading()
+        self.recount()
+        turns.check_memory()
 
-    def check_pending(self) -> None:
-        """Stop reading from a client that sends faster than its commands run."""
-        raise NotImplementedError
+    def read_on(self) -> None:
+        if self.paused:
+            self.paused = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
 
     def command(self, words: list[bytes], turn: Turn) -> None:
         raise NotImplementedError
@@ -268,9 +282,6 @@ class Turns:
             client.in_ready = True
             self._ready.append(client)
             self.schedule()
-        else:  # it has sent more, perhaps much
-            client.recount()
-            self.check_memory()
 
     def schedule(self) -> None:
         """Have a turn soon, unless the next one must wait for the disk."""
@@ -296,6 +307,9 @@ class Turns:
         """Return whether a reply fits into the memory for clients; a huge one needs half of it."""
         needed = min(i64(size), self.most_held // 2)
         return self.held - client.held + needed <= self.most_held
+
+    def drop_large(self, client: ClientState) -> None:
+        self.host.drop(client, "its query buffer is over the limit")
 
     def check_memory(self) -> None:
         """Bound the memory that clients need."""
@@ -360,7 +374,9 @@ class Turns:
                 if more:
                     self.ready(client)
                 elif client.parser.pending() + client.kept > self.query_limit:
-                    host.drop(client, "its query buffer is over the limit")
+                    self.drop_large(client)
+                elif not client.stopped:
+                    client.read_on()
             txn = turn.finish()
         finally:
             self.in_turn = False
