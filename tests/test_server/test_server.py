@@ -287,6 +287,25 @@ def test_what_was_read_after_a_command_is_undone_with_it(tmp_path: Path, expires
         assert running.ask(lambda server: server.turns.changes) == number + 1
 
 
+def test_a_client_that_was_served_with_what_is_undone_waits_on(tmp_path: Path) -> None:
+    with (
+        open_at(tmp_path / "s", max_store_bytes=1 << 20) as store,
+        serving(store, tmp_path / "k") as running,
+        Peer(running.path) as peer,
+        Peer(running.path) as waiting,
+    ):
+        for number in range(40):
+            waiting.send("XREAD", "BLOCK", 0, "STREAMS", f"k{number}", "$")
+            wait_until(lambda: running.ask(lambda server: server.blocked.blocked) == 1)
+            added = peer.call("XADD", f"k{number}", "1-1", "f", "x" * 50_000)
+            if added.startswith(b"-OOM"):
+                break
+            assert b"1-1" in waiting.read()
+        peer.call("DEL", *[f"k{one}" for one in range(number)])
+        assert peer.call("XADD", f"k{number}", "2-1", "f", "v") == b"$3\r\n2-1\r\n"
+        assert b"2-1" in waiting.read()
+
+
 with_users = pytest.mark.parametrize(
     "access",
     [

@@ -38,27 +38,65 @@ from streamkeep.server.resp.turns import ClientState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from streamkeep.server.resp.connection import Connection
 
 _SOON_S: Final = 0.02
 _SOON_SHARED_S: Final = 0.005  # while another process has the store open
 _SHORT: Final = 1 << 16  # bytes of a reply that waits for no room: an entry may wake thousands
 
 
-class Blocked:
-    """One client that waits, and its command."""
+class Blocked(Step):
+    """XREAD or XREADGROUP of one client, which waits for what it does not find.
 
-    def __init__(self, client: ClientState, waiting: Waiting, deadline: float) -> None:
-        self.client = client
+    Args:
+        size: bytes of memory for its words.
+    """
+
+    silent = False  # CLIENT REPLY: its reply is not wanted
+    ticket = 0
+    steps: Steps | None = None
+    timer: asyncio.TimerHandle | None = None
+    waited = False
+    over = True  # it does not wait
+
+    def __init__(self, client: Connection, waiting: Waiting, size: int) -> None:
+        super().__init__(client, [])
+        self.connection = client
         self.waiting = waiting
-        self.deadline = deadline
+        self.size = size
         self.wait = Wait(waiting.call)
         _, self.group, self.kind = waiting.call.interests()[0]
-        self.size = 0  # bytes of memory for its words
-        self.silent = False  # CLIENT REPLY: its reply is not wanted
-        self.ticket = 0
-        self.steps: Steps | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.over = False
+        self.deadline = client.server.blocked.deadline(waiting.block_ms)
+        waiting.call.may_wait = True
+        waiting.call.resp3 = client.resp3
+
+    def keys(self) -> list[bytes]:
+        return self.waiting.keys
+
+    def frees(self) -> bool:
+        """It writes deliveries."""
+        return False
+
+    def reads(self) -> bool:
+        return self.kind == READ
+
+    def attempt(self, txn: Any) -> bytes | None:
+        """Run it; return None if it found nothing."""
+        run = self.waiting.call.run
+        try:  # XREAD goes on waiting for a stream
+            found = run(txn) if self.waited and self.reads() else of_streams(txn, run)
+        except CommandError as error:
+            return error_line(error.redis_line)
+        return encode(Named(found), self.client.resp3) if found else None
+
+    def run(self, txn: Any) -> bytes:
+        """Run it, also after what it was served with was undone; it waits if it finds nothing."""
+        reply = self.attempt(txn)
+        if reply is None and 0 <= self.slot < len(self.client.out) - 1:
+            return encode(NIL_ARRAY, self.client.resp3)  # commands that follow have run
+        if reply is None:
+            self.connection.server.blocked.add(self)
+        return reply or b""
 
     def stop_timer(self) -> None:
         if self.timer is not None:
@@ -70,31 +108,6 @@ class Blocked:
         if self.steps is not None:
             self.steps.close()
             self.steps = None
-
-
-class Served(Step):
-    """The command of a blocked client, run again."""
-
-    def __init__(self, blocked: Blocked) -> None:
-        super().__init__(blocked.client, [])
-        self.blocked = blocked
-
-    def frees(self) -> bool:
-        """It writes deliveries."""
-        return False
-
-    def attempt(self, txn: WriteTxn) -> bytes | None:
-        """Run it; return None if it found nothing."""
-        run = self.blocked.waiting.call.run
-        try:  # XREAD goes on waiting for a stream
-            found = run(txn) if self.blocked.kind == READ else of_streams(txn, run)
-        except CommandError as error:
-            return error_line(error.redis_line)
-        return encode(Named(found), self.client.resp3) if found else None
-
-    def run(self, txn: WriteTxn) -> bytes:
-        """Run it after the entries that it was served with were undone: perhaps for nothing."""
-        return self.attempt(txn) or encode(NIL_ARRAY, self.client.resp3)
 
 
 def _count_failure(client: ClientState, reply: bytes) -> None:
@@ -122,6 +135,7 @@ class BlockedClients:
         self.blocked = 0
         self._environment = environment
         self._waiters = environment.waiters
+        self.deadline = environment.waiters.deadline
         self._loop = loop
         self._unblocked = unblocked
         self._later = later
@@ -142,10 +156,17 @@ class BlockedClients:
 
     # --- begin and end ----------------------------------------------------------------------
 
-    def add(self, client: ClientState, waiting: Waiting, *, woken: bool) -> Blocked:
-        """Begin a wait; if `woken`, the command runs again in the next turn."""
-        blocked = Blocked(client, waiting, self._waiters.deadline(waiting.block_ms))
-        for key in waiting.keys:
+    def add(self, blocked: Blocked, *, woken: bool = False) -> None:
+        """Let a client wait; if `woken`, its command runs again in the next turn."""
+        client = blocked.connection
+        if client.ended:
+            client.close()
+            return
+        client.blocked, client.stopped = blocked, True
+        client.kept += blocked.size
+        client.turns.ends = True
+        blocked.waited, blocked.over = True, False
+        for key in blocked.waiting.keys:
             self._by_key.setdefault(key, {})[blocked] = None
         if woken:
             self.wake(blocked)
@@ -153,7 +174,6 @@ class BlockedClients:
             self._fresh.append(blocked)
         self.blocked += 1
         self.recount()
-        return blocked
 
     def remove(self, blocked: Blocked) -> None:
         if blocked.over:
@@ -234,7 +254,6 @@ class BlockedClients:
 
         A failure is raised: the caller calls `run_apart`, which runs the command by itself.
         """
-        step = Served(blocked)
         client, turns = blocked.client, blocked.client.turns
         if client.reserved:
             client.reserved = 0
@@ -242,7 +261,7 @@ class BlockedClients:
         failure: Exception | None = None
         reply: bytes | None = b""
         try:
-            reply = step.attempt(txn)
+            reply = blocked.attempt(txn)
         except Exception as error:
             failure = error
         if reply is None:
@@ -257,9 +276,10 @@ class BlockedClients:
         _count_failure(blocked.client, reply)
         client.wrote = True
         if blocked.silent:
-            turn.steps.append(step)
+            blocked.slot = -1
+            turn.steps.append(blocked)
         else:
-            turn.add(step, reply)
+            turn.add(blocked, reply)
         turn.clients.append(blocked.client)
         self._unblocked(blocked.client)
         client.recount()  # for the next one that this turn serves

@@ -13,31 +13,22 @@ import select
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.commands.command_table import READS, Spec, find
-from streamkeep.commands.read import Waiting
-from streamkeep.commands.replies import CodedError, Named
+from streamkeep.commands.command_table import Spec, find
+from streamkeep.commands.replies import CodedError
 from streamkeep.commands.words import option
 from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
 from streamkeep.server.resp import server_commands
+from streamkeep.server.resp.blocked import Blocked
 from streamkeep.server.resp.encoder import encode
 from streamkeep.server.resp.transactions import drop_transaction
-from streamkeep.server.resp.turn import (
-    ALREADY,
-    HANDLERS,
-    TABLE,
-    Step,
-    Turn,
-    failure_line,
-    of_streams,
-)
+from streamkeep.server.resp.turn import ALREADY, HANDLERS, TABLE, Step, Turn, failure_line
 from streamkeep.server.resp.turns import ClientState, size_of
 
 if TYPE_CHECKING:
     from streamkeep.replication.primary import Replica
     from streamkeep.server.access import User
-    from streamkeep.server.resp.blocked import Blocked
     from streamkeep.server.resp.server import Server
 
 _LOOK_S: Final = 0.02  # at a client whose connection has ended
@@ -262,11 +253,11 @@ class Connection(ClientState, asyncio.Protocol):
         for noted in [(spec, words)] if spec.name != "exec" else self.queued or []:
             expiry.note(*noted)
         handler = HANDLERS.get(spec.name)
-        if handler is not None:
+        if handler is not None and spec.run is not None:
+            turn.run_read(_Listing(self, [(spec, words)], turn))
+        elif handler is not None:
             reply = handler(self, words, turn)
-            if spec.run is not None:
-                turn.answer(_Listing(self, [(spec, words)], turn), encode(reply, self.resp3))
-            elif reply is not ALREADY:  # which the handler itself has sent
+            if reply is not ALREADY:  # which the handler itself has sent
                 self.reply(encode(reply, self.resp3))
         elif spec.parse is not None:
             self.read(spec, words, turn)
@@ -280,49 +271,19 @@ class Connection(ClientState, asyncio.Protocol):
         if waiting.block_ms < 0:
             turn.run(self, spec, words)
             return
-        waiting.call.may_wait = True
-        waiting.call.resp3 = self.resp3
-        taken = False
+        blocked = Blocked(self, waiting, int(size_of(words)))
         try:
-            if self._found(spec, words, waiting, turn):
-                return
+            if blocked.reads():
+                turn.run_read(blocked)
+                turn.repeatable = True
+            else:
+                turn.run_step(blocked)
         except StillTaken:  # it waits as one that was woken: its BLOCK counts from now on
             if self.ended:
                 raise
             self.server.lock_wait.put_off()
-            taken = True
-        if self.ended:
-            self.close()
-            return
-        self.stopped = True
-        self.blocked = self.server.blocked.add(self, waiting, woken=taken)
-        self.blocked.size = int(size_of(words))
-        self.kept += self.blocked.size
-        turn.watcher = self.server.blocked
-        self.turns.ends = True
-
-    def _found(self, spec: Spec, words: list[bytes], waiting: Waiting, turn: Turn) -> bool:
-        """Run a command that may wait; return False if it must, after which it has no reply."""
-        try:
-            if spec.kind == READS:
-                found = of_streams(turn.read_txn(), waiting.call.run)
-            else:
-                found = turn.change(lambda txn: of_streams(txn, waiting.call.run))
-            reply = encode(Named(found), self.resp3) if found else None
-        except Exception as error:
-            if spec.kind == READS or turn.apart or isinstance(error, CommandError):
-                self.reply(failure_line(error))
-                return True
-            turn.run_apart()
-            return self._found(spec, words, waiting, turn)
-        if spec.kind != READS:
-            self.wrote = True
-        if reply is None:
-            return False
-        step = Step(self, [(spec, words)])
-        if spec.kind == READS:
-            turn.answer(step, reply)
-            turn.repeatable = True
-        else:
-            turn.add(step, reply)
-        return True
+            self.server.blocked.add(blocked, woken=True)
+        if self.blocked is blocked:
+            turn.watcher = self.server.blocked
+            if turn.steps and turn.steps[-1] is blocked:
+                turn.steps.pop()  # it has no reply yet

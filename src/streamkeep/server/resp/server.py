@@ -464,9 +464,7 @@ class Server:
 
 def _replace(client: Connection, error: Exception) -> None:
     """Turn the replies of a client into errors: its commit may be lost."""
-    count = len(client.out)
-    client.out.clear()
-    client.out += [failure_line(error)] * count
+    client.out[:] = [failure_line(error) if reply else b"" for reply in client.out]
 
 
 def _address(transport: Any, which: str) -> str:

@@ -17,7 +17,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.ranges import MOST_SENT
 from streamkeep.server.resp.encoder import Sent, encode
-from streamkeep.server.resp.turn import ALREADY, Handler, Step, Turn, failure_line, run_queued
+from streamkeep.server.resp.turn import ALREADY, Handler, Step, Turn, run_queued
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -186,14 +186,9 @@ def _exec(client: Connection, words: list[bytes], turn: Turn) -> object:
     step = Exec(client, client.queued, turn)
     if any(spec.kind != READS for spec, _ in step.commands):
         turn.run_step(step)
-        drop_transaction(client)  # not before: EXEC runs again if the write lock is taken
-        return ALREADY
-    drop_transaction(client)
-    try:
-        reply = step.run(turn.read_txn())
-    except Exception as error:
-        reply = failure_line(error)
-    turn.answer(step, reply)
+    else:
+        turn.run_read(step)
+    drop_transaction(client)  # not before: EXEC runs again if the write lock is taken
     return ALREADY
 
 

@@ -206,10 +206,6 @@ class Turn:
             self.writer = writer
         return self.writer
 
-    def change(self, change: Callable[[WriteTxn], Any]) -> Any:
-        """Run something that may change the store and is not a step."""
-        return self._apart(change, False, _LOCK_S) if self.apart else change(self.write_txn())
-
     def _apart(self, change: Callable[[WriteTxn], Any], frees: bool, most_s: float) -> Any:
         """Run something in a transaction of its own; raise StillTaken as `write_txn` does."""
         if most_s >= 0 and self.turns.locked_out:
@@ -239,20 +235,19 @@ class Turn:
 
     def run(self, client: ClientState, spec: Spec, words: list[bytes]) -> None:
         """Run a command that does not wait, and queue its reply."""
+        step = Step(client, [(spec, words)])
         if spec.kind == READS:
-            self.answer(Step(client, [(spec, words)]), self.read(spec, words, client.resp3))
+            self.run_read(step)
             self.repeatable = True
-            return
-        self.run_step(Step(client, [(spec, words)]))
+        else:
+            self.run_step(step)
 
-    def read(self, spec: Spec, words: list[bytes], resp3: bool) -> bytes:
+    def run_read(self, step: Step) -> None:
+        """Run a command that only reads; it runs again if what it saw is undone."""
         try:
-            return run_one(self.read_txn(), spec, words, resp3)
+            reply = step.run(self.read_txn())
         except Exception as error:
-            return failure_line(error)
-
-    def answer(self, step: Step, reply: bytes) -> None:
-        """Queue the reply of a command that only read; it runs again if what it saw is undone."""
+            reply = failure_line(error)
         if self.writer is None:
             step.client.reply(reply)
         else:
