@@ -229,6 +229,21 @@ def test_a_string_ends_under_a_stream_that_a_program_has_made_of_its_name(
     assert peer.call("XLEN", "k") == b":1\r\n"
 
 
+def test_a_string_under_a_stream_that_a_program_has_made_is_no_key(
+    running: Running, peer: Peer
+) -> None:
+    peer.call("SET", "k", "v")
+    running.server.store.xadd("k", {"f": "v"})
+    assert (peer.ask("KEYS", "*"), peer.ask("SCAN", 0)[1], peer.ask("DBSIZE")) == (
+        [b"k"],
+        [b"k"],
+        1,
+    )
+    assert peer.call("COPY", "k", "to") == b":1\r\n"
+    assert peer.call("XLEN", "to") == b":1\r\n"
+    assert (peer.ask("DEL", "k"), peer.ask("EXISTS", "k")) == (1, 0)
+
+
 @pytest.mark.parametrize("restored", [False, True])
 def test_an_expired_stream_is_gone_for_the_next_command(
     running: Running, peer: Peer, restored: bool

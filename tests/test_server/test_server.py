@@ -401,6 +401,8 @@ def test_users_have_the_rights_of_their_rules(running: Running, connect: Connect
     assert writer.call("MULTI") == b"+OK\r\n"
     assert writer.call("XLEN", "c") == key
     assert writer.call("EXEC").startswith(b"-EXECABORT")
+    assert (writer.call("DEL", "a"), writer.call("SET", "a", "v")) == (b":1\r\n", b"+OK\r\n")
+    assert {reader.ask("RANDOMKEY") for _ in range(20)} == {b"a"}
 
 
 def test_further_clients_are_refused(running: Running, connect: Connect) -> None:

@@ -72,22 +72,22 @@ def run_copy(txn: WriteTxn, words: list[bytes], shape: int) -> object:
         return 0
     found = strings.find_string(txn, source)
     strings.delete_keys(txn, [target])
-    if found is not None:
-        strings.put_string(txn, target, *found)
-    else:
+    if txn.find_stream(source) is not None:
         load.copy(txn, source, target)
         strings.set_deadline(txn, target, deadline)
+    elif found is not None:
+        strings.put_string(txn, target, *found)
     return 1
 
 
-def _names(txn: Txn) -> Iterator[bytes]:
+def all_names(txn: Txn) -> Iterator[bytes]:
     """Yield the names of all keys, ascending."""
     yield from heapq.merge((name for name, _ in keys.iter_keys(txn)), strings.strings(txn))
 
 
 def run_keys(txn: Txn, words: list[bytes], shape: int) -> object:
     matcher = Glob(words[1])
-    return [name for name in _names(txn) if matcher.matches(name)]
+    return [name for name in all_names(txn) if matcher.matches(name)]
 
 
 def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
@@ -226,5 +226,5 @@ def run_memory_usage(txn: Txn, words: list[bytes], shape: int) -> object:
 def run_flush(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     if len(words) > 2 or (len(words) == 2 and option(words[1]) not in (b"SYNC", b"ASYNC")):
         raise syntax()
-    strings.delete_keys(txn, list(_names(txn)))
+    strings.delete_keys(txn, list(all_names(txn)))
     return OK

@@ -90,7 +90,8 @@ def delete_string(txn: WriteTxn, name: bytes) -> bool:
 def strings(txn: Txn) -> Iterator[bytes]:
     now_ms = txn.now_ms()
     for name, deadline in string_deadlines(txn):
-        if deadline == FOREVER or deadline > now_ms:
+        is_over = FOREVER != deadline <= now_ms
+        if not is_over and txn.find_stream(name) is None:  # a program may have made one
             yield name
 
 
@@ -161,12 +162,12 @@ def set_deadline(txn: WriteTxn, name: bytes, deadline: int) -> None:
 def delete_keys(txn: WriteTxn, names: list[bytes]) -> int:
     deleted = 0
     for name in names:
+        found = delete_string(txn, name)  # also one under a stream that a program has made
         stream = txn.find_stream(name)
-        if stream is None:
-            deleted += delete_string(txn, name)
-            continue
-        rows.row_delete(txn, _deadline_key(stream.number))
-        deleted += keys.delete(txn, [name])
+        if stream is not None:
+            rows.row_delete(txn, _deadline_key(stream.number))
+            found = keys.delete(txn, [name]) > 0
+        deleted += found
     return deleted
 
 

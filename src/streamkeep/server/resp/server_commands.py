@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.commands import command_table
 from streamkeep.commands.help_lines import SUMMARIES
+from streamkeep.commands.keys import all_names
 from streamkeep.commands.replies import OK, Status
 from streamkeep.commands.strings import is_known, load_script
 from streamkeep.commands.words import integer, option, options, syntax, text_of, wrong_subcommand
 from streamkeep.engine.commands.glob import Glob
-from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.access import categories_of
 from streamkeep.server.resp import client_commands, info, transactions
@@ -55,7 +55,7 @@ def visible(client: Connection, words: list[bytes], turn: Turn) -> object:
     if name == b"KEYS":
         return seen(reply)
     if reply is not None and not seen([reply]):
-        names = seen(one for one, _ in iter_keys(txn))
+        names = seen(all_names(txn))
         return random.choice(names) if names else None
     return reply
 
