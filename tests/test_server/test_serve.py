@@ -101,6 +101,11 @@ def test_connections_over_http_leave_files_to_the_store(
             assert silent[-1].recv(1) == b""
         silent[0].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert silent[0].recv(100).startswith(b"HTTP/1.1 503 ")  # so that it can be told
+    with (
+        served(tmp_path / "s", unix=tmp_path / "k", http="127.0.0.1:0", max_clients=10),
+        Peer(tmp_path / "k") as peer,
+    ):
+        assert b"try with 10" in peer.call("CONFIG", "SET", "maxclients", 44)
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,10 @@ async def start_http(
         app.state.is_over, app.state.end = server.expiry.is_over, server.expiry.end
         server.upstream.end_waits = app.state.end_deliveries
     taken = OWN_FILES + (0 if server is None else server.settings.max_clients)
-    http = HttpServer(app, sockets, limit_of_files(taken + _HTTP_FILES) - taken, tls=tls)
+    files = min(_HTTP_FILES, limit_of_files(taken + _HTTP_FILES) - taken)
+    if server is not None:
+        server.settings.other_files = OWN_FILES + files
+    http = HttpServer(app, sockets, files, tls=tls)
     await http.start()
     return http, f"{options.http.rpartition(':')[0]}:{sockets[0].getsockname()[1]}"
 
