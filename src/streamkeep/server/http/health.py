@@ -107,7 +107,7 @@ def survey_store(call: Call) -> Found:
             stuck += stuck_in_queue(snapshot, queue)
     stuck.sort(key=lambda one: -int(one["since_ms"] or 0))
     return {
-        "streams": total if call.user.sees_all else scanned,
+        "streams": scanned if complete or not call.user.sees_all else total,
         "scanned": scanned,
         "complete": complete,
         "entries": entries,
