@@ -26,6 +26,7 @@ FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence,
 _ZEROS: Final = bytes(1 << 20)
 PAGE: Final = 4096
 _PIECE: Final = 1 << 20
+_HANDLES: Final = "/proc/self/fd"
 _POLL_S: Final = 0.005
 _TRIES: Final = 100  # half a second; no process changes one page for so long (btrfs: 25 ms seen)
 
@@ -251,16 +252,22 @@ def _named_at_end(
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
     with suppress(FileNotFoundError):
         os.unlink(beside)
-    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    writing, mode = os.O_WRONLY | os.O_CLOEXEC, 0o666 if modes is None else PRIVATE.file
     try:
-        handle = os.open(beside, new, 0o666 if modes is None else PRIVATE.file)
+        try:  # one without a name, of which a process that is killed leaves nothing
+            os.stat(_HANDLES)  # by which it gets a name
+            handle = os.open(path.parent, writing | os.O_TMPFILE, mode)
+        except OSError:  # not every file system has such files
+            handle = os.open(beside, writing | os.O_CREAT | os.O_EXCL, mode)
         with open(handle, "wb") as out:
             if modes is not None:
                 with suppress(OSError):  # of a file system without modes or owners
                     modes.set_file(handle)
             yield out
             out.flush()
-            sync_data(out.fileno())
+            sync_data(handle)
+            if not os.fstat(handle).st_nlink:
+                os.link(f"{_HANDLES}/{handle}", beside, src_dir_fd=handle, follow_symlinks=True)
         give_name(beside, path)
     except OSError as error:
         if error.filename in (None, str(beside)):  # a full disk names no file

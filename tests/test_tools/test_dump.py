@@ -267,6 +267,18 @@ def test_other_files_are_written_in_place_of_a_link_to_them(tmp_path: Path) -> N
     assert victim.read_text() == "mine"
 
 
+@pytest.mark.parametrize("handles", ["/proc/self/fd", "/no/such/folder"])
+def test_a_file_has_no_name_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handles: str
+) -> None:
+    """A dump that was killed left a hidden file of any size."""
+    monkeypatch.setattr(files, "_HANDLES", handles)
+    with files.replacing(tmp_path / "a") as out:
+        out.write(b"new")
+        assert len(list(tmp_path.iterdir())) == (handles == "/no/such/folder")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("a", b"new")]
+
+
 def test_a_dump_follows_no_link_that_the_kernel_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
