@@ -64,6 +64,7 @@ def test_csv_of_entries_without_a_value_comes_back() -> None:
         ("a,b\n1,2\n", "the first columns are a, b, not stream, id"),
         ("stream,id,a\nk,1,x\n", "'1' is not a complete ID"),
         ("stream,id,a\nk,1-0\n", "2 cells, but line 1 names 3"),
+        ("stream,id,a\nk,1-0,xyz\nk,2-0,x", "line 3: the dump is cut off"),
         ("stream,id\nk,1-0\n", "line 2: an entry without fields"),
         ("", "an empty file"),
     ],

@@ -197,9 +197,8 @@ def test_a_file_that_is_cut_off_or_hostile_changes_nothing(kind: transfer.LoadFo
         store.xadd("other", {"a": "b"}, id="1-0")
         former = store.xinfo_stream("other", full=True)
         for data in (whole[: len(whole) // 2], whole[:-3], b"\x00" * 100, b"{" * 50_000, b"*\n"):
-            if kind == "csv" and whole.startswith(data):
-                # A table that ends with a line is whole: this one ends within quotes.
-                data += b'"\n"' if data.count(b'"') % 2 else b'\n"'
+            if kind == "csv":
+                data = data.rstrip(b"\n")  # what ends with a line may be whole
             if kind == "resp" and whole.startswith(data):
                 continue  # commands before the end are applied: see below
             with pytest.raises(streamkeep.LoadError) as found:

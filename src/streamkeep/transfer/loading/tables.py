@@ -108,6 +108,7 @@ class TextLines:
         self.record = 0  # bytes since the last record ended
         self.number = 0
         self.began = 1
+        self.ended = True  # by the end of a line
 
     def __iter__(self) -> Iterator[str]:
         for line in bounded_lines(self._stream, self._limit):
@@ -115,6 +116,7 @@ class TextLines:
                 yield self._taken(line)
                 continue
             for part in line.splitlines(keepends=True) or [b""]:
+                self.ended = part.endswith((b"\n", b"\r"))
                 yield self._taken(part)
 
     def _taken(self, part: bytes) -> str:
@@ -194,6 +196,8 @@ def parse_full_id(text: str) -> tuple[int, int]:
 
 # --- CSV ------------------------------------------------------------------------------------------
 
+_OF_DUMP: Final = [KEY_COLUMN, ID_COLUMN]
+
 
 def read_csv(
     stream: io.BufferedReader[Any], kind: LoadFormat, max_line: int, columns: Columns | None = None
@@ -205,7 +209,7 @@ def read_csv(
     """
     lines = _csv_lines(stream, DELIMITERS[kind], max_line)
     _, names = next(lines, (1, []))
-    is_dump = names[:2] == [KEY_COLUMN, ID_COLUMN]
+    is_dump = names[:2] == _OF_DUMP
     if columns is None and not is_dump:
         if not names:
             raise RowError(1, "an empty file")
@@ -246,7 +250,7 @@ def _csv_lines(
     csv.field_size_limit(max(max_line, csv.field_size_limit()))  # `TextLines` refuses longer ones
     text = TextLines(stream, max_line)
     reader = csv.reader(text, delimiter=delimiter, strict=True)
-    width = 0
+    names: list[str] = []
     line = 1
     try:
         for cells in reader:
@@ -254,10 +258,13 @@ def _csv_lines(
             line, began = reader.line_num + 1, line
             if not cells:
                 continue
-            width = width or len(cells)
-            if len(cells) != width:
+            names = names or cells
+            if len(cells) != len(names):
                 found = count_text(len(cells), "cell")
-                raise RowError(began, f"{found}, but line 1 names {width}")
+                raise RowError(began, f"{found}, but line 1 names {len(names)}")
+            if names[:2] == _OF_DUMP and not text.ended:
+                hint = "if the file is whole, end its last line: echo >> FILE"
+                raise RowError(began, "the dump is cut off: its last line has no end", hint=hint)
             yield began, cells
     except csv.Error as error:
         raise RowError(line, f"not CSV: {error}") from None
