@@ -16,6 +16,7 @@ from conftest import assert_sound
 from dumped_stores import differences, fill, keys_of
 from streamkeep.format.redis.rdb_values import crc64
 from streamkeep.format.redis.stream_dump import read_payload
+from streamkeep.format.rows.retention import NO_RETENTION
 from streamkeep.transfer.formats import UNNAMED
 from streamkeep.transfer.loading.staged import Load
 
@@ -113,6 +114,28 @@ def test_a_dump_that_is_damaged_or_contradicts_itself_loads_nothing(
     assert "nothing was loaded" in result.stderr
     with streamkeep.open("t") as store:
         assert (store.archive().entries, store.keys()) == (0, [])
+
+
+def test_a_dump_with_the_mark_of_utf_8_is_one_with_and_without_a_key() -> None:
+    fill()
+    run("dump", "s", "--output", "a.jsonl")
+    Path("a.jsonl").write_bytes(b"\xef\xbb\xbf" + Path("a.jsonl").read_bytes())
+    run("load", "t", "a.jsonl")
+    assert differences("s", "t") == []
+    run("load", "u", "k", "a.jsonl")
+    assert keys_of("u") == [b"k"]
+
+
+def test_a_loaded_stream_follows_no_server() -> None:
+    """The dump of a store that follows a Redis could not be loaded."""
+    with streamkeep.open("s") as store, store.transaction() as transaction:
+        transaction.xadd("k", {"a": 1})
+        stream = transaction.txn.find_stream(b"k")
+        stream.set_retention(NO_RETENTION._replace(archive=True, follows=True))
+    run("dump", "s", "--output", "a.jsonl")
+    run("load", "t", "a.jsonl")
+    with streamkeep.open("t") as store:
+        assert store.retention("k") == NO_RETENTION._replace(archive=True)
 
 
 def test_what_is_dropped_is_listed() -> None:

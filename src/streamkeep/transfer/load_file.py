@@ -246,7 +246,8 @@ class _Loading(Given):
             return "streams"
         if self.kind != "jsonl":
             return "rows"
-        start = stream.peek(len(_DUMP_START)).lstrip()[: len(_DUMP_START) + 8]
+        start = stream.peek(len(_DUMP_START)).removeprefix(tables.BOM).lstrip()
+        start = start[: len(_DUMP_START) + 8]
         is_dump = start.replace(b" ", b"").startswith(_DUMP_START)
         if self.key is None and start and not is_dump:
             raise LoadError(

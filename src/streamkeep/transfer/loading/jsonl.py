@@ -117,7 +117,9 @@ class JsonReader:
         if incoming is not None:
             incoming.finish(counters, groups, messages)
             if "retention" in head:
-                incoming.set_retention(RetentionChange(**head["retention"]))
+                settings = dict(head["retention"])
+                settings.pop("follows", None)  # the loaded stream follows no server
+                incoming.set_retention(RetentionChange(**settings))
 
     def _entries(self, incoming: Incoming | None) -> int:
         before = self.entries.read
