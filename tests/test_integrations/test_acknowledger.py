@@ -22,7 +22,7 @@ from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.extras import missing
 from streamkeep.jobs import Queue
 from streamkeep.jobs.core import Core
-from streamkeep.jobs.running import return_job
+from streamkeep.jobs.handler_errors import return_job
 
 FULL: Final = StoreFullError("the disk is full")
 

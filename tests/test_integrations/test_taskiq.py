@@ -40,7 +40,7 @@ from streamkeep.integrations.taskiq import (
 )
 from streamkeep.jobs import Job, QueueFullError
 from streamkeep.jobs.async_queue import AsyncQueue, atake
-from streamkeep.jobs.running import return_job
+from streamkeep.jobs.handler_errors import return_job
 
 
 @pytest.fixture(autouse=True)

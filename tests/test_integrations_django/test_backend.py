@@ -116,6 +116,20 @@ def test_a_failure_that_a_full_store_takes_later_is_one_error(
     assert (result.status, len(result.errors)) == ("FAILED", 1)
 
 
+def test_an_import_that_fails_after_the_limit_of_its_task_ends_no_worker(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop_tasks.add.enqueue(1)
+    job = backend.queue("default").get(0)
+
+    def fail_late(path: str) -> None:
+        job.fail("it ran longer than max_runtime")  # as the thread that watches does
+        raise ImportError(path)
+
+    monkeypatch.setattr(queues, "task_at", fail_late)
+    assert execute(job).state == "done"
+
+
 def test_a_running_task_says_so(backend: Any) -> None:
     queue = backend.queue("default")
     result = shop_tasks.add.enqueue(1)

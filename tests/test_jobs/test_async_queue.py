@@ -74,6 +74,15 @@ async def test_what_a_cancelled_call_has_taken_goes_back(store: Store, after: bo
     former = (await queue.get_many(1))[0] if after else None
     failpoints.watch(wait_in_commit)
 
+async def test_a_block_whose_job_cannot_end_so_is_a_failed_attempt(store: Store) -> None:
+    queue = aio.Queue(AsyncStore(store), "mails")
+    await queue.put(1)
+    with pytest.raises(jobs.PayloadError):
+        async with queue.get(0) as job:
+            job.set_result(object())
+    assert (await queue.stats())[:4] == (0, 0, 0, 1)
+
+
     async def get() -> None:
         async with queue.get(after=former):
             raise AssertionError("it was cancelled")

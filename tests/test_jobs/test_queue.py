@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from streamkeep import ArgumentError, Store, StoreError
+from streamkeep import ArgumentError, CommandError, Store, StoreError
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import (
     Job,
@@ -67,6 +67,18 @@ def test_an_exception_in_the_block_is_a_failed_attempt(
     assert "raise KeyError" in failed.value.traceback_text
 
 
+@pytest.mark.parametrize("given", ["result", "transaction"])
+def test_a_block_whose_job_cannot_end_so_is_a_failed_attempt(queue: Queue, given: str) -> None:
+    """It ran for as long as its process lived."""
+    queue.put("x", retries=0)
+    with pytest.raises((PayloadError, CommandError)), queue.get(0) as job:
+        if given == "result":
+            job.set_result(object())
+        else:
+            job.transaction.xgroup_setid("missing", "group", 0)
+    assert counts(queue) == (0, 0, 0, 1, 0)
+
+
 def test_an_interrupt_gives_the_job_back_as_no_attempt(queue: Queue) -> None:
     queue.put("x")
     for _ in range(2):
@@ -75,6 +87,14 @@ def test_an_interrupt_gives_the_job_back_as_no_attempt(queue: Queue) -> None:
             raise KeyboardInterrupt
     assert counts(queue) == (0, 0, 1, 0, 0)
     assert [one.attempt for one in queue.get_many(5)] == [1]
+
+
+def test_an_interrupt_leaves_the_block_also_if_the_job_is_lost(queue: Queue) -> None:
+    """An error of the queue took its place, and a loop that goes on after such errors went on."""
+    queue.put("x")
+    with pytest.raises(KeyboardInterrupt), queue.get(0) as job:
+        queue.store.xack("mails", "jobs", job.id)
+        raise KeyboardInterrupt
 
 
 def test_what_another_worker_has_by_now_cannot_be_ended(queue: Queue) -> None:

@@ -21,12 +21,12 @@ from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import CommandError, StoreFullError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs.declaring import Declaring
+from streamkeep.jobs.handler_errors import return_job
 from streamkeep.jobs.job import Job, look_for, open_result
 from streamkeep.jobs.job_calls import NOTHING, note_ended, plan_end
 from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.putting import collect, plan_put
 from streamkeep.jobs.queue import Queue
-from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import UNSYNCED, Take
 from streamkeep.jobs.task import Task
 
@@ -224,7 +224,11 @@ class AsyncQueue(Declaring):
             await asyncio.shield(_Certain(end))
             raise
         if not mine.job.ended:
-            await mine.done(mine.job.given_result)
+            try:
+                await mine.done(mine.job.given_result)
+            except Exception as error:
+                await asyncio.to_thread(mine.job._end_refused, error)
+                raise
 
     async def get_many(self, count: int, timeout: Duration | None = 0) -> list[AsyncJob]:
         """Take up to `count` jobs; wait until there is at least one; see `Queue.get_many`."""

@@ -18,6 +18,7 @@ from streamkeep.format.core.errors import (
     RecoveryNeededError,
     StoreClosedError,
     StoreError,
+    StreamkeepError,
 )
 from streamkeep.jobs.errors import JobLostError, PayloadError, Retry, UnknownTaskError
 
@@ -111,6 +112,21 @@ def _end_as_asked(job: Job, error: BaseException, texts: tuple[str, str, str]) -
             final = f"{kind} is not retried"
         retried = job.end_attempt(kind, text, lines, final=final)
     return RETRYING if retried else GIVEN_UP
+
+
+def return_job(job: Job, *, delivered: bool = False) -> None:
+    """Give a job that has not ended back to the queue; say in the log if that is not possible.
+
+    It is another worker's then, or it stays with this process until that ends.
+
+    Args:
+        delivered: see `Job.give_back`.
+    """
+    if not job.ended:
+        try:
+            job.give_back(delivered=delivered)
+        except (StreamkeepError, OSError) as error:
+            log.warning("job %s was not given back: %s", job.id, error)
 
 
 def log_failure(job: Job, error: BaseException | None, state: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -24,7 +25,7 @@ from streamkeep.jobs.errors import (
     QueueError,
 )
 from streamkeep.jobs.finding import HAS_ENDED, find
-from streamkeep.jobs.handler_errors import end_with_error, log_failure
+from streamkeep.jobs.handler_errors import STORE_FAILS, end_with_error, log_failure, return_job
 from streamkeep.jobs.job_calls import NOTHING, begin_all, end_jobs, leave
 from streamkeep.jobs.job_transaction import JobTransaction
 from streamkeep.jobs.layout import Attempt, Fields, JobState
@@ -379,11 +380,25 @@ class Job:
         if self.ended:
             return
         if error is None:
-            self.done(self.given_result)
-        elif isinstance(error, Exception) and not isinstance(error, JobLostError):
+            try:
+                self.done(self.given_result)
+            except Exception as problem:
+                self._end_refused(problem)
+                raise
+        elif isinstance(error, Exception):
+            self._end_raised(error)
+        else:
+            return_job(self)
+
+    def _end_refused(self, error: Exception) -> None:
+        """End the attempt if `done` cannot succeed later either, such as for its result."""
+        if not isinstance(error, STORE_FAILS):
+            with suppress(JobLostError):  # a transaction around it is undone, with the take
+                self._end_raised(error)
+
+    def _end_raised(self, error: Exception) -> None:
+        if not isinstance(error, JobLostError):
             log_failure(self, error, end_with_error(self, error))
-        elif not isinstance(error, JobLostError):
-            self.give_back()
 
     def set_result(self, result: Any) -> None:
         """Set what the end of a `with` block stores as the result."""

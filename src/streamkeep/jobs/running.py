@@ -11,9 +11,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.jobs.errors import JobLostError, PayloadError, UnknownTaskError
-from streamkeep.jobs.handler_errors import DONE, FOR_GOOD, LOST, STORE_FAILS, end_with_error
+from streamkeep.jobs.handler_errors import (
+    DONE,
+    FOR_GOOD,
+    LOST,
+    STORE_FAILS,
+    end_with_error,
+    return_job,
+)
 from streamkeep.jobs.job import Job, current
 
 if TYPE_CHECKING:
@@ -73,7 +79,7 @@ async def run_job(
         if isinstance(error, asyncio.CancelledError):
             with suppress(asyncio.CancelledError):  # a handler that has cancelled itself, not this
                 await pause(0)
-        end = partial(_failed, job, error)
+        end = partial(failed, job, error)
     finally:
         current.reset(token)
     return await end_when_possible(partial(end, time.monotonic() - begun), again, pause)
@@ -143,21 +149,6 @@ def _prepare(job: Job) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
     return task, list(payload[0]), payload[1]
 
 
-def return_job(job: Job, *, delivered: bool = False) -> None:
-    """Give a job that has not ended back to the queue; say in the log if that is not possible.
-
-    It is another worker's then, or it stays with this process until that ends.
-
-    Args:
-        delivered: see `Job.give_back`.
-    """
-    if not job.ended:
-        try:
-            job.give_back(delivered=delivered)
-        except (StreamkeepError, OSError) as error:
-            log.warning("job %s was not given back: %s", job.id, error)
-
-
 def _succeeded(job: Job, result: Any, done: Done | None, seconds: float) -> Outcome:
     if job.ended:  # the handler did it
         return Outcome(DONE, seconds)
@@ -172,11 +163,12 @@ def _succeeded(job: Job, result: Any, done: Done | None, seconds: float) -> Outc
     except STORE_FAILS:  # a full disk, for example: the work was done, and this is no failure
         raise
     except Exception as error:
-        return _failed(job, error, seconds)
+        return failed(job, error, seconds)
     return Outcome(DONE, seconds)
 
 
-def _failed(job: Job, error: BaseException, seconds: float) -> Outcome:
+def failed(job: Job, error: BaseException, seconds: float) -> Outcome:
+    """End a job whose handler raised, unless it has ended or is another worker's."""
     if job.ended:
         if not isinstance(error, asyncio.CancelledError):  # as by a worker that has ended it
             log.warning("job %s ended, and its handler raised then", job.id, exc_info=error)

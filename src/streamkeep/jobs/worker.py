@@ -33,9 +33,9 @@ from streamkeep.format.core.errors import ArgumentError, StoreClosedError, Strea
 from streamkeep.format.core.values import as_given, whole
 from streamkeep.jobs import worker_runs
 from streamkeep.jobs.errors import JobLostError, QueueError
-from streamkeep.jobs.handler_errors import FOR_GOOD, kind_of, text_of
+from streamkeep.jobs.handler_errors import FOR_GOOD, kind_of, return_job, text_of
 from streamkeep.jobs.queue import Queue
-from streamkeep.jobs.running import at_once, block, return_job
+from streamkeep.jobs.running import at_once, block
 from streamkeep.jobs.take_call import Take, known_tasks, take
 from streamkeep.jobs.worker_log import Report, Told, log
 
@@ -359,8 +359,7 @@ class Worker:
                 self._check_memory()
         finally:
             for job in jobs:
-                with suppress(StreamkeepError):  # then it is taken back with the lease
-                    job.give_back()
+                return_job(job)
             if runner is not None:
                 runner.close()
 

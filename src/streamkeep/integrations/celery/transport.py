@@ -34,10 +34,10 @@ from streamkeep.integrations.celery.topology import Binding, Topology
 from streamkeep.integrations.celery.workers import known_tasks
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.dead_letters import purge_all
+from streamkeep.jobs.handler_errors import return_job
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all
-from streamkeep.jobs.running import return_job
 
 _MOST_URGENT: Final = 2  # of the priorities 0 to 9, where 0 is served first, as with Redis
 _LEAST_NORMAL: Final = 5

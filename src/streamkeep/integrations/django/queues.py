@@ -42,7 +42,7 @@ from streamkeep.jobs.handler_errors import (
     LOST,
     RETRYING,
     STORE_FAILS,
-    end_with_error,
+    return_job,
     texts_of,
 )
 from streamkeep.jobs.job import current
@@ -182,7 +182,7 @@ class TaskCore(Core):
                 end = partial(self._fail, run, error)
             return await running.end_when_possible(end, again, pause)
         except BaseException:
-            running.return_job(job)
+            return_job(job)
             raise
         finally:
             current.reset(token)
@@ -204,7 +204,7 @@ class TaskCore(Core):
         except STORE_FAILS:
             raise
         except Exception as error:
-            return running.Outcome(end_with_error(job, error), time.monotonic() - begun, error)
+            return running.failed(job, error, time.monotonic() - begun)
 
     def _prepare_run(self, job: Job) -> Run:
         payload, headers = job.payload, job.headers
@@ -267,29 +267,23 @@ class TaskCore(Core):
         """End an attempt whose task has raised: a retry, or a dead letter."""
         job = run.job
         if job.ended:
-            if not isinstance(error, asyncio.CancelledError):  # as by a worker that has ended it
-                log.warning("job %s ended, and its task raised then", job.id, exc_info=error)
-            return running.Outcome(DONE, run.seconds, error)
+            return running.failed(job, error, run.seconds)
         kind, _, lines = texts_of(error)
         errors = [*run.record.errors, [kind, lines]]  # of a copy: the store may be full
         record = replace(run.record, errors=errors, value=None, status="", finished=0)
         ttl_ms = self.policy_of(job.fields).result_ttl_ms
-        try:
-            with self.store.transaction() as txn:
-                state = end_with_error(job, error)
-                if state == RETRYING:
-                    kept = replace(record, args=[], kwargs={})
-                    save_record(txn.as_bytes(), run.result.id, kept, ttl_ms)
-                elif state == GIVEN_UP:
-                    record.finished, record.status = time.time_ns() // 1_000_000, FAILED
-                    self._save_end(txn.as_bytes(), run.result.id, record, ttl_ms)
-        except JobLostError as lost:
-            log.warning("%s", lost)
-            return running.Outcome(LOST, run.seconds, lost)
-        if state == GIVEN_UP:
+        with self.store.transaction() as txn:
+            outcome = running.failed(job, error, run.seconds)
+            if outcome.state == RETRYING:
+                kept = replace(record, args=[], kwargs={})
+                save_record(txn.as_bytes(), run.result.id, kept, ttl_ms)
+            elif outcome.state == GIVEN_UP:
+                record.finished, record.status = time.time_ns() // 1_000_000, FAILED
+                self._save_end(txn.as_bytes(), run.result.id, record, ttl_ms)
+        if outcome.state == GIVEN_UP:
             run.record = record
             _show(run, interface.TaskResultStatus.FAILED)
-        return running.Outcome(state, run.seconds, error)
+        return outcome
 
     def _save_end(self, txn: Transaction[Any], result_id: str, record: Record, ttl_ms: int) -> None:
         save_record(txn, result_id, record, ttl_ms)

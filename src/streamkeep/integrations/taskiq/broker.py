@@ -25,10 +25,9 @@ from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue
 from streamkeep.jobs.async_queue import atake
-from streamkeep.jobs.handler_errors import FOR_GOOD, STORE_FAILS
-from streamkeep.jobs.layout import TASK
+from streamkeep.jobs.handler_errors import FOR_GOOD, STORE_FAILS, return_job
+from streamkeep.jobs.layout import PRIORITIES, TASK
 from streamkeep.jobs.options import Options, check_options
-from streamkeep.jobs.running import return_job
 from streamkeep.jobs.worker_log import Told
 
 # --- pace -----------------------------------------------------------------------------------------
@@ -75,7 +74,6 @@ log = logging.getLogger("streamkeep.taskiq")
 _AGAIN_S: Final = 1.0  # after an error of the store
 
 _CODEC: Final = "bytes"
-_PRIORITIES: Final = ("high", "normal", "low")
 
 
 class StreamkeepBroker(AsyncBroker):
@@ -281,11 +279,11 @@ def _delay_of(label: Any) -> float | str | None:
 
 def _priority_of(label: Any) -> str | None:
     """Return the label `priority` as one of the queue's priorities."""
-    if label is None or label == "" or label in _PRIORITIES:
+    if label is None or label == "" or label in PRIORITIES:
         return label or None
     try:
         number = int(label)
     except (TypeError, ValueError):
-        problem = f"the label priority must be one of {_PRIORITIES} or a number, not {label!r}"
+        problem = f"the label priority must be one of {PRIORITIES} or a number, not {label!r}"
         raise ArgumentError(problem) from None
     return "high" if number > 0 else "low" if number < 0 else "normal"
