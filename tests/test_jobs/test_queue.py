@@ -97,6 +97,19 @@ def test_an_interrupt_leaves_the_block_also_if_the_job_is_lost(queue: Queue) -> 
         raise KeyboardInterrupt
 
 
+def test_a_relative_path_names_one_store_wherever_the_process_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was opened again, as in a forked child, was another store, and an empty one."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Queue("store") as queue:
+        queue.put("x")
+        queue.close()
+        monkeypatch.chdir("elsewhere")
+        assert queue.stats().waiting == 1
+
+
 def test_what_another_worker_has_by_now_cannot_be_ended(queue: Queue) -> None:
     queue.put_many("ab")
     mine, kept = queue.get_many(2)

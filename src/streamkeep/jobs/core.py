@@ -63,7 +63,9 @@ class LazyStore:
     def __init__(self, path_or_store: str | Path | Store[Any], sync: Sync) -> None:
         """Take a path, which is opened with a sync mode; or a store, which is used as it is."""
         given = path_or_store
-        self._given = given if isinstance(given, Store) else path_of(given, "the path of a store")
+        if not isinstance(given, Store):  # the directory of the process may change before it opens
+            given = path_of(given, "the path of a store").absolute()
+        self._given = given
         self._sync = sync
         self.opened: Store[Any] | None = None
         self.creates = True  # a missing store
