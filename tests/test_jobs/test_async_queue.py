@@ -48,6 +48,20 @@ async def test_jobs_go_through_an_asyncio_queue(store: Store) -> None:
     assert (await queue.stats())[:5] == (0, 0, 0, 1, 2)
 
 
+async def test_coroutines_run_at_once_also_where_an_event_loop_runs(store: Store) -> None:
+    """As in a notebook: each was refused, and then ran for as long as its process lived."""
+    queue = jobs.Queue(store, immediate=True)
+
+    @queue.task
+    async def send(again: bool) -> str:
+        if again:
+            assert send.delay(False).state() == "waiting"  # until this one has ended
+        return "sent"
+
+    assert send.delay(True).result(0) == "sent"
+    assert queue.stats().done == 2
+
+
 async def test_a_block_ends_the_job_before_it(store: Store) -> None:
     queue = aio.Queue(AsyncStore(store), "mails")
     await queue.put_many([1, 2])
@@ -58,6 +72,15 @@ async def test_a_block_ends_the_job_before_it(store: Store) -> None:
         async with queue.get(0, after=first):
             pass
     assert (await queue.stats())[:3] == (0, 0, 0)
+
+
+async def test_a_block_whose_job_cannot_end_so_is_a_failed_attempt(store: Store) -> None:
+    queue = aio.Queue(AsyncStore(store), "mails")
+    await queue.put(1)
+    with pytest.raises(jobs.PayloadError):
+        async with queue.get(0) as job:
+            job.set_result(object())
+    assert (await queue.stats())[:4] == (0, 0, 0, 1)
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -73,15 +96,6 @@ async def test_what_a_cancelled_call_has_taken_goes_back(store: Store, after: bo
     await queue.put_many([1, 2] if after else [1])
     former = (await queue.get_many(1))[0] if after else None
     failpoints.watch(wait_in_commit)
-
-async def test_a_block_whose_job_cannot_end_so_is_a_failed_attempt(store: Store) -> None:
-    queue = aio.Queue(AsyncStore(store), "mails")
-    await queue.put(1)
-    with pytest.raises(jobs.PayloadError):
-        async with queue.get(0) as job:
-            job.set_result(object())
-    assert (await queue.stats())[:4] == (0, 0, 0, 1)
-
 
     async def get() -> None:
         async with queue.get(after=former):

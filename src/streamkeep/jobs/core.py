@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
 import secrets
 import socket
-import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -37,7 +36,7 @@ from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.handler_errors import FOR_GOOD, log_failure
 from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.options import Policy
-from streamkeep.jobs.running import Outcome, execute, run_job
+from streamkeep.jobs.running import Outcome, execute, in_loop, run_job
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.take_call import known_tasks, take
 
@@ -54,6 +53,8 @@ Result = TypeVar("Result")
 Watch = Callable[["Job"], Callable[[Outcome], None]]
 
 
+# Which queues run what is due in this context: a put of a handler does not run it inside of that.
+_idling: ContextVar[tuple[Core, ...]] = ContextVar("idling", default=())
 INTERVAL_MS: Final = 10  # of `sync="interval"`, which workers use for the ends of their jobs
 
 
@@ -193,7 +194,6 @@ class Core(LazyStore):
         self.turns = itertools.count()
         self.ended_entries = EndedEntries()
         self._consumer = b""
-        self._runs = threading.local()
 
     @cached_property
     def aio(self) -> AsyncQueue:
@@ -310,7 +310,7 @@ class Core(LazyStore):
             self._ready = store.open_transaction() is None
 
     def runs_now(self) -> bool:
-        return bool(getattr(self._runs, "now", False))
+        return self in _idling.get()
 
     def run_if_immediate(self) -> None:
         if self.immediate and not self.runs_now():
@@ -325,7 +325,7 @@ class Core(LazyStore):
         """
         whole(limit, "limit", 0)
         ran, queues = 0, [self.queue]
-        self._runs.now = True
+        token = _idling.set((*_idling.get(), self))
         try:
             while ran < limit:
                 jobs = take(queues, self.consumer, 1, timeout=0, known=known_tasks(queues))
@@ -333,15 +333,15 @@ class Core(LazyStore):
                     break
                 ended = None if watch is None else watch(jobs[0])
                 task = self.task_of(jobs[0])
-                in_loop = task is not None and task.is_async
-                outcome = asyncio.run(self.run_job(jobs[0])) if in_loop else execute(jobs[0])
+                is_async = task is not None and task.is_async
+                outcome = in_loop(self.run_job(jobs[0])) if is_async else execute(jobs[0])
                 if ended is None:
                     log_failure(jobs[0], outcome.error, outcome.state)
                 else:
                     ended(outcome)
                 ran += 1
         finally:
-            self._runs.now = False
+            _idling.reset(token)
         return ran
 
     run_job = staticmethod(run_job)  # an adapter whose tasks run in another way overrides it

@@ -7,7 +7,9 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -97,6 +99,16 @@ def at_once(running: Coroutine[Any, Any, Result]) -> Result:
     except StopIteration as end:
         return cast(Result, end.value)
     raise RuntimeError("a plain handler cannot wait for an event loop")
+
+
+def in_loop(running: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in an event loop; in a thread if this one has a loop, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(running)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(copy_context().run, asyncio.run, running).result()
 
 
 def execute(job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
