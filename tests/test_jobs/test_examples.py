@@ -168,7 +168,7 @@ def test_a_worker_thread_runs_them(use_queue):
 @pytest.mark.queue_worker
 def test_the_worker_thread_runs_tasks_that_the_test_declares(queue):
     time.sleep(0.2)  # until the worker waits for a job
-    add = queue.task(name="add")(lambda one: one + 1)
+    add = queue.task(name="add", max_runtime="1h")(lambda one: time.sleep(0.1) or one + 1)
     assert add.delay(1).result(timeout=60) == 2
 
 def test_the_store_of_the_program_was_never_made():

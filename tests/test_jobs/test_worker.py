@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -132,6 +133,23 @@ def test_what_does_not_end_in_time_is_given_back_as_no_attempt(queue: Queue, sto
     assert Worker(queue).run_until_idle() == 1
     assert attempts == [1, 1]
     assert queue.stats().done == 1
+
+
+def test_an_interrupt_of_a_program_without_a_handler_stops_its_worker(queue: Queue) -> None:
+    """Its threads went on, and a job that ran counted a death when the program ended."""
+    go = threading.Event()
+
+    @queue.task
+    def held() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        go.wait(PATIENCE_S)
+
+    held.delay()
+    worker = Worker(queue)
+    with pytest.raises(KeyboardInterrupt):
+        worker.run()
+    go.set()
+    assert (queue.stats().running, worker.running) == (0, [])
 
 
 def test_a_coroutine_that_cancels_itself_ends_no_thread(queue: Queue) -> None:
@@ -484,8 +502,9 @@ def test_a_worker_ends_when_only_another_opening_of_the_store_helps(
         queue.close()
 
 
-def test_tasks_that_run_have_their_time_when_the_store_is_gone(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [NotAStoreError("gone"), RuntimeError("threads are gone")])
+def test_tasks_that_run_have_their_time_when_none_can_be_taken(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     ended: list[str] = []
     gone = threading.Event()
@@ -504,7 +523,7 @@ def test_tasks_that_run_have_their_time_when_the_store_is_gone(
     def take(queues: Any, consumer: Any, count: int, **options: Any) -> Any:
         if count == 1:  # room for one more
             gone.set()
-            raise NotAStoreError("gone")
+            raise error
         return real(queues, consumer, count, **options)
 
     monkeypatch.setattr(worker_module, "take", take)

@@ -124,12 +124,17 @@ class Worker:
                     queue.register_periodic()
                 break
         self._report.begun(self.queues, self.concurrency, self.mode)
-        if self.mode == "threads":
-            for _ in range(self.concurrency):
-                self._start(self._run_jobs, "streamkeep worker")
-        else:
-            self._start(lambda: asyncio.run(self._run_tasks()), "streamkeep worker loop")
-        self._watch()
+        try:
+            if self.mode == "threads":
+                for _ in range(self.concurrency):
+                    self._start(self._run_jobs, "streamkeep worker")
+            else:
+                self._start(lambda: asyncio.run(self._run_tasks()), "streamkeep worker loop")
+            self._watch()
+        except BaseException:  # Ctrl-C, in a program without a handler of it
+            self.stop_once(now=True)
+            self._watch()
+            raise
         self._report.ended()
         if self._error is not None:
             kind, text = kind_of(self._error), text_of(self._error)
@@ -417,7 +422,7 @@ class Worker:
                 break
             try:
                 jobs = await _in_thread(partial(self._take, count))
-            except (*FOR_GOOD, ArgumentError, OSError) as error:
+            except Exception as error:  # such as for lack of a thread
                 self._stop_because_of(error)  # what runs has its time
                 break
             for _ in range(count - len(jobs)):

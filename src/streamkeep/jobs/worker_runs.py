@@ -69,6 +69,7 @@ class Alarm:
 class Run:
     def __init__(self, job: Job, thread: threading.Thread | None, report: Report) -> None:
         self.job = job
+        self._context = job.queue.store._environment.context
         self._report = report
         self.task, self.attempt = job.task, job.attempt
         self.thread = thread  # that runs the handler, if the job has one of its own
@@ -85,7 +86,7 @@ class Run:
             return float("inf")
         # The row of the schedule is there in case this process hangs as a whole, so it is later.
         end_ms = parse_due(taken.runtime_key).due_ms - RUN_GRACE_MS
-        return end_ms / 1000 - time.time()
+        return (end_ms - self._context.now_ms()) / 1000
 
     def again(self, error: Exception) -> float:
         """Return in how many seconds the end of the job is tried again that the store did not take.
