@@ -190,6 +190,17 @@ def test_a_stopped_worker_gives_back_and_a_killed_one_loses_nothing(
         job.done()
 
 
+def test_a_stop_until_idle_gives_back_what_runs(folder: Path, queue: Queue) -> None:
+    put(queue, "hold", "a")
+    with worker(folder, "--until-idle") as process:
+        wait_until((folder / "a").exists)
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+    (job,) = queue.get_many(1)
+    assert job.taken is not None
+    assert (job.taken.deliveries, job.taken.lost) == (1, 0)
+
+
 def test_children_outlive_jobs_whose_failure_cannot_be_told(folder: Path, queue: Queue) -> None:
     for kind in ("text", "exit", "retry"):
         put(queue, "bad", kind)

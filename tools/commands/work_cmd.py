@@ -129,6 +129,7 @@ def work(
         )
         with _shipping(found, ship):
             if until_idle:
+                signal.signal(signal.SIGTERM, signal.default_int_handler)  # gives back, as Ctrl-C
                 worker.run_until_idle()
             else:
                 on_signals(worker.stop)

@@ -105,6 +105,8 @@ class Command(BaseCommand):
             queues, concurrency=concurrency, mode="asyncio" if in_loop else "threads", grace=grace
         )
         if options["until_idle"]:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.default_int_handler)  # gives back, as Ctrl-C
             worker.run_until_idle()
         else:
             _on_signals(worker.stop)
