@@ -200,7 +200,7 @@ def test_a_result_is_stored_again_when_the_store_can_if_celery_is_to_retry(
 def test_after_a_failed_sync_a_store_is_connected_to_when_no_one_has_it_open(url: str) -> None:
     one = stores.shared(parse_address(url))
     one.connect()
-    other = streamkeep.open(one.opened.address.path)
+    other = streamkeep.open(one.address.path)
     poison(one)
     for _ in range(2):
         with pytest.raises(RecoveryNeededError):

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from streamkeep.engine.api.store import Store
-from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.extras import missing
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.metrics import Figures, figures_of
@@ -37,8 +36,7 @@ class StoreCollector(Collector):
             store: open, or a path, which is opened at the first collection, also after a fork. If
                 the store is moved away later, collections raise NotAStoreError.
         """
-        self._store = store if isinstance(store, Store) else None
-        self._opened = None if isinstance(store, Store) else OpenedStore(parse_address(store))
+        self._opened = OpenedStore(store)
 
     def describe(self) -> Iterator[Metric]:
         """Name no metrics in advance: the registry would open the store to check the names."""
@@ -46,23 +44,14 @@ class StoreCollector(Collector):
 
     def close(self) -> None:
         """Close the store, if it was opened here; the next collection opens it again."""
-        if self._opened is not None:
-            self._opened.close()
+        self._opened.close()
 
     def _figures(self) -> Figures:
-        opened = self._opened
-        if opened is None:
-            assert self._store is not None
-            return figures_of(self._store)
-
-        def look() -> Figures:
-            opened.check()  # a store that must be recovered may not stay open
-            return figures_of(opened.store)
-
-        return opened.use(look)
+        self._opened.check()  # a store that must be recovered may not stay open
+        return figures_of(self._opened.store)
 
     def collect(self) -> Iterator[Metric]:
-        for metric in metrics_of(self._figures()):
+        for metric in metrics_of(self._opened.use(self._figures)):
             found = Metric(metric.name.removesuffix("_total"), metric.text, metric.kind)
             for labels, value in metric.samples:
                 if value is not None:

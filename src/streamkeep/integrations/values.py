@@ -13,21 +13,23 @@ limit.
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import os
 import struct
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from streamkeep.engine.api.async_store import AsyncStore
-from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
-from streamkeep.integrations.address import Address
+from streamkeep.integrations.address import parse_address
 from streamkeep.jobs.core import LazyStore
 from streamkeep.jobs.handler_errors import FOR_GOOD
+from streamkeep.jobs.layout import short
+from streamkeep.jobs.state import Reader
 
 Result = TypeVar("Result")
-Reader = Transaction[Any] | Snapshot[Any]
 
 _VALUE: Final = b"v"
 _EXPIRY: Final = b"e"
@@ -133,9 +135,14 @@ class Values:
 class OpenedStore(LazyStore):
     """The store of an adapter, opened at its first use, and again in a forked child."""
 
-    def __init__(self, address: Address) -> None:
-        super().__init__(address.path, address.sync)
-        self.address = address
+    def __init__(
+        self, given: str | os.PathLike[str] | Store[Any], sync: Sync | None = None
+    ) -> None:
+        """Take what `parse_address` takes, or a store that is open, which is used as it is."""
+        if isinstance(given, Store):
+            super().__init__(given, "commit")
+        else:
+            super().__init__(*parse_address(given, sync))
         self._async: AsyncStore[Any] | None = None
 
     async def asynchronous(self) -> AsyncStore[Any]:
@@ -149,6 +156,8 @@ class OpenedStore(LazyStore):
 
     def check(self) -> None:
         """Raise if the store has to be opened again: it was moved, or a sync has failed."""
+        if isinstance(self._given, Store):
+            return  # its program opens it
         journal = self.store._environment.context.journal
         assert journal is not None  # it was opened for writing
         journal.control.check_not_moved()
@@ -203,7 +212,4 @@ def ttl_of(seconds: float | None, name: str) -> int:
 
 
 def _name_key(name: str) -> bytes:
-    data = utf8(name, "the name of a value")
-    if len(data) <= _MOST_NAME:
-        return data or b"\0"
-    return data[: _MOST_NAME - 32] + hashlib.blake2b(data, digest_size=32).digest()
+    return short(utf8(name, "the name of a value"), _MOST_NAME) or b"\0"

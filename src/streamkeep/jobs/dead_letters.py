@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
 from streamkeep.jobs import ending, enqueue, finding, layout, state
 from streamkeep.jobs.admission import NORMAL_NUMBER, cancel_held, free_gates, gates_of
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
-from streamkeep.jobs.state import Step, rows_below
+from streamkeep.jobs.state import Reader, Step, rows_below
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
@@ -69,9 +69,7 @@ def free_deleted(step: Step) -> None:
     free_gates(step)
 
 
-def retries(
-    reader: Transaction[Any] | Snapshot[Any], space: bytes
-) -> Iterator[tuple[bytes, layout.Place]]:
+def retries(reader: Reader, space: bytes) -> Iterator[tuple[bytes, layout.Place]]:
     """Yield the rows of jobs that wait for their retry: the key, and the entry."""
     for prefix in (layout.LATE, layout.SCHEDULE):
         for key, _ in rows_below(reader, space, prefix):
@@ -334,7 +332,7 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
     return True
 
 
-def parked(reader: Snapshot[Any] | Transaction[Any], names: layout.Names) -> list[str]:
+def parked(reader: Reader, names: layout.Names) -> list[str]:
     """Return the parked jobs that had no attempt."""
     found: list[str] = []
     for key, _ in rows_below(reader, names.space, layout.PARKED):
@@ -347,9 +345,7 @@ def parked(reader: Snapshot[Any] | Transaction[Any], names: layout.Names) -> lis
     return found
 
 
-def retry_row(
-    reader: Snapshot[Any] | Transaction[Any], names: layout.Names, job_id: str
-) -> bytes | None:
+def retry_row(reader: Reader, names: layout.Names, job_id: str) -> bytes | None:
     """Return the key of the row that says when a job is retried; None if it is not."""
     found = finding.find(reader, names, job_id)
     if found.state != "retrying":

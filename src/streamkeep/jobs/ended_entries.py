@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.commands.xack import delete_acknowledged
 from streamkeep.format.core.id_codec import Id
 from streamkeep.jobs.layout import GROUP, PAYLOAD, Fields, Place, place_of
@@ -60,11 +59,6 @@ class EndedEntries:
             by_stream.setdefault(place.priority, []).append((place.ms, place.seq))
         for priority, ids in by_stream.items():
             delete_acknowledged(step.writer(), step.stream(priority), ids)
-
-
-def is_delivered(reader: Transaction[Any] | Snapshot[Any], stream: bytes, place: Place) -> bool:
-    """Return whether a worker has taken an entry. If it is not pending, its job has ended then."""
-    return place <= place_of(place.priority, delivered_up_to(reader, stream))
 
 
 def find_ended_entries(step: Step) -> list[Place]:

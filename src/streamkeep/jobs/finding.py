@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.jobs import ending, layout
-from streamkeep.jobs.ended_entries import is_delivered
 from streamkeep.jobs.state import (
+    Reader,
+    delivered_up_to,
     fields_at,
     number_in,
     numbered_fields,
@@ -43,7 +43,7 @@ class Found(NamedTuple):
     deliveries: int = 0
 
 
-def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: str) -> Found:
+def find(reader: Reader, names: layout.Names, job_id: str) -> Found:
     where = reader.row_get(names.space, place_key(job_id)) or b""
     if where[:1] == b"h":
         held = reader.row_get(names.space, where[1:]) or b""
@@ -62,7 +62,8 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: 
                 parked = reader.row_get(names.space, layout.parked_key(fields, place))
                 state = "retrying" if parked is None else "parked"
             return Found(state, fields, place, 0, consumer, int(row["times_delivered"]))
-        if not is_delivered(reader, names.streams[place.priority], place):
+        last = delivered_up_to(reader, names.streams[place.priority])
+        if place > layout.place_of(place.priority, last):
             return Found("waiting", fields, place)
     ended = ending.load_result(reader, names.space, job_id)
     if ended is not None and ended.expires_ms > reader.txn.now_ms():

@@ -341,11 +341,11 @@ class Counters:
         )
 
 
-def short(name: bytes) -> bytes:
+def short(name: bytes, most: int = MOST_PART) -> bytes:
     """Return a name as a part of a key: the name itself, or its beginning and its BLAKE2b-256."""
-    if len(name) <= MOST_PART:
+    if len(name) <= most:
         return name
-    return name[: MOST_PART - 32] + hashlib.blake2b(name, digest_size=32).digest()
+    return name[: most - 32] + hashlib.blake2b(name, digest_size=32).digest()
 
 
 def part_of(text: object, what: str) -> bytes:

@@ -22,16 +22,15 @@ import base64
 import json
 import logging
 from datetime import UTC, datetime, tzinfo
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
 from streamkeep.jobs import layout
 from streamkeep.jobs.enqueue import put
 from streamkeep.jobs.layout import Due, Fields, Names, due_key, parked_prefix, part_of
-from streamkeep.jobs.state import Step
+from streamkeep.jobs.state import Reader, Step
 
 Missed = Literal["skip", "once", "all"]
 
@@ -170,12 +169,12 @@ def remove(step: Step, name: str) -> bool:
     return step.txn.row_delete(step.space, _row_key(name))
 
 
-def load_rule(reader: Transaction[Any] | Snapshot[Any], names: Names, name: str) -> Rule | None:
+def load_rule(reader: Reader, names: Names, name: str) -> Rule | None:
     data = reader.row_get(names.space, _row_key(name))
     return None if data is None else unpack_rule(data)
 
 
-def rules(reader: Transaction[Any] | Snapshot[Any], names: Names) -> list[Rule]:
+def rules(reader: Reader, names: Names) -> list[Rule]:
     found = reader.row_range(names.space, layout.PERIODIC, layout.PERIODIC + b"\xff" * 120)
     return [unpack_rule(data) for _, data in found]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, Unpack
 
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.api.views import Snapshot, Sync, Transaction
+from streamkeep.engine.api.views import Snapshot, Sync
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given, whole
@@ -34,7 +34,7 @@ from streamkeep.jobs.options import (
 )
 from streamkeep.jobs.periodic import Rule
 from streamkeep.jobs.putting import put_all
-from streamkeep.jobs.state import EVERYONE, Settings, Step, load_settings
+from streamkeep.jobs.state import EVERYONE, Reader, Settings, Step, load_settings
 from streamkeep.jobs.take_call import Take, take
 
 Parameters = ParamSpec("Parameters")
@@ -369,7 +369,7 @@ class Queue(Declaring):
                 return changed
         return False
 
-    def _outside(self, look: Callable[[Snapshot[Any] | Transaction[Any]], Result]) -> Result:
+    def _outside(self, look: Callable[[Reader], Result]) -> Result:
         """Look at a snapshot, or at the transaction that this thread has open."""
         if self.core.store.open_transaction() is None:
             return self.core.read(look)

@@ -28,6 +28,8 @@ from streamkeep.format.core.id_codec import id_text
 from streamkeep.format.core.values import utf8
 from streamkeep.jobs import layout
 
+Reader = Transaction[Any] | Snapshot[Any]
+
 SOON_MS: Final = 1000  # a waiting worker looks at the schedule this often, as at the store
 EVERYONE: Final = wait_table.EVERYONE
 JOB_PREFIX: Final = "job-"
@@ -55,7 +57,7 @@ def parse_settings(data: bytes) -> Settings:
     return Settings(**known)
 
 
-def load_settings(reader: Transaction[Any] | Snapshot[Any], names: layout.Names) -> Settings:
+def load_settings(reader: Reader, names: layout.Names) -> Settings:
     data = row_get(reader.txn, names.prefix + layout.SETTINGS)
     return Settings() if data is None else parse_settings(data)
 
@@ -79,7 +81,7 @@ class KnownRows(CachedRow):
         """Write nothing: a step writes what it changes."""
 
 
-def _known_rows(reader: Transaction[Any] | Snapshot[Any], names: layout.Names) -> KnownRows:
+def _known_rows(reader: Reader, names: layout.Names) -> KnownRows:
     txn = reader.txn
     key = (0, names.prefix)  # no stream has the number 0
     found = txn.find_attached(key) if isinstance(txn, WriteTxn) else None
@@ -95,7 +97,7 @@ def _known_rows(reader: Transaction[Any] | Snapshot[Any], names: layout.Names) -
 class Step:
     """What a transaction does with one queue; on a snapshot, it can only read."""
 
-    def __init__(self, txn: Transaction[Any] | Snapshot[Any], names: layout.Names) -> None:
+    def __init__(self, txn: Reader, names: layout.Names) -> None:
         self.txn = cast("Transaction[Any]", txn)
         self.raw: Txn = txn.txn
         self.names = names
@@ -312,9 +314,7 @@ class Step:
         return number
 
 
-def rows_below(
-    reader: Transaction[Any] | Snapshot[Any], space: bytes, prefix: bytes
-) -> Iterator[tuple[bytes, bytes]]:
+def rows_below(reader: Reader, space: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and value of the rows of a queue whose keys begin so, a thousand at a time."""
     first, last = prefix, prefix + b"\xff" * 130
     while rows := reader.row_range(space, first, last, _AT_ONCE):
@@ -322,16 +322,14 @@ def rows_below(
         first = rows[-1][0] + b"\0"
 
 
-def find_group_of(
-    reader: Transaction[Any] | Snapshot[Any], name: bytes
-) -> tuple[Stream, Group] | None:
+def find_group_of(reader: Reader, name: bytes) -> tuple[Stream, Group] | None:
     """Return a stream of a queue and its group; None if one of them is missing."""
     stream = reader.txn.find_stream(name)
     group = None if stream is None else find_group(reader.txn, stream, layout.GROUP)
     return None if stream is None or group is None else (stream, group)
 
 
-def delivered_up_to(reader: Transaction[Any] | Snapshot[Any], name: bytes) -> bytes:
+def delivered_up_to(reader: Reader, name: bytes) -> bytes:
     """Return the ID of the last entry that workers have taken from a stream."""
     found = find_group_of(reader, name)
     return b"0-0" if found is None else id_text(*found[1].record.last_id())
@@ -378,26 +376,20 @@ def place_key(job_id: object) -> bytes:
     return layout.PLACE + layout.part_of(job_id, "the ID of a job")
 
 
-def pending_row(
-    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, place: layout.Place
-) -> dict[str, Any] | None:
+def pending_row(reader: Reader, names: layout.Names, place: layout.Place) -> dict[str, Any] | None:
     """Return how an entry is pending, as XPENDING says it; None if it is not."""
     name, entry_id = names.streams[place.priority], place.entry_id
     rows = reader.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
     return dict(rows[0]) if rows else None
 
 
-def fields_at(
-    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, place: layout.Place
-) -> layout.Fields | None:
+def fields_at(reader: Reader, names: layout.Names, place: layout.Place) -> layout.Fields | None:
     """Return the fields of an entry; None if it was deleted."""
     name, entry_id = names.streams[place.priority], place.entry_id
     found = reader.xrange(name, entry_id, entry_id, 1)
     return found[0].fields if found else None
 
 
-def numbered_fields(
-    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, number: bytes
-) -> layout.Fields:
+def numbered_fields(reader: Reader, names: layout.Names, number: bytes) -> layout.Fields:
     data = reader.row_get(names.space, layout.NUMBERED + number)
     return {} if data is None else layout.unpack_fields(data)

@@ -9,15 +9,15 @@ Compiled by mypyc, since each job needs one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.durations import Duration, milliseconds
-from streamkeep.format.core.errors import ArgumentError, CommandError, StoreError, StoreFullError
+from streamkeep.format.core.errors import ArgumentError, CommandError, StoreFullError
 from streamkeep.jobs.ending import remove_expired
-from streamkeep.jobs.errors import JobLostError, QueueError
+from streamkeep.jobs.errors import JobLostError
+from streamkeep.jobs.handler_errors import return_job
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.job_calls import begin_all, end_jobs, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # A power loss after a take makes the job wait again, as if it had not been taken. That is right: it
 # has not ended. The end of a job is synced, and every commit before it is on disk then.
 UNSYNCED: Final[Sync] = "none"
-_ONE_STORE: Final = "one or more queues of one store are needed"
 
 
 class Take:
@@ -48,12 +47,10 @@ class Take:
         begins: bool = True,
     ) -> None:
         self.queues = list(queues)
-        if not self.queues:
-            raise ArgumentError(_ONE_STORE)
-        self._environment: Environment = self.queues[0].core.store._environment
-        for queue in self.queues[1:]:
-            if queue.core.store._environment is not self._environment:
-                raise ArgumentError(_ONE_STORE)
+        environments = {queue.core.store._environment for queue in self.queues}
+        if len(environments) != 1:
+            raise ArgumentError("one or more queues of one store are needed")
+        self._environment: Environment = environments.pop()
         self._begins = begins
         self._txn: WriteTxn | None = None  # of the newest attempt
         self._deaths: dict[bytes, int] = {}  # of workers, that this attempt has counted
@@ -141,8 +138,7 @@ class Take:
                 store._environment.sync()
             except BaseException:
                 for one in taken:  # nobody else could: this process lives
-                    with suppress(QueueError, StoreError):
-                        one.give_back()
+                    return_job(one)
                 raise
         return taken
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -16,7 +16,6 @@ from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.arguments import to_bytes, to_id
 from streamkeep.format.core.errors import ArgumentError, StreamkeepError
-from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.server.http import events, wire
 from streamkeep.server.http.guard import bounded, check_origin
@@ -24,7 +23,6 @@ from streamkeep.server.http.guard import bounded, check_origin
 Answer = bool | Awaitable[bool]
 Key = str | bytes
 KeyOf = Callable[[Request], Key | None]
-Result = TypeVar("Result")
 
 log = logging.getLogger("streamkeep.asgi")
 
@@ -89,13 +87,10 @@ class EventStream:
         Raises:
             ArgumentError: an argument is wrong.
         """
-        self._opened: OpenedStore | None = None
-        if isinstance(store, (AsyncStore, Store)):
-            self._given = store if isinstance(store, AsyncStore) else AsyncStore(store)
-        else:
-            self._opened = OpenedStore(parse_address(store))
-        if self._opened is None and self._given._store._decode:
+        given = store._store if isinstance(store, AsyncStore) else store
+        if isinstance(given, Store) and given._decode:
             raise ArgumentError("open the store without decode_responses: values may be any bytes")
+        self._opened = OpenedStore(given)
         self._key = key if callable(key) else to_bytes(key, "key")
         self._start = start.encode()
         if self._start != b"$":
@@ -138,14 +133,9 @@ class EventStream:
 
     def close(self) -> None:
         """Close the store, if a path was given. A later request opens it again."""
-        if self._opened is not None:
-            self._opened.close()
+        self._opened.close()
 
     # --- requests -------------------------------------------------------------------------------
-
-    async def _use(self, work: Callable[[AsyncStore[bytes]], Awaitable[Result]]) -> Result:
-        """Await what uses the store, which is opened if need be, also if it was moved."""
-        return await (work(self._given) if self._opened is None else self._opened.use_async(work))
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = False
@@ -199,11 +189,10 @@ class EventStream:
             text = last.encode("latin-1", "replace")
 
         async def begin(store: AsyncStore[bytes]) -> tuple[AsyncStore[bytes], bytes]:
-            if self._opened is not None:
-                self._opened.check()
+            self._opened.check()
             return store, await events.starting_id(store, key, text)
 
-        store, after = await self._use(begin)
+        store, after = await self._opened.use_async(begin)
         if request.method == "HEAD":
             return Response(headers=_HEADERS, media_type="text/event-stream")
         if self.clients >= self._max_clients:
@@ -236,17 +225,18 @@ class EventStream:
         message = request.headers.get("idempotency-key")
         found = _entries(wire.media_type(request), await request.body())
         trim: dict[str, Any] = {} if self._maxlen is None else {"maxlen": self._maxlen}
+        use = self._opened.use_async
         if len(found) != 1:
             if message is not None:
                 text = "several entries at once take no Idempotency-Key"
                 raise wire.Problem(400, text, hint="send them one by one")
-            ids = await self._use(lambda store: store.xadd_many(key, found))
+            ids = await use(lambda store: store.xadd_many(key, found))
             if trim:
-                await self._use(lambda store: store.xtrim(key, approximate=True, **trim))
+                await use(lambda store: store.xtrim(key, approximate=True, **trim))
             return wire.json_reply({"ids": [one.decode() for one in ids]}, 201, _HEADERS)
         if message is not None:
             trim["idmp"] = (self._producer, message.encode("latin-1"))
-        new_id = await self._use(lambda store: store.xadd(key, found[0], **trim))
+        new_id = await use(lambda store: store.xadd(key, found[0], **trim))
         assert new_id is not None
         return wire.json_reply({"id": new_id.decode()}, 201, _HEADERS)
 

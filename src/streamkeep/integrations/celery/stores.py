@@ -22,15 +22,15 @@ class Shared:
     """One store: opened at its first use, and again in a forked child."""
 
     def __init__(self, address: Address) -> None:
-        self.opened = OpenedStore(address)
+        self.address = address
+        self.opened = OpenedStore(*address)
         self.queues: dict[tuple[str, int], Queue] = {}
 
     def queue(self, name: str, max_deaths: int) -> Queue:
         found = self.queues.get((name, max_deaths))
         if found is None:
-            address = self.opened.address
-            options: dict[str, Any] = {"codec": CODEC, "max_deaths": max_deaths}
-            made = Queue(address.path, name, sync=address.sync, **options)
+            path, sync = self.address
+            made = Queue(path, name, sync=sync, codec=CODEC, max_deaths=max_deaths)
             found = self.queues.setdefault((name, max_deaths), made)
         return found
 
@@ -45,7 +45,7 @@ class Shared:
                 self.opened.check()
                 return
             for one in list(_shared.values()):  # a result backend has one with other options
-                if one.opened.address.path == self.opened.address.path:
+                if one.address.path == self.address.path:
                     with suppress(StoreError):  # it cannot have a last checkpoint
                         one.close()
             try:

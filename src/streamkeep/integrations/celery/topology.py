@@ -21,6 +21,7 @@ from kombu.utils.json import dumps, loads
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.integrations.values import OpenedStore
+from streamkeep.jobs.state import Reader
 
 SPACE: Final = b"kombu"
 REFRESH_S: Final = 20.0
@@ -31,7 +32,6 @@ _LEAST_EXPIRY_MS: Final = 90_000  # above REFRESH_S, so that a busy reader keeps
 _MOST_MESSAGES: Final = 10_000
 _FIELD: Final = b"message"
 
-Reader = Transaction[Any] | Snapshot[Any]
 Binding = tuple[str, str | None, str]  # routing key, pattern, queue
 
 

@@ -14,17 +14,16 @@ import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
-from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.api.views import Transaction
 from streamkeep.integrations.values import Values
 from streamkeep.jobs import finding
 from streamkeep.jobs.layout import Names
+from streamkeep.jobs.state import Reader
 
 VALUES: Final = Values("django")
 SUCCESSFUL: Final = "SUCCESSFUL"
 FAILED: Final = "FAILED"
 _LOOKED_AT: Final = 4
-
-Reader = Transaction[Any] | Snapshot[Any]
 
 
 @dataclass

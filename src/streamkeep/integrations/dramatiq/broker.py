@@ -29,14 +29,13 @@ from streamkeep.integrations.dramatiq.results import StreamkeepBackend
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.dead_letters import purge_all
 from streamkeep.jobs.handler_errors import FOR_GOOD, STORE_FAILS, text_of
-from streamkeep.jobs.layout import TASK
+from streamkeep.jobs.layout import PRIORITIES, TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all
 
 _CODEC: Final = "bytes"
 _MOST_AT_ONCE: Final = 100
 _AGAIN_S: Final = 1.0  # after the store refused what follows a message
-_PRIORITIES: Final = ("high", "normal", "low")
 
 
 class StreamkeepBroker(Broker):
@@ -190,8 +189,8 @@ class StreamkeepBroker(Broker):
         chosen = message.options.get("broker_priority")
         if chosen is None and message.actor_name in self.actors:
             chosen = self.actors[message.actor_name].options.get("broker_priority")
-        if chosen not in (None, *_PRIORITIES):
-            raise ArgumentError(f"broker_priority must be one of {_PRIORITIES}, not {chosen!r}")
+        if chosen not in (None, *PRIORITIES):
+            raise ArgumentError(f"broker_priority must be one of {PRIORITIES}, not {chosen!r}")
         return chosen or "normal"
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> Consumer:

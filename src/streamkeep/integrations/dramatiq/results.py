@@ -10,7 +10,6 @@ from dramatiq.results.backend import DEFAULT_TIMEOUT, ResultBackend
 from dramatiq.results.errors import ResultMissing, ResultTimeout
 
 from streamkeep.engine.api.views import Snapshot, Sync
-from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore, Values
 
 
@@ -34,7 +33,7 @@ class StreamkeepBackend(ResultBackend):
             sync: when a result is durable; see `streamkeep.open`.
         """
         super().__init__(namespace=namespace, encoder=encoder)
-        self._opened = OpenedStore(parse_address(path, sync))
+        self._opened = OpenedStore(path, sync)
         self._values = Values(f"{namespace}:results")
 
     def close(self) -> None:

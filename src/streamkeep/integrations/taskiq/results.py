@@ -14,7 +14,6 @@ from taskiq.serializers import JSONSerializer
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Sync, Transaction
-from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore, Values, ttl_of
 
 Returned = TypeVar("Returned")
@@ -54,7 +53,7 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
             prefix: results of applications with different prefixes are apart.
             sync: when a result is durable; see `streamkeep.open`.
         """
-        self._opened = OpenedStore(parse_address(path, sync))
+        self._opened = OpenedStore(path, sync)
         self._values = Values(f"{prefix}:results")
         self._serializer = serializer or JSONSerializer()
         self._keep = keep_results

@@ -11,7 +11,6 @@ from taskiq.abc.serializer import TaskiqSerializer
 from taskiq.serializers import JSONSerializer
 
 from streamkeep.engine.api.views import Sync
-from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore, Values
 
 log = logging.getLogger("streamkeep.taskiq")
@@ -40,7 +39,7 @@ class StreamkeepScheduleSource(ScheduleSource):
             serializer: by default JSON.
             sync: when a schedule is durable; see `streamkeep.open`.
         """
-        self._opened = OpenedStore(parse_address(path, sync))
+        self._opened = OpenedStore(path, sync)
         self._values = Values(f"{prefix}:schedules")
         self._serializer = serializer or JSONSerializer()
 
