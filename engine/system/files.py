@@ -134,7 +134,10 @@ def reserve(handle: int, size: int, start: int = 0) -> None:
     Args:
         start: the bytes before are there.
     """
-    os.posix_fallocate(handle, start, size - start)
+    there = os.fstat(handle)
+    # Where a file system has no call for it, the C library writes into each block, which others use.
+    if there.st_size < size or there.st_blocks * 512 < there.st_size:
+        os.posix_fallocate(handle, start, size - start)
 
 
 def begin_writing(handle: int, offset: int, size: int) -> None:
