@@ -90,8 +90,8 @@ def delete_string(txn: WriteTxn, name: bytes) -> bool:
 def strings(txn: Txn) -> Iterator[bytes]:
     now_ms = txn.now_ms()
     for name, deadline in string_deadlines(txn):
-        is_over = FOREVER != deadline <= now_ms
-        if not is_over and txn.find_stream(name) is None:  # a program may have made one
+        is_there = deadline == FOREVER or deadline > now_ms
+        if is_there and txn.find_stream(name) is None:  # a program may have made one
             yield name
 
 
