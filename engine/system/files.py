@@ -135,7 +135,7 @@ def reserve(handle: int, size: int, start: int = 0) -> None:
         start: the bytes before are there.
     """
     there = os.fstat(handle)
-    # Where a file system has no call for it, the C library writes into each block, which others use.
+    # Where a file system has no call for it, the C library writes into each block: others use them.
     if there.st_size < size or there.st_blocks * 512 < there.st_size:
         os.posix_fallocate(handle, start, size - start)
 

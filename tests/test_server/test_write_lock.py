@@ -158,14 +158,14 @@ def test_commands_that_run_apart_keep_the_write_lock(running: Running) -> None:
         turn = Turn(server.turns)
         turn.run_apart()
         with taken_by_a_process(server), pytest.raises(StillTaken):
-            turn.change(lambda txn: None)
+            turn._apart(lambda txn: None, frees=False, most_s=0.05)
         turn = Turn(server.turns)
         turn.write_txn()
         other = thread_of(take)
         wait_until(lambda: "-> FLOCK" in Path("/proc/locks").read_text())
         turn.run_apart()
         for _ in range(3):
-            turn.change(lambda txn: None)
+            turn._apart(lambda txn: None, frees=False, most_s=0.05)
         order.append("turn")
         other.join()
 

@@ -131,6 +131,7 @@ def test_a_loaded_stream_follows_no_server() -> None:
     with streamkeep.open("s") as store, store.transaction() as transaction:
         transaction.xadd("k", {"a": 1})
         stream = transaction.txn.find_stream(b"k")
+        assert stream is not None
         stream.set_retention(NO_RETENTION._replace(archive=True, follows=True))
     run("dump", "s", "--output", "a.jsonl")
     run("load", "t", "a.jsonl")
