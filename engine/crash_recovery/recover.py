@@ -32,7 +32,6 @@ import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.state import (
     State,
     Way,
@@ -42,7 +41,7 @@ from streamkeep.engine.crash_recovery.state import (
     is_healthy,
     lacks,
 )
-from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, StoredRows
+from streamkeep.engine.crash_recovery.stored_rows import META_EPOCH, StoredRows, check_extent
 from streamkeep.engine.journal.control_file import (
     CONTROL_FILE,
     NEW_CONTROL_FILE,

@@ -34,8 +34,7 @@ from typing import Final, Literal, NamedTuple
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages, read_page
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
-from streamkeep.engine.crash_recovery.extent import check_extent
-from streamkeep.engine.crash_recovery.stored_rows import KeyMissing, StoredRows
+from streamkeep.engine.crash_recovery.stored_rows import KeyMissing, StoredRows, check_extent
 from streamkeep.engine.crash_recovery.trial import Trial
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlState, read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, journal_files, newest_commit

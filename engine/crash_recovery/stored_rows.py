@@ -2,14 +2,20 @@
 
 LMDB cannot read a torn file safely, but the pages of the checkpoint are complete in it. So rows are
 found by walking the pages of the checkpoint, or those of LMDB's own meta pages.
+
+Here is also the check that the file is long enough for its commit: LMDB maps it, and reading a page
+beyond its end would kill the process (SIGBUS).
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from typing import Final
 
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import row_body
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
@@ -99,13 +105,7 @@ class StoredRows:
                 raise missing
             if number >= pages:
                 break
-            page = self._pages.get(number)
-            if page is None:
-                data = os.pread(self._handle, size, number * size)
-                page = lmdb_pages.decode_tree_page(data, number)
-                if len(self._pages) >= _KEPT_PAGES:
-                    del self._pages[next(iter(self._pages))]
-                self._pages[number] = page
+            page = self._page(number)
             if page.leaf:
                 index = bisect_left(page.keys, db_key)
                 if page.keys[index : index + 1] != [db_key]:
@@ -113,3 +113,70 @@ class StoredRows:
                 return page, index
             number = page.children[bisect_right(page.keys, db_key, 1) - 1]
         raise CorruptionError(f"the tree of page {root}", f"the key {db_key!r} cannot be found")
+
+    def _page(self, number: int) -> lmdb_pages.TreePage:
+        page = self._pages.get(number)
+        if page is None:
+            size = self._meta.page_size
+            page = lmdb_pages.decode_tree_page(os.pread(self._handle, size, number * size), number)
+            if len(self._pages) >= _KEPT_PAGES:
+                del self._pages[next(iter(self._pages))]
+            self._pages[number] = page
+        return page
+
+    def lead_beyond(self, pages: int) -> bool:
+        """Return whether a tree leads to a page that is not among the first `pages`.
+
+        Other damage is not searched for; a damaged page is taken to have no children.
+        """
+        seen = bytearray(pages)
+        left = [root for root in (self._meta.free_root, self._meta.main_root) if root is not None]
+        while left:
+            number = left.pop()
+            if number >= pages:
+                return True
+            if number < lmdb_pages.META_PAGES or seen[number]:
+                continue
+            seen[number] = 1
+            try:
+                page = self._page(number)
+            except CorruptionError:
+                continue
+            left += page.children
+            for index, flags in enumerate(page.flags):
+                if flags == lmdb_pages.BIG:
+                    count = lmdb_pages.overflow_pages(page.sizes[index], self._meta.page_size)
+                    if page.places[index] + count > pages:
+                        return True
+                elif flags == lmdb_pages.TABLE:
+                    with suppress(CorruptionError):
+                        root = lmdb_pages.decode_database(page.inline(index), "a table").root
+                        left += [] if root is None else [root]
+        return False
+
+
+def check_extent(store: Folder, meta: MetaPage | None = None) -> None:
+    """Raise CorruptionError if the data file of a store is truncated. No process may be writing.
+
+    A sound file may end before its last page number, because LMDB does not write pages that a
+    commit took and freed again. Only for a short file, which is rare, are the trees walked.
+
+    Args:
+        meta: the meta page of the commit that must be complete; None for LMDB's newest.
+    """
+    if not store.exists(DATA_FILE):
+        return  # the store is being created
+    with store.opened(DATA_FILE) as handle:
+        pages = [meta] if meta is not None else read_meta_pages(handle)
+        if not pages:
+            return  # LMDB will report the problem
+        newest = pages[-1]
+        size = os.fstat(handle).st_size
+        expected = (newest.last_page + 1) * newest.page_size
+        short = size < expected
+        if short and StoredRows(handle, newest).lead_beyond(size // newest.page_size):
+            raise CorruptionError(
+                f"{store.path}: {DATA_FILE}",
+                f"truncated: {size:,} bytes, expected {expected:,}; next: run `streamkeep repair`, "
+                "which saves what is readable",
+            )

@@ -20,9 +20,9 @@ import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.recover import is_ready, needs_recovery, prepare
 from streamkeep.engine.crash_recovery.state import WAYS, WayName
+from streamkeep.engine.crash_recovery.stored_rows import check_extent
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import end_slots_ahead

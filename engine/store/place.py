@@ -10,8 +10,8 @@ import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
-from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.recover import needs_recovery
+from streamkeep.engine.crash_recovery.stored_rows import check_extent
 from streamkeep.engine.store.meta import open_tables
 from streamkeep.engine.store.survey import STAGING_FOLDER, STORE_NAMES, check_files
 from streamkeep.engine.system import files

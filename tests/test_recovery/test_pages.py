@@ -16,7 +16,7 @@ from mutations import Damage, Figures, hold
 from specimens import PAGE, Specimen, shown
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.crash_recovery.extent import check_extent
+from streamkeep.engine.crash_recovery.stored_rows import check_extent
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.core.errors import CorruptionError
