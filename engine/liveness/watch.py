@@ -103,9 +103,7 @@ class DeathWatch:
         try:
             while not self._stopping:
                 try:
-                    exited = self._sleep()
-                    if not self._stopping and self._look(exited):
-                        self._on_death()
+                    self._sleep_and_look()
                     told = False
                 except OSError as error:  # such as no descriptors left
                     # No other thread would see a death: the calls that wait look after commits.
@@ -122,11 +120,11 @@ class DeathWatch:
             for number in list(self._handles):
                 self._forget(number)
 
-    def _sleep(self) -> set[int]:
-        """Sleep until something may have changed; return the pidfds that report an exit."""
+    def _sleep_and_look(self) -> None:
+        """Sleep until something may have changed, and ask all locks."""
         bell = self._bell
         ticket = 0
-        exited: set[int] = set()
+        exited: set[int] = set()  # pidfds
         poller = select.poll()
         if bell is not None:
             ticket = self._wait_table.register(bell.number, [(self._key, b"", READ)])
@@ -138,26 +136,14 @@ class DeathWatch:
             # A lease that was taken before the registration has notified no watch.
             if not any(number not in self._handles for number in self._others()):
                 exited = {handle for handle, _ in poller.poll(math.ceil(LOOK_S * 1000))}
-                self._notice(exited)  # before all that are awake wait for the lock of the table
+            # Now: all that the death has woken wait for the lock of the table.
+            if not self._stopping and self._look(exited):
+                self._on_death()
         finally:
             if bell is not None:
                 if ticket:
                     self._wait_table.unregister(ticket)
                 bell.notifications()
-        return exited
-
-    def _notice(self, exited: Collection[int]) -> None:
-        """Wake the calls that wait if one of the processes that have exited had a lease."""
-        dead = [
-            number
-            for number, handle in self._handles.items()
-            if handle in exited and holder_of(self._folder, number).state is State.DEAD
-        ]
-        for number in dead:
-            self._dead.add(number)
-            self._forget(number)
-        if dead and not self._stopping:
-            self._on_death()
 
     def _others(self) -> list[int]:
         numbers = lease_numbers(self._folder)
