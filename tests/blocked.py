@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from inside import wait_table_of
+from inside import tickets_in, wait_table_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import StoreClosedError
@@ -17,7 +17,7 @@ BLOCKED = "blocked"
 
 def tickets(store: Store[Any]) -> int:
     """Return how many calls of all processes are blocked."""
-    return wait_table_of(store).tickets()
+    return tickets_in(wait_table_of(store))
 
 
 def ids(result: Any) -> list[bytes]:

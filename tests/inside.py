@@ -9,6 +9,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking.waiters import Waiters
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.checkpointer import Checkpointer
+from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.store.environment import Environment
@@ -43,6 +44,21 @@ def journal_of(store: Store[Any]) -> Journal:
 def wait_table_of(store: Store[Any]) -> WaitTable:
     """Return the table of the blocked readers of all processes."""
     return context_of(store).wait_table
+
+
+def tickets_in(table: WaitTable) -> int:
+    """Return how many calls of all processes wait."""
+    with table._mutex:
+        try:
+            table._enter()
+            return len({row[0] for row in table._rows()})
+        finally:
+            table._leave()
+
+
+def lock_is_awaited(control: ControlFile) -> bool:
+    """Return whether a process says that it waits for the write lock."""
+    return control._words[20] != 0
 
 
 def waiters_of(store: Store[Any]) -> Waiters:

@@ -27,7 +27,6 @@ from typing import NamedTuple, cast
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.journal.control_file import CHECKPOINT_SYNC
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
@@ -82,7 +81,7 @@ class Checkpoints:
             raise
         self._handles.append(self._data)
         context.data_handle = self._data
-        self._doubtful = journal.control.is_syncing(CHECKPOINT_SYNC)  # after the file was opened
+        self._doubtful = journal.control.is_syncing()  # after the file was opened
 
     def close(self) -> None:
         self.unpin()
@@ -103,7 +102,7 @@ class Checkpoints:
                 return
             if self._doubtful:
                 with self.exclusive(), self._poisoning():  # no other process overwrites a slot
-                    if self.journal.control.is_syncing(CHECKPOINT_SYNC) and self.file.newest():
+                    if self.journal.control.is_syncing() and self.file.newest():
                         self.file.rewrite()  # whose sync may have failed, which no one else is told
             pin = context.raw.begin()
             with self._poisoning():
@@ -230,8 +229,8 @@ class Checkpoints:
         ):
             failpoints.hit("checkpoint:pinned")
             control = journal.control
-            doubtful = self._doubtful and control.is_syncing(CHECKPOINT_SYNC)
-            mark = control.begin_sync(CHECKPOINT_SYNC)
+            doubtful = self._doubtful and control.is_syncing()
+            mark = control.begin_sync()
             files.sync_data(self._data)  # tells every error since then; LMDB may be open anew
             if doubtful:  # as in `Syncs._sync_file`
                 if newest is not None:
@@ -254,7 +253,7 @@ class Checkpoints:
                     meta.data,
                 )
             )
-            control.finish_sync(CHECKPOINT_SYNC, mark)
+            control.finish_sync(mark)
             failpoints.hit("checkpoint:made")  # the pin of the checkpoint before is still held
         old, context.pin = context.pin, pin
         if old is not None:

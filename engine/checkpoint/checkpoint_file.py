@@ -56,7 +56,7 @@ class CheckpointFile:
 
     def try_exclusive(self) -> bool:
         """Take the exclusive lock if no process has the store open; return whether it did."""
-        return self._lock(fcntl.LOCK_EX)
+        return _try_lock(self.handle, fcntl.LOCK_EX)
 
     def share(self) -> None:
         """Take the shared lock, in exchange for the exclusive lock if that is held.
@@ -64,7 +64,7 @@ class CheckpointFile:
         Raises:
             StoreLockedError: another process has been recovering the store for too long.
         """
-        self._wait(self.handle, lambda: self._lock(fcntl.LOCK_SH))
+        self._wait(self.handle, lambda: _try_lock(self.handle, fcntl.LOCK_SH))
 
     def share_when_ready(self, prepare: Callable[[bool], bool]) -> None:
         """Take the shared lock on a store that is ready to be used.
@@ -84,8 +84,8 @@ class CheckpointFile:
         def try_it() -> bool:
             if self.try_exclusive():
                 prepare(True)
-                return self._lock(fcntl.LOCK_SH)
-            if self._lock(fcntl.LOCK_SH):
+                return _try_lock(self.handle, fcntl.LOCK_SH)
+            if _try_lock(self.handle, fcntl.LOCK_SH):
                 if prepare(False):
                     return True
                 fcntl.flock(self.handle, fcntl.LOCK_UN)
@@ -146,9 +146,6 @@ class CheckpointFile:
                 if time.monotonic() > deadline:
                     raise StoreLockedError(f"{self.path.parent}: {problem or recovers}")
                 time.sleep(_POLL_S)
-
-    def _lock(self, kind: int) -> bool:
-        return _try_lock(self.handle, kind)
 
     # --- the slots --------------------------------------------------------------------------
 

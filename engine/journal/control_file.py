@@ -14,10 +14,9 @@
     96    the inode of the file when it was set up; another one shows a copy
     104   number of journal files that were begun before the names of all were last on disk
     112   16 bytes: the boot for which this file is valid
-    128   when the newest sync of the journal began, in ns of CLOCK_MONOTONIC
-    136   the same of the newest one that has ended well
-    144   the same two numbers of checkpoints
-    160   1 while processes may wait for the write lock
+    144   when the newest sync of a checkpoint began, in ns of CLOCK_MONOTONIC
+    152   the same of the newest one that has ended well
+    160   1 while processes may wait for the write lock, 2 while one does that comes first
 
 The first two numbers are written under the write lock and only rise. The file number is written
 before a commit of that file counts. So a reader that takes a commit number first and the file
@@ -79,8 +78,8 @@ _MOUNT: Final = 10
 _PASSED_ON: Final = 11
 _INODE: Final = 12
 _NAMED: Final = 13
-JOURNAL_SYNC: Final = 16
-CHECKPOINT_SYNC: Final = 18
+_SYNC_BEGUN: Final = 18
+_SYNC_ENDED: Final = 19
 _WAITING: Final = 20
 _OFFSET_BITS: Final = 32  # of a place in the journal
 _MOST_OFFSET: Final = (1 << _OFFSET_BITS) - 1
@@ -141,6 +140,7 @@ class ControlFile:
                 fcntl.fcntl(self.handle, fcntl.F_OFD_SETLK, _OPENING)
             self._file.set_word(_OPENED, int.from_bytes(os.urandom(8)) >> 1 | 1)
             self.look_for_others()
+            self._first = self._alone  # as it is now
         except BaseException:
             os.close(self.handle)
             raise
@@ -246,10 +246,6 @@ class ControlFile:
         except OSError:
             pass
 
-    def awaited(self) -> int:
-        """Return 0 if no process waits for the write lock, 2 if one does that comes first."""
-        return self._words[_WAITING]
-
     def waits_first(self) -> bool:
         """Return whether a process waits for the write lock and is to have it next."""
         return self._words[_WAITING] > 1
@@ -317,27 +313,19 @@ class ControlFile:
         self._try_word(_DURABLE_PLACE, _place(file_number, offset))
         self._try_word(_DURABLE, commit_number)  # without room, a sync covers these commits again
 
-    def begin_sync(self, kind: int) -> int:
-        """Note that a sync begins; return what `finish_sync` then needs.
-
-        Args:
-            kind: JOURNAL_SYNC or CHECKPOINT_SYNC.
-        """
+    def begin_sync(self) -> int:
+        """Note that the sync of a checkpoint begins; return what `finish_sync` then needs."""
         mark = time.monotonic_ns()
-        self._try_word(kind, mark)
+        self._try_word(_SYNC_BEGUN, mark)
         return mark
 
-    def finish_sync(self, kind: int, mark: int) -> None:
-        """Note that a sync has ended well."""
-        self._try_word(kind + 1, mark)
+    def finish_sync(self, mark: int) -> None:
+        """Note that it has ended well."""
+        self._try_word(_SYNC_ENDED, mark)
 
-    def newest_sync(self, kind: int) -> int:
-        """Return the mark of the sync that was begun last."""
-        return self._words[kind]
-
-    def is_syncing(self, kind: int) -> bool:
-        """Return whether a process is syncing, or was stopped or ended before it was done."""
-        return self._words[kind] != self._words[kind + 1]
+    def is_syncing(self) -> bool:
+        """Return whether a process syncs one, or was stopped or ended before it was done."""
+        return self._words[_SYNC_BEGUN] != self._words[_SYNC_ENDED]
 
     def look_for_others(self) -> None:
         """Find out whether this process is alone, after others have closed the file or died."""
@@ -356,6 +344,10 @@ class ControlFile:
     def is_shared(self) -> bool:
         """Return whether another process may have the file open."""
         return self._words[_OPENED] != self._alone
+
+    def was_shared(self) -> bool:
+        """Return whether another process may have had the file open since this one opened it."""
+        return self._words[_OPENED] != self._first
 
     def check_not_moved(self) -> None:
         """Raise if the store was deleted or moved; its path may hold another store by now.
@@ -449,5 +441,5 @@ def read_control_file(folder: Folder) -> ControlState | None:
         here and mount == boot_id.mount_id(folder.path),
         mount != 0,
         status is None or words[_INODE] != status.st_ino & _MOST_INODE,
-        here and words[CHECKPOINT_SYNC] != words[CHECKPOINT_SYNC + 1],
+        here and words[_SYNC_BEGUN] != words[_SYNC_ENDED],
     )

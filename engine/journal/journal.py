@@ -31,7 +31,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
 from streamkeep.format.core.errors import StoreError
 from streamkeep.format.journal import journal as layout
-from streamkeep.format.journal.position import LogPosition, encode_position
+from streamkeep.format.journal.position import LogPosition
 
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
@@ -88,13 +88,6 @@ class Journal:
         self.syncs.close()
         self.folder.close()
 
-    def abandon(self) -> None:
-        """Close the files in a forked child, which must neither write to them nor hold locks."""
-        self._close_file()
-        self.log.close()
-        self.syncs.abandon()
-        self.folder.close()
-
     def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
@@ -105,11 +98,6 @@ class Journal:
         self._opened = -1
 
     # --- append, under the write lock -------------------------------------------------------
-
-    def row(self) -> bytes:
-        """Return the row of the log position after the newest commit that this process knows."""
-        log = self.log
-        return encode_position(log.number, log.offset, log.chain, log.commit_number)
 
     def begin_clean_file(self) -> None:
         """Write the record of this transaction to a new file that never held other bytes.
@@ -199,14 +187,6 @@ class Journal:
                 files.write_zeros(self._handle, start, self._filled - start, files.PAGE)
         except OSError:  # it is only slower
             self._filled = end
-
-    def publish(self) -> None:
-        """Make the commit whose record was just written.
-
-        Raises:
-            StoreFullError: there is no room; the commit is not made.
-        """
-        self.control.publish(self.log.commit_number + 1)
 
     def advance(self) -> None:
         """Move the position after the record that was just written: its commit is made."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from streamkeep.engine.journal.control_file import JOURNAL_SYNC, ControlFile
+from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import Reader, file_name
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
@@ -71,8 +71,11 @@ class Syncs:
         if handle >= 0:
             os.close(handle)
 
-    def wait_for(self, commit_number: int) -> bool:
+    def wait_for(self, commit_number: int, patient: bool = True) -> bool:
         """Return after the journal up to a commit is on disk; return False if it lacks the commit.
+
+        Args:
+            patient: otherwise, it also returns False if another thread is syncing.
 
         Raises:
             RecoveryNeededError: this sync or an earlier one failed; commits since the last good
@@ -80,28 +83,19 @@ class Syncs:
             StoreClosedError: the store was closed in the meantime, without a sync.
             StoreError: this thread is in a sync.
         """
-        if self._is_durable(commit_number):
-            return True
-        self.check_not_syncing()
-        with self._lock:
-            return self._is_durable(commit_number) or self._sync_files(commit_number)
-
-    def try_to(self, commit_number: int) -> bool:
-        """As `wait_for`, unless another thread is syncing; return whether it is done."""
-        if self._is_durable(commit_number):
-            return True
-        if not self._lock.acquire(wait=False):
-            return False
-        try:
-            return self._is_durable(commit_number) or self._sync_files(commit_number)
-        finally:
-            self._lock.release()
-
-    def _is_durable(self, commit_number: int) -> bool:
-        """Note that a caller waits for a commit; return whether it is on disk already."""
+        control = self._control
         if self._awaited < commit_number:
             self._awaited = commit_number
-        return self._control.durable() >= commit_number
+        if control.durable() >= commit_number:
+            return True
+        if patient:
+            self.check_not_syncing()
+        if not self._lock.acquire(wait=patient):
+            return False
+        try:
+            return control.durable() >= commit_number or self._sync_files(commit_number)
+        finally:
+            self._lock.release()
 
     def _sync_files(self, commit_number: int) -> bool:
         """Sync every file that was written since the last sync, at least up to a commit."""
@@ -117,21 +111,11 @@ class Syncs:
         if not number:
             return False  # no file is in use
         first, start = control.durable_place()
-        doubtful = control.is_syncing(JOURNAL_SYNC)
-        mark = control.begin_sync(JOURNAL_SYNC)
-        doubtful = (
-            doubtful or control.is_shared()
-        )  # now: who opens the store later has another mark
         try:
             failpoints.hit("journal:sync")
             for one in range(first, number + 1):
-                self._sync_file(
-                    one,
-                    start if one == first else 0,
-                    offset if one == number else 0,
-                    made,
-                    0 if doubtful else mark,
-                )
+                begin, end = start if one == first else 0, offset if one == number else 0
+                self._sync_file(one, begin, end, made)
             if control.named() != control.begun():
                 self.sync_names()
             failpoints.hit("journal:synced")
@@ -143,8 +127,6 @@ class Syncs:
                 ) from error
             raise self.fail(error) from error
         self.check()  # the system tells each error once: another process may have got this one
-        if not control.is_shared():  # otherwise another process may be syncing, or have died in it
-            control.finish_sync(JOURNAL_SYNC, mark)
         control.set_durable(number, offset, made)
         return True
 
@@ -170,14 +152,13 @@ class Syncs:
         self._folder.sync()
         self._control.set_named(begun)
 
-    def _sync_file(self, number: int, start: int, end: int, made: int, mark: int) -> None:
+    def _sync_file(self, number: int, start: int, end: int, made: int) -> None:
         """Sync a file.
 
         Args:
             start: where what may not be on disk begins.
             end: where it ends; 0 if that is not known.
             made: the newest commit before the end.
-            mark: that of this sync; 0 if another sync may not have ended before this one.
         """
         # A process may have begun the file again, after a commit that failed. To ask the system
         # whether the name is gone would cost 60 us: once its times were asked for, Linux has the
@@ -201,7 +182,7 @@ class Syncs:
         # The system tells an error once for each time that the file is open, and to no one who
         # opens it afterwards: so perhaps only to a process that was killed, or stopped, before it
         # could say so. What was written before the file was opened here is in doubt.
-        if control.newest_sync(JOURNAL_SYNC) != mark:
+        if control.was_shared():
             self._folder.check_on_disk(file_name(number), self._handle, start, end or None)
         if made >= self._doubted or not end:
             self._doubted = -1

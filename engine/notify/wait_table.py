@@ -265,14 +265,6 @@ class WaitTable:
             finally:
                 self._leave()
 
-    def tickets(self) -> int:
-        with self._mutex:
-            try:
-                self._enter()
-                return len({row[0] for row in self._rows()})
-            finally:
-                self._leave()
-
     # --- wake-ups ---------------------------------------------------------------------------
 
     def notify(self, counts: dict[bytes, int], events: list[Event]) -> None:

@@ -215,7 +215,9 @@ class Registry:
             environment.folder.close()
             if environment.checkpoints is not None:
                 environment.checkpoints.close_files()
-                environment.checkpoints.journal.abandon()
+                journal = environment.checkpoints.journal
+                journal.syncs.abandon()
+                journal.close()
             if context.write_lock is not None:
                 context.write_lock.close()
             if context.control is not None:

@@ -23,7 +23,7 @@ from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
 from streamkeep.engine.txn.overlay import encoded
 from streamkeep.engine.txn.page_memory import note_commit
 from streamkeep.format.core.errors import StoreFullError, StoreLockedError
-from streamkeep.format.journal.position import POSITION_KEY
+from streamkeep.format.journal.position import POSITION_KEY, encode_position
 
 _PAGES_BYTES: Final = 65_536  # of the pages that a flush writes, estimated, beside those of rows
 _MOST_MEMORY: Final = 64 << 20  # of records in the memtable, while no flush is possible
@@ -57,7 +57,7 @@ def flush(context: EngineContext, *, patient: bool = True) -> None:
         raw = context.raw.begin(None, None, True, False)
         try:
             note_commit(context, raw, memtable.write(raw, context.tables))
-            raw.put(POSITION_KEY, journal.row())
+            raw.put(POSITION_KEY, encode_position(*journal.log.position))
             image = int(raw.id())
             failpoints.hit("flush:ending")
             raw.commit()

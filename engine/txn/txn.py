@@ -284,7 +284,7 @@ class WriteTxn(Txn):
                 journal.begin_writing()
             failpoints.hit("commit:journaled")
             with context.apply_lock:  # a reader of this process would apply the record, too
-                journal.publish()
+                journal.control.publish(self.commit_number)
                 self.committed = True
                 failpoints.hit("commit:published")
                 context.memtable.merge(self.changes, len(body))
@@ -341,29 +341,22 @@ class WriteTxn(Txn):
             self.garbage = self.retired = False
         self._release()
 
-    def wait(self) -> None:
-        """Return when the commit, and all before it, are on disk; at once after `abort`."""
-        journal = self.context.journal
-        if journal is not None and self.operations is not None:
-            held = journal.syncs.wait_for(self.commit_number)
-            assert held, "its own commit"
+    def wait(self, patient: bool = True) -> bool:
+        """Return when the commit, and all before it, are on disk; at once after `abort`.
+
+        Args:
+            patient: otherwise, return False if another thread is syncing.
+        """
+        if self.operations is None:
+            return True
+        done = self.context.journal_or_raise().syncs.wait_for(self.commit_number, patient)
+        assert done or not patient, "its own commit"
+        return done
 
     def is_on_disk(self) -> bool:
         """Return whether `wait` would return at once."""
-        journal = self.context.journal
-        return (
-            journal is None
-            or self.operations is None
-            or journal.control.durable() >= self.commit_number
-        )
-
-    def try_wait(self) -> bool:
-        """Do as `wait`, unless another thread is syncing; return whether it is done."""
-        journal = self.context.journal
-        assert journal is not None
-        if self.operations is None:
-            return True
-        return journal.syncs.try_to(self.commit_number)
+        control = self.context.journal_or_raise().control
+        return self.operations is None or control.durable() >= self.commit_number
 
     def _release(self) -> None:
         context = self.context

@@ -20,7 +20,7 @@ import pytest
 
 import streamkeep
 from crash.losses import in_child
-from inside import checkpoint_now, environment_of, flush_each_commit, wait_table_of
+from inside import checkpoint_now, environment_of, flush_each_commit, tickets_in, wait_table_of
 from patience import PATIENCE_S
 from stopped import child_of, ended, killed, status_of
 from streamkeep import recovery
@@ -398,11 +398,11 @@ def test_an_interrupt_leaves_the_mark_of_another_process_on_the_board(tmp_path: 
         with pytest.raises(KeyboardInterrupt):
             # Again and again: a signal that comes just before the system call does not end it.
             signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
-            wait_table.tickets()
+            tickets_in(wait_table)
         signal.signal(signal.SIGALRM, before)
         assert wait_table.words[2] == 1
         os.close(other)
-        assert wait_table.tickets() == 0
+        assert tickets_in(wait_table) == 0
         assert wait_table.words[2] == 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inside import environment_of
+from inside import environment_of, tickets_in
 from patience import PATIENCE_S, thread_of, wait_until
 from streamkeep import IdTooSmallError, Snapshot, Store, StoreClosedError, Transaction, When
 from streamkeep.engine.api.async_store import AsyncStore
@@ -98,10 +98,10 @@ def test_a_call_sleeps_until_a_commit_wakes_it(store: Store) -> None:
     for thread in threads:
         thread.start()
     table = store._environment.context.wait_table
-    wait_until(lambda: table.tickets() == 2)
+    wait_until(lambda: tickets_in(table) == 2)
     store.apply(give)
     wait_until(lambda: len(found) == 1)
-    assert table.tickets() == 1
+    assert tickets_in(table) == 1
     store.apply(give)
     for thread in threads:
         thread.join()
@@ -116,7 +116,7 @@ def test_a_reader_is_woken_by_its_key(store: Store) -> None:
         return snapshot.row_range("rows")
 
     thread = thread_of(lambda: found.extend(store.read_when(read, [("k", None)])))
-    wait_until(lambda: store._environment.context.wait_table.tickets() == 1)
+    wait_until(lambda: tickets_in(store._environment.context.wait_table) == 1)
     with store.transaction() as txn:
         txn.row_put("rows", b"key", b"value")
         txn.wake("k")

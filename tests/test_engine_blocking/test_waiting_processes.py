@@ -32,7 +32,7 @@ sys.path.append({str(Path(__file__).parent.parent)!r})
 import streamkeep
 from streamkeep.engine.blocking import waiters
 from streamkeep.engine.system import failpoints
-from inside import wait_table_of
+from inside import tickets_in, wait_table_of
 waiters.FALLBACK_S = 3600.0
 path = sys.argv[1]
 store = streamkeep.open(path, sync="none", decode_responses=True)
@@ -190,7 +190,7 @@ def test_a_fork_disturbs_no_waiter(store: Store) -> None:
 found = []
 thread = threading.Thread(target=lambda: found.append(store.xread({"s": "$"}, block=0)))
 thread.start()
-while not wait_table_of(store).tickets():
+while not tickets_in(wait_table_of(store)):
     pass
 child = os.fork()
 if child == 0:

@@ -14,7 +14,7 @@ import pytest
 
 from crash.losses import small_journal
 from crash.power import another_boot, watched
-from inside import checkpoint_now, context_of, journal_of
+from inside import checkpoint_now, context_of, journal_of, lock_is_awaited
 from patience import wait_until
 from stopped import child_of
 from stores import Open
@@ -201,7 +201,7 @@ def test_a_failed_commit_takes_nothing_back_that_others_have_committed(open_stor
         if name == "commit:failed":
             failpoints.unwatch(watcher)
             os.write(go[1], b"y")
-            wait_until(lambda: control.awaited() or committed())
+            wait_until(lambda: lock_is_awaited(control) or committed())
             early.append(committed())
 
     failpoints.watch(watcher)

@@ -90,10 +90,10 @@ def test_a_caller_that_the_end_has_left_without_a_sync_is_told_so(open_store: Op
     newest = journal.control.newest()
     close_without_checkpoint(store)
     assert journal.control.durable() < newest
-    for wait in journal.syncs.wait_for, journal.syncs.try_to:
-        assert wait(newest - 1)
+    for patient in True, False:
+        assert journal.syncs.wait_for(newest - 1, patient)
         with pytest.raises(StoreClosedError, match="its change is committed"):
-            wait(newest)
+            journal.syncs.wait_for(newest, patient)
     Store(store.path).close()  # which replays it
 
 
@@ -118,9 +118,9 @@ def test_a_sync_is_tried_without_waiting_for_another_one(open_store: Open) -> No
     journal = journal_of(store)
     newest = store.durability().last_commit
     with journal.syncs._lock:  # as another thread
-        assert not journal.syncs.try_to(newest)
+        assert not journal.syncs.wait_for(newest, patient=False)
     assert journal.control.durable() < newest
-    assert journal.syncs.try_to(newest)
+    assert journal.syncs.wait_for(newest, patient=False)
     assert journal.control.durable() >= newest
     journal.syncs.wait_for(newest)
 

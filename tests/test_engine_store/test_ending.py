@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 import streamkeep
-from inside import checkpoint_now, environment_of, wait_table_of
+from inside import checkpoint_now, environment_of, tickets_in, wait_table_of
 from patience import PATIENCE_S, run_threads, wait_until
 from streamkeep import recovery
 from streamkeep.engine.api import store
@@ -366,7 +366,7 @@ def test_a_signal_handler_where_a_reader_is_woken_does_not_close(
     with streamkeep.open(tmp_path / "store") as one:
         reader = threading.Thread(target=one.xread, args=({"s": "$"},), kwargs={"block": 0})
         reader.start()
-        wait_until(lambda: wait_table_of(one).tickets() == 1)
+        wait_until(lambda: tickets_in(wait_table_of(one)) == 1)
         monkeypatch.setattr(Folder, "open_pipe", open_pipe)
         one.xadd("s", {"f": "v"})
         reader.join(PATIENCE_S)

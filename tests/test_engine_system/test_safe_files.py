@@ -13,7 +13,7 @@ import pytest
 
 import streamkeep
 from cli_runner import run
-from inside import wait_table_of
+from inside import tickets_in, wait_table_of
 from other_users import ANN, Failed, as_root, as_user, common_folder, contents_below
 from patience import handles_below, thread_of, wait_until
 from streamkeep import Store, UntrustedFileError
@@ -178,7 +178,7 @@ def test_a_door_that_is_a_link_gets_no_bytes(
         done: list[object] = []
         reader = thread_of(lambda: done.append(store.xread({"s": "$"}, block=0)))
         wait_table = wait_table_of(store)
-        wait_until(lambda: wait_table.tickets() == 1)
+        wait_until(lambda: tickets_in(wait_table) == 1)
         (bell,) = (one for one in (path / "waiters").iterdir() if one.name != "board")
         bell.rename(path / "kept")
         bell.symlink_to(victim)

@@ -16,7 +16,14 @@ import pytest
 
 import streamkeep
 from erased import SECRET, grep
-from inside import checkpoint_now, checkpointer_of, context_of, environment_of, journal_of
+from inside import (
+    checkpoint_now,
+    checkpointer_of,
+    context_of,
+    environment_of,
+    journal_of,
+    lock_is_awaited,
+)
 from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, copy_of_killed, killed
 from streamkeep import recovery
@@ -339,7 +346,7 @@ def test_memory_is_cleared_after_an_erasure_for_which_a_writer_waited(path: Path
         child = child_of(work)
         os.read(ready[0], 1)
         writer = thread_of(lambda: [store.xadd("s", {"n": 1}) for _ in range(20)])
-        wait_until(journal_of(store).control.awaited)
+        wait_until(lambda: lock_is_awaited(journal_of(store).control))
         failpoints.watch(lambda name: clear.append(is_clear(store) or name != "flush:ending"))
         os.write(go[1], b"y")
         writer.join()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from inside import context_of
+from inside import context_of, lock_is_awaited
 from patience import PATIENCE_S, thread_of, wait_until
 from stopped import child_of, ended, go_on, stop, stopped_child
 from streamkeep import recovery
@@ -130,7 +130,7 @@ def test_a_process_that_is_stopped_or_killed_while_it_waits_keeps_nobody_waiting
                     own.xadd("s", {"of": "the child"})
 
             child = child_of(work)
-            wait_until(lock_of(store)._control.awaited)
+            wait_until(lambda: lock_is_awaited(lock_of(store)._control))
             os.kill(child, end)
             status = os.waitpid(child, os.WUNTRACED)[1]
         store.xadd("s", {"of": "this process"})
@@ -148,7 +148,7 @@ def test_an_interrupted_wait_leaves_the_lock_to_others(path: Path) -> None:
         with ended(child):
 
             def interrupt() -> None:
-                wait_until(lock_of(store)._control.awaited)
+                wait_until(lambda: lock_is_awaited(lock_of(store)._control))
                 # To the thread that waits: one that comes to another thread ends no wait.
                 signal.pthread_kill(waiter, signal.SIGINT)
 
@@ -337,7 +337,7 @@ def test_a_wait_that_nobody_ends_by_waking_ends(tmp_path: Path, first: bool) -> 
         lock._control.futex.prepare()
         lock._control.say_awaited(first)
         store.xadd("s", {"n": 1})
-        assert not lock._control.awaited()
+        assert not lock_is_awaited(lock._control)
         assert lock.wait.users() == []
 
 
@@ -388,7 +388,7 @@ def test_processes_that_commit_now_and_then_wait_for_no_free_lock(path: Path) ->
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert store.xlen("s") == 600
         store.xadd("s", {"f": "v"})
-        assert not lock_of(store)._control.awaited()
+        assert not lock_is_awaited(lock_of(store)._control)
 
 
 def test_any_thread_may_end_a_transaction(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ import streamkeep
 from certificates import make_certificate
 from conftest import assert_sound
 from crash.workload.worker import fork
-from inside import wait_table_of
+from inside import tickets_in, wait_table_of
 from patience import PATIENCE_S, wait_until
 from resp_peer import Line, decode, reply_end
 from stores import MODES
@@ -387,7 +387,7 @@ def be_server(path: Path, options: serve.Options, sync: Any, uv: bool, answers: 
                 [one for one in handles if one.is_socket()], threading.enumerate()[20:],
             )]  # fmt: skip
             more = blocked.count, turns.held, state.event_streams, wait_table_of(server.store)
-            found += map(int, (*more[:-1], more[-1].tickets()))
+            found += map(int, (*more[:-1], tickets_in(more[-1])))
             os.write(answers, json.dumps(found).encode() + b"\n")
 
         server.loop.add_signal_handler(signal.SIGUSR1, tell_left)

@@ -74,7 +74,7 @@ CONTROLS: Final = {
             journal.append(body, self.durable, self.frees)
 """,
         """\
-            journal.publish()
+            journal.control.publish(self.commit_number)
             failpoints.hit("commit:journaled")
             journal.append(body, self.durable, self.frees)
 """,
@@ -85,7 +85,7 @@ CONTROLS: Final = {
         "engine/txn/txn.py",
         """\
             with context.apply_lock:  # a reader of this process would apply the record, too
-                journal.publish()
+                journal.control.publish(self.commit_number)
                 self.committed = True
                 failpoints.hit("commit:published")
                 context.memtable.merge(self.changes, len(body))
@@ -94,7 +94,7 @@ CONTROLS: Final = {
                 journal.advance()
 """,
         """\
-            journal.publish()
+            journal.control.publish(self.commit_number)
             self.committed = True
             failpoints.hit("commit:published")
             context.memtable.merge(self.changes, len(body))
@@ -175,11 +175,8 @@ CONTROLS: Final = {
     ),
     "a commit that does not wait for the disk": Control(
         "engine/journal/syncs.py",
-        """\
-        with self._lock:
-            return self._is_durable(commit_number) or self._sync_files(commit_number)
-""",
-        "        return True\n",
+        "return control.durable() >= commit_number or self._sync_files(commit_number)",
+        "return True",
         ("losses",),
     ),
     # The job stays with a worker that cannot end it any more.

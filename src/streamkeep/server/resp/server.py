@@ -256,7 +256,7 @@ class Server:
             waits = not txn.is_on_disk()
             began = time.monotonic()
             try:
-                synced = txn.try_wait()
+                synced = txn.wait(patient=False)
             except Exception as failure:
                 synced = True
                 for client in clients:
