@@ -291,8 +291,12 @@ class Tables:
         """Return the number of the newest commit; raise CorruptionError."""
         if self.commit_number:
             return self.commit_number
-        row, _ = self.main.find(POSITION_KEY)
-        return self.meta.commit_number if row is None else decode_position(row).commit_number
+        row, sound = self.main.find(POSITION_KEY)
+        if row is not None:
+            return decode_position(row).commit_number
+        if not sound:  # LMDB has other numbers, once a process has written to the store
+            raise CorruptionError(DATA_FILE, "the log position cannot be read")
+        return self.meta.commit_number
 
     def unknown_tables(self) -> Iterator[bytes]:
         """Yield names in the main database that no version of the format has."""

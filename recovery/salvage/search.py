@@ -124,12 +124,14 @@ class Search:
                 self.found.note(garbage_note(kind, number))
 
     def _commit_of(self, tables: Tables) -> tuple[int, int] | None:
-        """Return epoch and number of the commit of the trees; None if the epoch is unknown."""
+        """Return epoch and number of the commit of the trees; None if one is unknown."""
         slot = self.source.slot
         try:
             newest = tables.newest_commit()
         except CorruptionError:
-            newest = tables.meta.commit_number if slot is None else slot.commit_number
+            if slot is None:
+                return None
+            newest = slot.commit_number
         try:
             body = tables.get_row(keys.META, META_EPOCH, "meta")
             if body is not None:
