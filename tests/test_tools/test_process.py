@@ -125,13 +125,28 @@ def test_the_status_of_fsck_does_not_depend_on_its_reader(pipe: str, options: li
     assert b"Traceback" not in result.stderr
 
 
-def test_the_status_of_an_error_does_not_depend_on_its_reader() -> None:
-    for args, expected in ((("range", "nosuch", "k", "--json"), 6), (("nosuch",), 2)):
+def test_the_status_does_not_depend_on_its_reader() -> None:
+    at_once = {**os.environ, "PYTHONUNBUFFERED": "1"}  # the first line shows that it has gone
+    range_ = ("range", "nosuch", "k", "--json")
+    for args, expected in ((range_, 6), (("nosuch",), 2), (("doctor", "/proc"), 8)):
         reader, writer = os.pipe()
         os.close(reader)
-        with start(*args, stdout=writer, stderr=writer) as child:
+        with start(*args, stdout=writer, stderr=writer, env=at_once) as child:
             assert child.wait(PATIENCE_S) == expected, args
         os.close(writer)
+
+
+def test_a_feed_whose_reader_has_gone_ends() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with streamkeep.open("s") as store:
+        store.xadd("k", {"n": 0})
+        at_once = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        words = ("changes", "s", "--follow")
+        with start(*words, stdout=writer, env=at_once) as child:
+            wait_until(lambda: bool(store.xadd("k", {"n": 1})) and child.poll() is not None)
+            assert child.returncode == 0
+    os.close(writer)
 
 
 def test_a_pipe_that_is_closed_at_the_end_ends_quietly() -> None:

@@ -73,18 +73,18 @@ class StoreCommand(_Shared):
     """A command whose errors end as one clear message and an exit status.
 
     Attributes:
-        finishes: whether it goes on after the reader of its output has gone, because it changes
-            something, or because its exit status is the result.
+        stops: whether it ends when the reader of its output has gone, because it only reads, and
+            may have much to print. All others go on: for what they change, or for their status.
     """
 
-    def __init__(self, *args: Any, finishes: bool = False, **settings: Any) -> None:
+    def __init__(self, *args: Any, stops: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.finishes = finishes
+        self.stops = stops
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; write its output before any error message."""
         common.given(ctx).began = time.perf_counter()
-        common.given(ctx).finishes = self.finishes
+        common.given(ctx).stops = self.stops
         try:
             result = super().invoke(ctx)
             output.flush()  # here, where a closed pipe ends quietly, not when Python shuts down
@@ -130,12 +130,12 @@ class CommandGroup(_Shared, click.Group):
     """Commands under one name."""
 
     def command(  # type: ignore[override]  # no other settings
-        self, name: str | None = None, *, finishes: bool = False
+        self, name: str | None = None
     ) -> Callable[[Callable[..., Any]], StoreCommand]:
         """Make a function a command of the group."""
 
         def make(function: Callable[..., Any]) -> StoreCommand:
-            made = command(name, finishes=finishes)(function)
+            made = command(name)(function)
             self.add_command(made)
             return made
 
@@ -157,14 +157,14 @@ class CommandGroup(_Shared, click.Group):
 
 
 def command(
-    name: str | None = None, *, finishes: bool = False
+    name: str | None = None, *, stops: bool = False
 ) -> Callable[[Callable[..., Any]], StoreCommand]:
     """Make a function a command; see `parameters`, and `StoreCommand` for what errors become."""
 
     def make(function: Callable[..., Any]) -> StoreCommand:
         call, text, params = parameters_of(function)
         given = name or function.__name__.strip("_").replace("_", "-")
-        return StoreCommand(given, callback=call, params=params, help=text, finishes=finishes)
+        return StoreCommand(given, callback=call, params=params, help=text, stops=stops)
 
     return make
 

@@ -27,7 +27,7 @@ class Common:
     quoted_input: bool = False
     progress: bool | None = None  # None: where standard error is a terminal
     began: float = 0.0  # of `time.perf_counter`
-    finishes: bool = False  # it goes on after the reader of its output has gone
+    stops: bool = False  # it ends when the reader of its output has gone
     reader_gone: bool = False  # a flush has shown it
 
 

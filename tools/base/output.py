@@ -56,7 +56,7 @@ def _emit(text: str) -> None:
         of_stdout(unguarded(sys.stdout).write, text)
     except BrokenPipeError:
         give_up()
-        if not common.given().finishes:
+        if common.given().stops:
             raise click.exceptions.Exit(0) from None
 
 

@@ -271,7 +271,7 @@ def _ratio(size: int, raw: int) -> str:
     return f"{size / raw:.0%}" if raw else "-"
 
 
-@archive.command("verify", finishes=True)
+@archive.command("verify")
 def verify(
     store_path: StorePath, key: bytes | None = None, stream_number: StreamNumber | None = None
 ) -> None:
@@ -314,7 +314,7 @@ def verify(
         click.get_current_context().exit(Exit.DAMAGED)
 
 
-@archive.command("adopt", finishes=True)
+@archive.command("adopt")
 def adopt(
     store_path: StorePath,
     paths: tuple[Annotated[str, PathOrUri(exists=True)], ...],
@@ -365,7 +365,7 @@ def adopt(
     output.note(f"adopted {count_text(adopted, 'segment')} with {entries_text(entries)}{more}")
 
 
-@archive.command("export", finishes=True)
+@archive.command("export")
 def export(
     store_path: StorePath,
     folder: Annotated[Path, click.Path(file_okay=False, path_type=Path)],

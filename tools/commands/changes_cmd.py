@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from streamkeep.engine.feed.effects import Commit, Effect
 
 
-@command(finishes=True)
+@command(stops=True)
 def changes(
     source: str,
     after: str | None = None,

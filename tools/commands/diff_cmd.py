@@ -21,7 +21,7 @@ from streamkeep.transfer.differences import BOTH, FIRST, Difference
 from streamkeep.transfer.differences import diff as differences
 
 
-@command(finishes=True)
+@command()
 def diff(
     store_path: StorePath, other_path: Path, key: bytes | None = None, count: Positive | None = None
 ) -> None:

@@ -71,7 +71,7 @@ class Written:
     repeated: Literal["raise", "last"] = "raise"
 
 
-@command()
+@command(stops=True)
 def dump(
     *,
     store_path: StorePath | None = None,

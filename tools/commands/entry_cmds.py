@@ -274,7 +274,7 @@ def print_stream(
     output.note(str(missing))  # it may be created while the command waits
 
 
-@command("range")
+@command("range", stops=True)
 def range_(
     store_path: StorePath,
     key: bytes,
@@ -315,7 +315,7 @@ def range_(
         print_stream(snapshot, key, islice(found, count), show_time=show_time)
 
 
-@command()
+@command(stops=True)
 def tail(
     store_path: StorePath,
     key: bytes,

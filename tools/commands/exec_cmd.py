@@ -66,7 +66,7 @@ class _Session(ExitStack):
         return plain(store._run(made))
 
 
-@command("exec")
+@command("exec", stops=True)
 def exec_(store_path: StorePath, words: tuple[bytes, ...] = ()) -> None:
     """Run a command in Redis's own words, such as XADD or XINFO.
 

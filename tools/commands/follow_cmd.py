@@ -15,7 +15,7 @@ from streamkeep.tools.base.common import Exit, Failure, given
 from streamkeep.tools.base.opening import on_signals, open_store
 
 
-@command(finishes=True)
+@command()
 def follow(
     source: str,
     store_path: StorePath,

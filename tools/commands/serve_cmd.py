@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from streamkeep.server.resp.server import Server
 
 
-@command(finishes=True)
+@command()
 def serve(
     store_path: StorePath,
     unix: Path | None = None,

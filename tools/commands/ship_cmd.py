@@ -76,7 +76,7 @@ def ship() -> None:
     """
 
 
-@command(finishes=True)
+@command()
 def run(
     store_path: StorePath,
     target: str,
@@ -145,7 +145,7 @@ def run(
         )
 
 
-@ship.command(finishes=True)
+@ship.command()
 def verify(
     target: str, everything: bool = False, drill: bool = False, store: StorePath | None = None
 ) -> None:
@@ -269,7 +269,7 @@ def _drill(
         return restored.commit_number, restored.archive_findings, found
 
 
-@ship.command(finishes=True)
+@ship.command()
 def restore(target: str, new: Path, at: From | None = None, commit: int | None = None) -> None:
     """Make the store NEW of the copy TARGET.
 
@@ -325,7 +325,7 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
 # --- standby, promote ---------------------------------------------------------------------------
 
 
-@command(finishes=True)
+@command()
 def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 500) -> None:
     """Follow a copy, or a running server, with a STORE that can be read.
 
@@ -375,7 +375,7 @@ def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 
         )
 
 
-@command(finishes=True)
+@command()
 def promote(store_path: StorePath) -> None:
     """Make a standby the store that programs write to.
 

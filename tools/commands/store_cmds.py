@@ -61,7 +61,7 @@ def create(
     output.result(text, path=str(store_path), uuid=identity, mode=shown, group=status.st_gid)
 
 
-@command(finishes=True)
+@command()
 def fsck(
     store_path: StorePath | None = None,
     quick: bool = False,
@@ -168,7 +168,7 @@ def fail_for_archive(found: Sequence[Finding], source: object) -> None:
         )
 
 
-@command(finishes=True)
+@command()
 def repair(
     store_path: StorePath,
     target: Path | None = None,

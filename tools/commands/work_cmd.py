@@ -42,7 +42,7 @@ Mode = Annotated[
 ]
 
 
-@command(finishes=True)
+@command()
 def work(
     target: str,
     concurrency: Annotated[int, Number(1, 1000)] = 1,
