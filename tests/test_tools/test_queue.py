@@ -90,6 +90,15 @@ def test_dead_letters_are_listed_put_again_and_dropped(path: Path) -> None:
     assert objects("queue", "status", path)[0]["failed"] == 0
 
 
+def test_a_standby_shows_its_queues(path: Path) -> None:
+    job = bury(path, "no paper")
+    run("ship", path, "copy", "--once")
+    run("standby", "copy", "standby", "--once")
+    for words in ("dead", f"show {job}", "jobs failed", "status --queue default", "schedules"):
+        name, *others = words.split()
+        assert lines("queue", name, "standby", *others) or name == "schedules"
+
+
 def test_dead_letters_that_stay_are_counted(path: Path) -> None:
     _, second = bury(path, "no paper", unique="x"), bury(path, "no paper", unique="x")
     told = "1 job requeued; 1 stayed: another job has their unique name"

@@ -30,6 +30,8 @@ STATES: Final = ("waiting", "parked", "running", "delayed", "failed")  # columns
 
 QueueName = Annotated[str, "(--queue NAME): The queue; without it, the only one of the store."]
 Count = Annotated[Positive, "(-n N): At most N."]
+Reason = Annotated[str, "(TEXT): Only with this text in reason or error."]
+OfTask = Annotated[str, "(TASK): Only of this task."]
 
 
 @group_command()
@@ -66,10 +68,12 @@ def _opened(
 
 
 @queue.command("status")
-def status(store_path: StorePath, queue: str | None = None) -> None:
-    """Print how many jobs are in each state.
-
-    Of QUEUE, or of all queues.
+def status(
+    store_path: StorePath,
+    queue: str | None = None,
+    name: Annotated[str, "(--queue NAME): The same as QUEUE."] | None = None,
+) -> None:
+    """Count the jobs in each state, of QUEUE or of all queues.
 
     `failed` are dead letters. `done` counts jobs that ended well since the queue was made; for
     their rate, see `top`. `oldest` is how long the oldest job has been waiting. `workers` are
@@ -83,7 +87,7 @@ def status(store_path: StorePath, queue: str | None = None) -> None:
       streamkeep queue status jobs.store mail --json
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        names = queue_names(store)
+        queue, names = queue or name, queue_names(store)
         if queue is not None and queue not in names:
             raise Failure(f"there is no queue {queue!r}", status=Exit.MISSING)
         names = names if queue is None else [queue]
@@ -119,8 +123,8 @@ def parked_texts(snapshot: Snapshot[Any], name: str, store: Path) -> Iterator[st
         text = f"queue {name!r}: {wait} {task!r}; next: start one"
         for rule in rules(snapshot, Names(name)):
             if rule.task == task:
-                words = ["streamkeep", "queue", "schedules", str(store), "--queue", name]
-                text += f", or `{shlex.join([*words, '--remove', rule.name])}`"
+                words = (str(store), "--queue", name, "--remove", rule.name)
+                text += f", or `streamkeep queue schedules {shlex.join(words)}`"
         yield text
 
 
@@ -134,7 +138,7 @@ def show(store_path: StorePath, job: str, name: QueueName | None = None) -> None
     Example:
       streamkeep queue show jobs.store job-17
     """
-    with _opened(store_path, name) as found:
+    with _opened(store_path, name, readonly=True) as found:
         listed, _ = _look_up(found, job)
     members = _members(listed, found.name)
     # Shown under other names, or not at all.
@@ -264,11 +268,11 @@ def schedules(
 def dead(
     store_path: StorePath,
     name: QueueName | None = None,
-    reason: str | None = None,
-    task: str | None = None,
+    reason: Reason | None = None,
+    task: OfTask | None = None,
     count: Count = 100,
     drop: bool = False,
-    yes: bool = False,
+    yes: Yes = False,
 ) -> None:
     """List dead letters: jobs that failed for good.
 
@@ -278,12 +282,9 @@ def dead(
       streamkeep queue dead jobs.store --reason 404 --drop --yes
 
     Args:
-        reason (TEXT): Only with this text in reason or error.
-        task (TASK): Only of this task.
         drop: Remove them for good.
-        yes: With --drop: do not ask.
     """
-    with _opened(store_path, name) as found:
+    with _opened(store_path, name, readonly=not drop) as found:
         if drop:
             chosen = found.dead_letters(reason=reason, task=task)
             if chosen:
@@ -397,8 +398,8 @@ def requeue(
     store_path: StorePath,
     letters: tuple[str, ...] = (),
     name: QueueName | None = None,
-    reason: str | None = None,
-    task: str | None = None,
+    reason: Reason | None = None,
+    task: OfTask | None = None,
     every: bool = False,
 ) -> None:
     """Put dead letters into the queue again.
@@ -412,8 +413,6 @@ def requeue(
 
     Args:
         letters ([JOB]...):
-        reason (TEXT): Only with this text in reason or error.
-        task (TASK): Only of this task.
         every (--all): All dead letters.
     """
     if not (letters or reason or task or every):
