@@ -118,9 +118,13 @@ class StoreCommand(_Shared):
                 return
             try:
                 take_option(arg, state)
-            except click.UsageError:
-                if not ctx.resilient_parsing:  # a shell completes the value of this option
-                    raise
+            except click.UsageError as error:
+                if ctx.resilient_parsing:  # a shell completes the value of this option
+                    return
+                unknown = isinstance(error, click.NoSuchOption) and not error.possibilities
+                if unknown and any(one.nargs < 0 for one in self.params):
+                    vars(error)["message"] += " A value that begins with a dash goes after --."
+                raise
 
         parser._process_opts = take
         return parser
