@@ -273,6 +273,7 @@ class Stream:
     def set_last_id(self, entry_id: tuple[int, int]) -> None:
         """Set last_generated_id: the next entry comes after it."""
         self.record.last_ms, self.record.last_seq = entry_id
+        self.floor = min(self.floor, entry_id)
 
     def set_max_deleted(self, entry_id: tuple[int, int]) -> None:
         self.record.max_deleted_ms, self.record.max_deleted_seq = entry_id

@@ -185,6 +185,17 @@ def test_a_full_stream_may_trim_all_the_same(store: Store) -> None:
         assert 4000 < snapshot.stat("s").node_bytes <= 20_100
 
 
+def test_after_ids_went_back_the_oldest_entries_are_trimmed(open_store: Open) -> None:
+    store = open_store(node_max_entries=2)
+    for first in (100, 96):
+        for number in range(first, first + 8):
+            store.xadd("s", {"n": number}, id=f"{number}-0")
+        store.xtrim("s", maxlen=3, approximate=False)
+        assert [one.id for one in store.xrange("s")] == [b"%d-0" % (first + n) for n in (5, 6, 7)]
+        store.xtrim("s", maxlen=0, approximate=False)
+        store.xsetid("s", "50-0")
+
+
 def test_a_range_is_trimmed_anywhere(store: Store) -> None:
     ids = fill(store, 1000)
     nodes = store.xinfo_stream("s")["radix-tree-keys"]
