@@ -29,7 +29,14 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, next_id, previous_id
-from streamkeep.format.core.keys import NODES, RETIRED, node_key, unpack_node_key
+from streamkeep.format.core.keys import (
+    ERASURES,
+    NODES,
+    RETIRED,
+    node_key,
+    pack_number,
+    unpack_node_key,
+)
 from streamkeep.format.node.envelope import Envelope, decode_envelope
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.node.ranges import Range, read_range
@@ -465,11 +472,14 @@ def xrange(txn: Txn, name: bytes, wanted: Range) -> Entries:
 
 
 def last_archived(txn: Txn, number: int) -> Id:
-    """Return an ID that no retired or archived entry of a stream is above; 0-0 without any."""
+    """Return an ID that no retired, archived or erased entry of a stream is above; 0-0 for none."""
     highest = (0, 0)
+    erased, _ = neighbours(txn, ERASURES, node_key(number, MAX, MAX) + b"\0")
+    if erased is not None and erased[0].startswith(pack_number(number)):
+        highest = unpack_node_key(erased[0])[1:]
     record = find_segment(txn, number, *_NOWHERE)
     if record is not None:
-        highest = record.last_id
+        highest = max(highest, record.last_id)
     retired = Retired(txn, number)
     if retired.at_or_below(*_NOWHERE):
         # Trimmed or not, no entry may get an ID below the last slot of the row again.

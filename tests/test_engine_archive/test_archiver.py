@@ -140,6 +140,9 @@ def test_ids_do_not_go_back_below_the_archive(archived: tuple[Store, list[bytes]
     store.archive()
     with pytest.raises(streamkeep.CommandError, match="archive"):
         store.xsetid("s", ids[-2])
+    store.erase("s", ids[-1])  # also with that ID, a later entry would count as erased
+    with pytest.raises(streamkeep.CommandError, match="archive"):
+        store.xsetid("s", ids[-2])
     assert store.xsetid("s", ids[-1])
 
 
