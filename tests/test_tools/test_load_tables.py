@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 import streamkeep
 from cli_runner import lines, run
-from dumped_stores import differences
+from dumped_stores import differences, keys_of
 
 pytestmark = pytest.mark.usefixtures("sound_folder")
 
@@ -114,6 +114,16 @@ def test_parquet_of_large_lists_is_read() -> None:
     run("load", "s", "k", "a.parquet")
     with streamkeep.open("s", readonly=True) as store:
         assert store.xrange("k") == [(b"1-1", {b"a": b"b"})]
+
+
+def test_parquet_of_a_frame_names_each_key(tmp_path: Path) -> None:
+    """As Spark writes it: a key that is not UTF-8 was loaded as a text of backslashes."""
+    with streamkeep.open(tmp_path / "s") as store:
+        store.xadd(b"\xff", {"a": 1})
+        frame = store.to_arrow(b"\xff", columns=["stream", "id", "fields"])
+    parquet.write_table(frame, "a.parquet")
+    run("load", "t", "a.parquet")
+    assert keys_of("t") == [b"\xff"]
 
 
 def test_parquet_of_others_goes_into_a_stream() -> None:

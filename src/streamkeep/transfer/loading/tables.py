@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from streamkeep.arrow.keys import key_of_text
 from streamkeep.engine.commands.xadd import ANY_ID, AUTO_SEQ, EXPLICIT, NewId
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError
@@ -462,7 +463,7 @@ def read_parquet(file: BinaryIO) -> Iterator[Row]:
             keys = batch.column("stream").to_pylist() if "stream" in wanted else None
             ids = _ids(pa, batch)
             for place, flat in enumerate(flat_rows(batch.column("fields"))):
-                key = None if keys is None else _data(keys[place])
+                key = None if keys is None else _key(keys[place])
                 if not flat:
                     raise ValueError("an entry without fields")
                 ms, seq = next(ids)
@@ -491,9 +492,9 @@ def _ids(pa: Any, batch: Any) -> Iterator[tuple[int, int]]:
         yield ms, seq
 
 
-def _data(value: Any) -> bytes:
+def _key(value: Any) -> bytes:
     if isinstance(value, str):
-        return value.encode()
+        return key_of_text(value)
     if isinstance(value, bytes):
         return value
     raise ValueError(f"{value!r} is neither text nor bytes")
