@@ -99,6 +99,14 @@ def test_columns_are_the_fields_or_an_error_says_why(
         assert {*found.column_names} == {"id", "ts", *as_bytes}
 
 
+@pytest.mark.parametrize("types", [{}, {"stream": bytes}])
+def test_a_key_that_is_not_utf_8_comes_back(store: Store, types: dict[str, Any]) -> None:
+    store.xadd(b"\xff", {"a": 1})
+    frame = store.to_arrow(b"\xff", columns=["stream", "id", "a"], types=types)
+    store.delete(b"\xff")
+    assert store.from_arrow(b"\xff", frame, id_column="id") == 1
+
+
 def test_without_columns_each_field_is_one_and_text(store: Store) -> None:
     store.xadd("s", {"sku": "7", "count": 2}, id="1761004800000-0")
     store.xadd("s", {"sku": "", "ts": "x", b"fields": "y"}, id="1761004800001-5")

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkeep.arrow.frames import FIELD
+from streamkeep.arrow.keys import key_text
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, InvalidIdError
 from streamkeep.format.core.id_codec import unpack_id
@@ -159,7 +160,8 @@ class RowReader:
         kind = column.type
         if name == "stream":
             found = column.cast(pa.binary()).to_pylist() if _is_text(kind) else [None] * len(ids)
-            expected: list[object] = [self._key] * len(ids)
+            key = self._key if "binary" in str(kind) else key_text(self._key).encode()
+            expected: list[object] = [key] * len(ids)
         elif name == "ts":
             per_ms = _PER_MS.get(kind.unit) if pa.types.is_timestamp(kind) else None
             found = column.cast(pa.int64()).to_pylist() if per_ms else [None] * len(ids)
