@@ -194,15 +194,16 @@ def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
     assert differences("s", "t") == []
 
 
-def test_a_stream_that_has_more_history_than_was_added_to_it_comes_back() -> None:
+@pytest.mark.parametrize("kind", ["jsonl", "resp"])
+def test_a_stream_that_has_more_history_than_was_added_to_it_comes_back(kind: str) -> None:
     with streamkeep.open("s") as store:
         store.set_retention("k", archive=True)
         store.xadd_many("k", [{"n": str(n)} for n in range(100)], [f"{n}-0" for n in range(1, 101)])
         store.xtrim("k", maxlen=10, approximate=False)
         store.archive()
         store.xsetid("k", "100-0", entries_added=20)
-    run("dump", "s", "k", "--history", "--output", "all.jsonl")
-    run("load", "t", "all.jsonl")
+    run("dump", "s", "k", "--history", "--output", f"all.{kind}")
+    run("load", "t", f"all.{kind}")
     with streamkeep.open("t") as store:
         assert store.xlen("k") == 100
 

@@ -78,17 +78,17 @@ class _CommandWriter:
         self._write = write
         self._losses = losses
         self._key = stream.name
+        self._entries = 0
 
     def _send(self, *words: bytes | str | int) -> None:
         self._write(encode_command(*words))
 
     def entries(self) -> None:
         """Write the entries; an empty stream is made of one entry that is trimmed at once."""
-        empty = self._stream.record.length == 0
         for ms, seq, flat in self._source.read(self._stream):
             self._send("XADD", self._key, f"{ms}-{seq}", *flat)
-            empty = False  # it has history
-        if empty:
+            self._entries += 1
+        if not self._entries and not self._stream.record.length:
             last = counters_of(self._stream, 0).last_id
             made = last if last > (0, 0) else (0, 1)
             self._send("XADD", self._key, "MAXLEN", 0, id_text(*made), "x", "y")
@@ -98,7 +98,8 @@ class _CommandWriter:
         words: list[bytes | str | int] = []
         deleted = counters.max_deleted_id or (0, 0)
         if self._kind >= stream_dump.TYPE_2:
-            words = ["ENTRIESADDED", counters.entries_added or 0, "MAXDELETEDID", id_text(*deleted)]
+            added = max(counters.entries_added or 0, self._entries)  # history may hold more
+            words = ["ENTRIESADDED", added, "MAXDELETEDID", id_text(*deleted)]
         # An empty stream has had at least the entry that `entries` makes it of.
         elif deleted != (0, 0) or counters.entries_added != (counters.length or 1):
             self._losses.add("stream without its max_deleted_id and entries_added", newer=True)
