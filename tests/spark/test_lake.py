@@ -18,6 +18,7 @@ from streamkeep.format.core.entry import MAX_ID, StreamId
 from streamkeep.pipeline.jobs import audit as audit_job
 from streamkeep.pipeline.jobs import compact as compact_job
 from streamkeep.pipeline.jobs import erase as erase_job
+from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake import lake as lakes
 from streamkeep.pipeline.lake.executor import FileWriter
@@ -154,6 +155,12 @@ def test_other_tables_are_not_lakes(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path / "other"), pa.schema([("a", pa.int32())]))
     with pytest.raises(LakeError, match="not a lake of streams: it lacks bucket, date, store"):
         Lake.open(str(tmp_path / "other"))
+
+
+def test_a_restore_of_what_a_lake_lacks_makes_no_store(lake: Lake, tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="the lake has no entries of 'none'"):
+        restore(LOCAL, lake.uri, str(tmp_path / "restored"), "none")
+    assert not (tmp_path / "restored").exists()
 
 
 def test_promoted_columns_can_be_added_but_not_changed(tmp_path: Path) -> None:

@@ -88,8 +88,9 @@ def restore(
         one.encode() if isinstance(one, str) else one
         for one in (key, into if into is not None else key)
     )
-    # Opened first, so that no store is made if there is no lake.
+    # At first, so that no store is made if there is no lake, or nothing in it.
     lake = None if (Path(source) / "data.mdb").is_file() else Lake.open(source)
+    files = [] if lake is None else _files_of(lake, name, store_id, incarnation)
     with timed(NAME) as report, Store(store) as opened:
         if lake is None:
             with Store(source, readonly=True, create=False) as origin:
@@ -99,7 +100,6 @@ def restore(
             if not staging:
                 opened._environment.folder.make_folder(STAGING_FOLDER, durable=False)
             folder = plain(staging or str(Path(store) / STAGING_FOLDER))
-            files = _files_of(lake, name, store_id, incarnation)
             done = _from_lake(spark, lake, files, opened, name, target, low, high, folder, progress)
         report.entries = done.entries
         report.details = {
