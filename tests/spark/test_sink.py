@@ -205,6 +205,17 @@ def test_a_text_of_16_bytes_is_not_taken_for_the_halves_of_an_id(kind: pa.DataTy
     assert ids == [(1718004800000, 9), (1718004800000, 10), (1718004800000123, 0)]
 
 
+@pytest.mark.parametrize("large", ["", "large_"])
+def test_text_and_bytes_may_have_large_types(large: str) -> None:
+    """Those of Spark with `spark.sql.execution.arrow.useLargeVarTypes`."""
+    kinds = {"stream": f"{large}string", "text": f"{large}string", "bytes": f"{large}binary"}
+    schema = pa.schema([(name, getattr(pa, kind)()) for name, kind in kinds.items()])
+    columns = {"stream": ["\\xff"], "text": ["t"], "bytes": [b"\xff"]}
+    rows = pa.RecordBatch.from_pydict(columns, schema=schema)
+    found = RowReader(schema, None).read(rows)
+    assert found == {b"\xff": [(0, 1, [b"text", b"t", b"bytes", b"\xff"])]}
+
+
 def test_a_map_of_fields(store: Store[bytes]) -> None:
     kind = pa.map_(pa.string(), pa.string())
     rows = pa.RecordBatch.from_pydict({"fields": pa.array([[("a", "1")], [("b", "2")]], kind)})
@@ -231,6 +242,8 @@ def test_columns_that_cannot_be_written(columns: dict[str, Any], problem: str) -
         RowReader(pa.schema(list(columns.items())), b"s")
     with pytest.raises(SchemaError, match="the option 'stream', or add a column"):
         RowReader(pa.schema([("n", pa.string())]), None)
+    with pytest.raises(SchemaError, match="column 'stream' is int64, expected string or binary"):
+        RowReader(pa.schema([("stream", pa.int64()), ("n", pa.string())]), None)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ class RowReader:
         """Raise if a column of a frame does not say what the IDs say."""
         kind = column.type
         if name == "stream":
-            found = column.cast(pa.binary()).to_pylist() if _is_text(kind) else [None] * len(ids)
+            found = column.cast(pa.binary()).to_pylist() if is_text(kind) else [None] * len(ids)
             key = self._key if "binary" in str(kind) else key_text(self._key).encode()
             expected: list[object] = [key] * len(ids)
         elif name == "ts":
@@ -177,7 +177,7 @@ class RowReader:
             )
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     types = pa.types
     return bool(
         types.is_string(kind)
@@ -232,7 +232,7 @@ def flat_rows(column: Any) -> Iterator[list[bytes]]:
 def _as_binary(column: Any) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if not _is_text(column.type):
+    if not is_text(column.type):
         raise ValueError(f"the column 'fields' has {column.type}, which is neither text nor bytes")
     return column.cast(pa.binary())
 
@@ -247,7 +247,7 @@ def is_packed(data: bytes) -> bool:
 
 def _ids(column: Any, name: str, first: int) -> list[StreamId]:
     kind = column.type
-    if not _is_text(kind):
+    if not is_text(kind):
         raise ArgumentError(f"the column {name!r} of IDs is {kind}, not text or 16 bytes")
     found = column.cast(pa.binary()).to_pylist()
     packed = "binary" in str(kind) and all(one is None or is_packed(one) for one in found)
@@ -278,7 +278,7 @@ def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
         return each
     if types.is_null(kind):
         return lambda column: [None] * len(column)
-    if _is_text(kind):
+    if is_text(kind):
         return lambda column: column.cast(pa.binary()).to_pylist()
     if types.is_floating(kind):
         return lambda column: [  # as `xadd` stores them

@@ -38,7 +38,7 @@ import pyarrow.compute as pc
 from streamkeep.arrow.batches import SchemaError
 from streamkeep.arrow.casts import cast_each
 from streamkeep.arrow.keys import key_of_text
-from streamkeep.arrow.rows import beyond_calendar, flat_rows, is_packed, is_pairs
+from streamkeep.arrow.rows import beyond_calendar, flat_rows, is_packed, is_pairs, is_text
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CommandError, StreamkeepError
@@ -133,6 +133,8 @@ class RowReader:
             raise SchemaError(
                 "the rows have no key; next: give the option 'stream', or add a column 'stream'"
             )
+        if key is None and not is_text(kind := schema.field("stream").type):
+            raise SchemaError(f"column 'stream' is {kind}, expected string or binary")
         self.with_ids = "id" in names or {"ms", "seq"} <= set(names)
         if not self.with_ids and ("ms" in names or "seq" in names):
             raise SchemaError(
@@ -176,9 +178,8 @@ class RowReader:
         column = batch.column("stream")
         if column.null_count:
             raise RowError("column 'stream' is null in a row")
-        is_text = pa.types.is_string(column.type)
-        names = column.to_pylist() if is_text else column.cast(pa.binary()).to_pylist()
-        known = {name: _key_of(name) if is_text else name for name in set(names)}
+        names = column.to_pylist()
+        known = {one: _key_of(one) if isinstance(one, str) else one for one in set(names)}
         for key, entry in zip(map(known.__getitem__, names), made, strict=True):
             found.setdefault(key, []).append(entry)
         return found
@@ -243,8 +244,8 @@ def _key_of(text: str) -> bytes:
 
 def _as_text(column: Any, name: str) -> Any:
     kind = column.type
-    if pa.types.is_binary(kind):
-        return column
+    if is_text(kind):
+        return column.cast(pa.binary())
     is_time = pa.types.is_timestamp(kind)
     text = column.view(pa.timestamp(kind.unit)) if is_time else column  # needs no time zones
     text = text.cast(pa.string())
