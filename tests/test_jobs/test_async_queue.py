@@ -76,11 +76,22 @@ async def test_a_block_ends_the_job_before_it(store: Store) -> None:
 
 async def test_a_block_whose_job_cannot_end_so_is_a_failed_attempt(store: Store) -> None:
     queue = aio.Queue(AsyncStore(store), "mails")
-    await queue.put(1)
-    with pytest.raises(jobs.PayloadError):
+    await queue.put_many([1, 2])
+
+    async def end() -> None:
         async with queue.get(0) as job:
             job.set_result(object())
-    assert (await queue.stats())[:4] == (0, 0, 0, 1)
+            if job.payload == 2:
+                ending.cancel()
+
+    with pytest.raises(jobs.PayloadError):
+        await asyncio.create_task(end())
+    ending = asyncio.create_task(end())
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    while (await queue.stats()).running:
+        await asyncio.sleep(0.001)
+    assert (await queue.stats())[:4] == (0, 0, 0, 2)
 
 
 @pytest.mark.parametrize("after", [False, True])

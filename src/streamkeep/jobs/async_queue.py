@@ -217,18 +217,22 @@ class AsyncQueue(Declaring):
         if not found:
             raise TimeoutError(f"no job of the queue {self.name!r} came in time")
         mine = found[0]
-        try:
-            yield mine
-        except BaseException as error:
-            end = asyncio.to_thread(mine.job.__exit__, type(error), error, None)
-            await asyncio.shield(_Certain(end))
-            raise
-        if not mine.job.ended:
+
+        async def end() -> None:
             try:
                 await mine.done(mine.job.given_result)
             except Exception as error:
                 await asyncio.to_thread(mine.job._end_refused, error)
                 raise
+
+        try:
+            yield mine
+        except BaseException as error:
+            leave = asyncio.to_thread(mine.job.__exit__, type(error), error, None)
+            await asyncio.shield(_Certain(leave))
+            raise
+        if not mine.job.ended:
+            await asyncio.shield(_Certain(end()))
 
     async def get_many(self, count: int, timeout: Duration | None = 0) -> list[AsyncJob]:
         """Take up to `count` jobs; wait until there is at least one; see `Queue.get_many`."""
