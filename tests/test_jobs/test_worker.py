@@ -135,6 +135,28 @@ def test_what_does_not_end_in_time_is_given_back_as_no_attempt(queue: Queue, sto
     assert queue.stats().done == 1
 
 
+@pytest.mark.parametrize("mode", ["threads", "asyncio"])
+def test_a_job_that_is_taken_while_the_worker_stops_does_not_begin(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    """Its process ended while it ran, after a second stop, which counted as a death."""
+    ran: list[int] = []
+    task = queue.task(name="task")(ran.append)
+    task.delay(1)
+    worker = Worker(queue, mode=mode)
+
+    def take(*args: Any, **options: Any) -> list[Any]:
+        jobs = take_call.take(*args, **options)
+        worker.stop()
+        worker.stop()
+        return jobs
+
+    monkeypatch.setattr(worker_module, "take", take)
+    worker.run()
+    wait_until(lambda: not queue.stats().running)
+    assert (ran, queue.stats().delayed) == ([], 1)
+
+
 def test_an_interrupt_of_a_program_without_a_handler_stops_its_worker(queue: Queue) -> None:
     """Its threads went on, and a job that ran counted a death when the program ended."""
     go = threading.Event()

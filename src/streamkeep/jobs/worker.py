@@ -342,6 +342,9 @@ class Worker:
                 job = jobs.pop()
                 task = job.queue.core.task_of(job)
                 run = self._begin(job, thread=threading.current_thread())
+                if run is None:
+                    jobs.append(job)  # it goes back
+                    break
                 done = partial(self._done, job, jobs)
                 try:
                     if task is not None and task.is_async:
@@ -381,12 +384,15 @@ class Worker:
         _let_cancel(run)
         return await worker_runs.run_job(run, done, asyncio.sleep)
 
-    def _begin(self, job: Job, thread: threading.Thread | None) -> worker_runs.Run:
+    def _begin(self, job: Job, thread: threading.Thread | None) -> worker_runs.Run | None:
+        """Begin a job; return None if the worker stops: the watch might not see it any more."""
         run = worker_runs.Run(job, thread, self._report)
         job.extended = partial(self._report.extended, run)
-        job.begin()
         with self._lock:
+            if self._stopping:
+                return None
             self._runs.add(run)
+        job.begin()
         if run.left_s() < _TICK_S or (self._max_memory and self._exits):
             self._alarm.ring()  # the watch must not sleep past its end
         self._report.started(run)
@@ -441,6 +447,10 @@ class Worker:
 
     async def _run_task(self, job: Job, room: asyncio.Semaphore) -> None:
         run = self._begin(job, thread=None)
+        if run is None:
+            return_job(job)
+            room.release()
+            return
         _let_cancel(run)
         task = job.queue.core.task_of(job)
         try:
