@@ -65,6 +65,7 @@ def test_what_is_printed_of_a_copy(tmp_path: Path) -> None:
     place = summary["position"]
     [summary] = objects("changes", str(tmp_path / "copy"), "--from", place)
     assert (summary["commits"], summary["position"]) == (0, place)  # whoever keeps it goes on there
+    assert "no commits" in run("changes", str(tmp_path / "copy"), "--from", place).stderr
     assert_sound(tmp_path / "store")
 
 

@@ -75,11 +75,11 @@ def changes(
             _show(commit)
             if follow:
                 sys.stdout.flush()
-    if common.as_json():
-        output.summary(commits=commits, effects=effects, position=position)
-    elif commits:
+    told = "no commits: a store has only those since its last checkpoint"
+    if commits:
         told = f"{count_text(effects, 'effect')} of {count_text(commits, 'commit')}"
-        output.note(f"{told}; --from {position} goes on")
+        told += f"; --from {position} goes on"
+    output.total(told, commits=commits, effects=effects, position=position)
 
 
 @contextmanager

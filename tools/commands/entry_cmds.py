@@ -244,7 +244,7 @@ def next_trim(snapshot: Snapshot, key: bytes, done: Trimming, removed: int) -> s
     if done.policy == "DELREF":
         return f"{still}: one call removes a limited number, see --limit"
     why = f"{still}, because only whole macro nodes are removed"
-    if removed and done.limit != 0:
+    if 2 * removed > (10_000 if done.limit is None else done.limit) > 0:
         why += ", and a limited number in one call, see --limit"
     return f"{why}; --exact trims to the entry"
 
