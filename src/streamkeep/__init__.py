@@ -80,18 +80,8 @@ _HOMES = {
     "streamkeep.format.core.entry": (
         "MAX_ID MIN_ID ClaimedEntry DeliveredEntry Entry RepeatedFields StreamId"
     ),
-    "streamkeep.format.core.errors": (
-        "ArgumentError ChangesGoneError ChecksumError CommandError CorruptionError "
-        "ErasureBlockedError FormatVersionError GroupExistsError IdTooSmallError InvalidIdError "
-        "KeyExistsError LoadError MissingPackageError MissingSegmentError NoSuchGroupError "
-        "NoSuchKeyError NotAStoreError NotShippedError RecoveryNeededError StaleSnapshotError "
-        "StoreClosedError StoreError StoreFullError StoreLockedError StreamFullError "
-        "StreamkeepError TargetExistsError TransferError UnreachableError UntrustedFileError "
-        "ValueMismatchError"
-    ),
 }
 _MODULES = ("aio", "transfer")
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [  # noqa: RUF022  # `open` first
     "open",
@@ -144,6 +134,8 @@ __all__ = [  # noqa: RUF022  # `open` first
     "aio",
     "transfer",
 ]
+_HOME_OF = {name: "streamkeep.format.core.errors" for name in __all__ if name.endswith("Error")}
+_HOME_OF |= {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
