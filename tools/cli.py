@@ -115,10 +115,8 @@ class Root(CommandGroup):
         for _, family in COMMANDS:
             if cmd_name in family:
                 module = import_module(f"streamkeep.tools.commands.{family[cmd_name]}")
-                for value in vars(module).values():
-                    if isinstance(value, click.Command) and value.name == cmd_name:
-                        return value
-                raise LookupError(f"{module.__name__} has no command {cmd_name!r}")
+                found = (one for one in vars(module).values() if isinstance(one, click.Command))
+                return next(one for one in found if one.name == cmd_name)
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -335,7 +335,7 @@ def test_wrong_options_are_refused_before_anything_is_opened(tmp_path: Path) -> 
         (("--tls-ca", "c"), 2, "--tls-ca needs --tls-cert"),
         (("--socket-mode", "660"), 2, "--socket-mode needs --socket"),
         (("--write",), 2, "need --http"),
-        (("--password-file", str(tmp_path / "no")), 1, "cannot be read"),
+        (("--password-file", str(tmp_path / "no")), 1, "no: No such file"),
         (("--backup", str(tmp_path)), 3, "a backup cannot be inside its store, or contain it"),
     ):
         assert text in run("serve", str(tmp_path / "s"), *words, status=status).stderr

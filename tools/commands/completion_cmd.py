@@ -13,7 +13,6 @@ from streamkeep.engine.system.files import replacing
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import COMPLETE_VARIABLE
 from streamkeep.tools.base.command import group_command
-from streamkeep.tools.base.common import Failure
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _PLACES: Final = {
@@ -50,8 +49,7 @@ def install(shell: Annotated[str, click.Choice(SHELLS)] | None = None) -> None:
         known = ", ".join(SHELLS)
         raise click.UsageError(f"the shell is not known: $SHELL is {shell!r}; name one of {known}")
     kind = get_completion_class(shell)
-    if kind is None:
-        raise Failure(f"this version of click does not know {shell}")
+    assert kind is not None  # click has all of them
     root = click.get_current_context().find_root().command
     # `source` of bash first runs a bash to see its version; the script itself needs none.
     made = kind(root, {}, "streamkeep", COMPLETE_VARIABLE)

@@ -30,13 +30,14 @@ class Wanted:
     """How a file is read, and what is loaded of it.
 
     Args:
-        existing: What to do with a whole stream if the store has one of the same name.
+        existing: What to do with a whole stream if the store has one of the same name; by default
+            refuse.
         database (--db): Load this database of an RDB file only.
         time_column (--time COLUMN): Column that holds the time of each entry.
-        time_unit: What a number in that column counts.
+        time_unit: What a number in that column counts; by default auto.
         id_column (--id COLUMN): Column that holds complete entry IDs.
         sort: Sort by time or ID first; the whole file is kept in memory.
-        batch: Append N entries per transaction.
+        batch: Append N entries per transaction; by default 1,000.
         from_line: Begin at line N; of CSV the line with the names is read, too. For resp: at
             command N.
         max_line (SIZE): How long a line of JSON or CSV may be; it takes up to forty times as much
@@ -44,14 +45,14 @@ class Wanted:
         skip (NAME): Skip commands of this name; resp only. May be given several times.
     """
 
-    existing: Literal["refuse", "skip", "replace"] = "refuse"
+    existing: Literal["refuse", "skip", "replace"] | None = None
     database: Natural | None = None
     time_column: str | None = None
-    time_unit: Annotated[str, click.Choice(TIME_UNITS)] = "auto"
+    time_unit: Annotated[str, click.Choice(TIME_UNITS)] | None = None
     id_column: str | None = None
     sort: bool = False
-    batch: Positive = 1000
-    from_line: Positive = 1
+    batch: Positive | None = None
+    from_line: Positive | None = None
     max_line: SizeBytes = 16 << 20
     skip: tuple[str, ...] = ()
 
@@ -108,11 +109,6 @@ def load(
         words ([KEY] [FILE]):
         format: Format of FILE; by default its name gives it.
     """
-    ctx = click.get_current_context()
-    options = vars(wanted)
-    for option in ("existing", "time_unit", "batch", "from_line"):
-        if not arguments.was_given(ctx, option):
-            options[option] = None  # `load` refuses it for formats for which it means nothing
     if len(words) > 2:
         raise click.UsageError(f"at most KEY and FILE are expected, found {len(words)} arguments")
     if not words:
@@ -143,10 +139,10 @@ def load(
                 source,
                 format=chosen,
                 key=key,
-                sync=given(ctx).sync,
+                sync=given().sync,
                 name=name,
                 progress=lambda one: advance(one.done, one.total, one.entries),
-                **options,
+                **vars(wanted),
             )
     except KeyboardInterrupt as error:
         for one in ("", *getattr(error, "__notes__", ())):

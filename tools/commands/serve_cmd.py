@@ -109,17 +109,9 @@ def serve(
         raise click.UsageError("--socket-mode is 600, 660 or 666")
     if http is None and (write or hosts):
         raise click.UsageError("--write and --http-host need --http")
-    changes = {
-        "--write": write,
-        "--backup": backup is not None,
-        "--ship": ship is not None,
-        "--archive-every": archive_every is not None,
-        "--allow-flush": allow_flush,
-        "--replicaof": replicaof is not None,
-    }
-    if readonly and any(changes.values()):
-        named = " and ".join(name for name, given_here in changes.items() if given_here)
-        raise click.UsageError(f"--readonly allows no changes, and so no {named}")
+    if readonly:
+        changes = ("write", "backup", "ship", "archive_every", "allow_flush", "replicaof")
+        arguments.refuse_options("changes the store, and --readonly allows no changes", *changes)
     options = serving.Options(
         bind=list(bind),
         unix=unix,
@@ -169,7 +161,7 @@ def _access(password_file: Path | None, users: Path | None) -> Access:
             if not password:
                 raise Failure(f"{password_file} begins with an empty line, not with a password")
         return Access(password) if users is None else Access.from_file(users, password)
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise Failure(f"passwords and users cannot be read: {error}") from error
 
 
