@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -110,6 +110,11 @@ def span_text(seconds: float) -> str:
 def seconds() -> float:
     """Return for how long the command has been running."""
     return round(time.perf_counter() - common.given().began, 3)
+
+
+def taken() -> str:
+    """Return for how long the command has been running, in words."""
+    return span_text(seconds())
 
 
 def number(value: int | None) -> str:
@@ -255,12 +260,8 @@ def result(text: str, **members: Any) -> None:
 # --- progress -----------------------------------------------------------------------------------
 
 
-class Advance(Protocol):
-    """Takes what is done, of how much if that is known, and how many entries that is."""
-
-    def __call__(
-        self, done: int, total: int | None = None, entries: int | None = None, /
-    ) -> None: ...
+# Takes what is done, of how much if that is known, and how many entries that is.
+Advance = Callable[..., None]
 
 
 @contextmanager

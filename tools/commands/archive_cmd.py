@@ -169,7 +169,7 @@ def run(
         if report.segments:
             ratio = report.size_bytes / report.raw_bytes
             sizes = f"{size_text(report.size_bytes)} of {size_text(report.raw_bytes)}"
-            output.note(f"{sizes} ({ratio:.0%}) in {output.span_text(output.seconds())}")
+            output.note(f"{sizes} ({ratio:.0%}) in {output.taken()}")
         if there.uri is not None:
             sent = count_text(there.uploaded, "segment")
             output.line(f"{sent}, {size_text(there.uploaded_bytes)}, written to {there.uri}")
@@ -306,10 +306,10 @@ def verify(
                 for problem in one.problems:
                     output.line(str(problem))
     counts = {"segments": count, "damaged": bad, "problems": problems}
-    output.done(**counts, size_bytes=size, seconds=output.seconds())
     verdict = f"{count_text(bad, 'segment')} damaged" if bad else "all whole"
     read = f"{count_text(count, 'segment')}, {size_text(size)}"
-    output.note(f"{read} in {output.span_text(output.seconds())}: {verdict}")
+    text = f"{read} in {output.taken()}: {verdict}"
+    output.total(text, **counts, size_bytes=size, seconds=output.seconds())
     if bad:
         click.get_current_context().exit(Exit.DAMAGED)
 
@@ -360,9 +360,9 @@ def adopt(
             elif record is not None:
                 left = f", without {entries_text(one.erased)} erased" if one.erased else ""
                 output.line(f"{one.source}: {entries_text(record.entries)}{left}")
-    output.done(adopted=adopted, known=known, entries=entries)
     more = f", {known:,} known already" if known else ""
-    output.note(f"adopted {count_text(adopted, 'segment')} with {entries_text(entries)}{more}")
+    text = f"adopted {count_text(adopted, 'segment')} with {entries_text(entries)}{more}"
+    output.total(text, adopted=adopted, known=known, entries=entries)
 
 
 @archive.command("export")
@@ -392,8 +392,8 @@ def export(
             for path in store.export_segments(folder, key, **vars(chosen), progress=advance):
                 copied += 1
                 output.item("exported", str(path), file=str(path))
-    output.done(segments=copied, size_bytes=size)
-    output.note(f"exported {count_text(copied, 'segment')}, {size_text(size)}")
+    text = f"exported {count_text(copied, 'segment')}, {size_text(size)}"
+    output.total(text, segments=copied, size_bytes=size)
 
 
 @archive.command("remove")
@@ -434,11 +434,10 @@ def remove(
             confirm_loss(losses, "Remove them?", yes=yes)
             dropped = store._drop(doomed)  # others may be there by now, which nobody has named
         size = sum(record.size_bytes for record in dropped)
-        if common.as_json():
-            for record in dropped:
-                output.json_line("segment", **segment_json(store, record))
-            output.summary(segments=len(dropped), size_bytes=size)
-    output.note(f"removed {count_text(len(dropped), 'segment')}, {size_text(size)}")
+        for record in dropped if common.as_json() else ():
+            output.json_line("segment", **segment_json(store, record))
+    text = f"removed {count_text(len(dropped), 'segment')}, {size_text(size)}"
+    output.total(text, segments=len(dropped), size_bytes=size)
     if len(dropped) < len(doomed):
         changed = count_text(len(doomed) - len(dropped), "segment")
         problem = f"{changed} of those were rewritten or removed meanwhile"
@@ -492,7 +491,7 @@ def restore(
     span = f", {report.first_id} to {report.last_id}" if report.first_id else ""
     again = " (went on where it was interrupted)" if report.resumed else ""
     text = f"restored {entries_text(report.entries)} into {quoting.named(key)}{span}"
-    text += f" in {output.span_text(output.seconds())}{again}"
+    text += f" in {output.taken()}{again}"
     if report.already:
         there = entries_text(report.already)
         text = f"nothing to do: {quoting.named(key)} has the {there} already{span}"

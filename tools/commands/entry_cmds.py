@@ -169,14 +169,10 @@ def add(
         new_id = store.xadd(
             key, pairs, id=entry_id, nomkstream=nomkstream, idmp=idmp, idmpauto=idmpauto, **options
         )
-        if common.as_json():
-            added = None if new_id is None else new_id.decode()
-            output.summary(key=key, id=added)
-        elif new_id is not None:
-            output.line(new_id.decode())
         if new_id is None:
-            with store.snapshot() as snapshot:
-                check_exists(snapshot, key)
+            output.done(key=key, id=None)
+            raise no_stream(store_path, key)
+        output.result(new_id.decode(), key=key, id=new_id.decode())
 
 
 @command()

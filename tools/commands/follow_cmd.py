@@ -71,8 +71,8 @@ def detach_from(source: str, path: Path) -> None:
             found = "no server" if row is None else row.source
             raise Failure(f"{path}: follows {found}, not {source}; nothing was changed")
         streams = detach(store)
-    output.done(source=source, streams=streams)
-    output.note(f"{path}: what followed {source} is its own now: {count_text(streams, 'stream')}")
+    text = f"{path}: what followed {source} is its own now: {count_text(streams, 'stream')}"
+    output.total(text, source=source, streams=streams)
 
 
 def follow_server(source: str, store_path: Path, *, once: bool, **options: Any) -> None:
@@ -98,16 +98,14 @@ def follow_server(source: str, store_path: Path, *, once: bool, **options: Any) 
         if not once:
             on_signals(follower.stop.set)
         report = follower.run(once=once)
-    output.done(**report._asdict())
-    if not report.full:
-        output.note(f"{store_path}: has nothing of {report.source} yet")
-        return
     skipped = sum(report.skipped.values())
     out = f"; {count_text(skipped, 'command')} for other keys or types" if skipped else ""
-    output.note(
-        f"{store_path}: has everything up to byte {report.offset:,} of {report.source}: "
+    text = (
+        f"everything up to byte {report.offset:,} of {report.source}: "
         f"{count_text(report.commands, 'command')}, {entries_text(report.entries)}{out}"
     )
+    text = text if report.full else f"nothing of {report.source} yet"
+    output.total(f"{store_path}: has {text}", **report._asdict())
     if once and follower.lost:
         raise Failure(
             f"{store_path}: {lost_text(follower.lost)}",

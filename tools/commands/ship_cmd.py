@@ -21,7 +21,7 @@ from streamkeep.tools.base.command import CommandGroup, command
 from streamkeep.tools.base.common import Exit, Failure
 from streamkeep.tools.base.opening import on_signals, open_store
 from streamkeep.tools.commands.follow_cmd import detach_from, follow_server
-from streamkeep.tools.commands.store_cmds import fail_for_archive, tell_finding
+from streamkeep.tools.commands.store_cmds import fail_for_archive, tell_findings
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
@@ -32,8 +32,8 @@ _CATCH_UP_S: Final = 5.0  # in which a shipper that runs brings a copy up to dat
 
 
 @contextmanager
-def _progress(label: str) -> Iterator[StepProgress]:
-    with output.progress(label, "pieces") as advance:
+def _progress(label: str, unit: str = "pieces") -> Iterator[StepProgress]:
+    with output.progress(label, unit) as advance:
         yield lambda _, *state: advance(*state)
 
 
@@ -108,12 +108,11 @@ def run(
         arguments.refuse_options("cannot be used with --forget", *others)
         held = forget_copy(store_path, target)
         text = "holds nothing for it any more" if held else "held nothing for it"
-        output.done(target=target, forgotten=held)
-        output.note(f"{target}: {store_path} {text}")
+        output.total(f"{target}: {store_path} {text}", target=target, forgotten=held)
         return
     if hold < 1:
         raise click.UsageError("--hold is a size, such as 4G")
-    with open_store(store_path) as store, output.progress("base", "bytes") as advance:
+    with open_store(store_path) as store, _progress("base", "bytes") as progress:
         shipper = Shipper(
             store,
             target,
@@ -122,7 +121,7 @@ def run(
             hold_bytes=hold,
             take_over=take_over,
             renew=renew,
-            progress=lambda what, *state: advance(*state),
+            progress=progress,
         )
         if not once:
             on_signals(shipper.stop.set)
@@ -132,7 +131,7 @@ def run(
     output.total(
         f"{report.target}: has everything up to commit {report.commit_number}; {base}"
         f"{count_text(report.pieces, 'piece')} ({size_text(report.sent_bytes)}), "
-        f"in {output.span_text(output.seconds())}",
+        f"in {output.taken()}",
         **report._asdict(),
         seconds=output.seconds(),
     )
@@ -199,7 +198,7 @@ def verify(
             f"{report.target}: proved from commit {report.first_commit} to {report.last_commit}, "
             f"of {time_text(report.last_ms)}: {count_text(report.commits, 'commit')} "
             f"in {count_text(report.pieces, 'piece')}{known}, "
-            f"{count_text(report.segments, 'segment')}, in {output.span_text(output.seconds())}"
+            f"{count_text(report.segments, 'segment')}, in {output.taken()}"
         )
         if restored is not None:
             same = f"; it is the same as {store}" if store is not None and not differences else ""
@@ -257,8 +256,7 @@ def _drill(
         )
     with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
         restored = restore_copy(report.target, Path(folder) / "store", commit=commit)
-        for problem in restored.archive_findings:
-            tell_finding(problem)
+        tell_findings(restored.archive_findings)
         if present is None:
             return restored.commit_number, restored.archive_findings, 0
         found = 0
@@ -309,13 +307,12 @@ def restore(target: str, new: Path, at: From | None = None, commit: int | None =
     with _progress("restore") as progress:
         report = restore_copy(target, new, commit=commit, at_ms=at_ms, progress=progress)
     found = report.archive_findings
-    for one in found:
-        tell_finding(one)
+    tell_findings(found)
     behind = f"; {report.target} has {report.behind:,} later ones" if report.behind else ""
     members = {**report._asdict(), "path": str(report.path), "archive_findings": len(found)}
     output.total(
         f"{new}: restored up to commit {report.commit_number}, of {time_text(report.time_ms)}"
-        f"{behind}; checked, in {output.span_text(output.seconds())}",
+        f"{behind}; checked, in {output.taken()}",
         **members,
         seconds=output.seconds(),
     )
@@ -361,11 +358,8 @@ def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 
         state = following.run(once=once)
     finally:
         following.close()
-    output.done(**state._asdict())
-    output.note(
-        f"{store_path}: has everything up to commit {state.commit_number}, of "
-        f"{time_text(state.time_ms)}"
-    )
+    told = f"up to commit {state.commit_number}, of {time_text(state.time_ms)}"
+    output.total(f"{store_path}: has everything {told}", **state._asdict())
     if following.missing:
         missing = count_text(len(following.missing), "segment")
         raise Failure(
@@ -398,8 +392,5 @@ def promote(store_path: StorePath) -> None:
             raise StoreError(f"{store_path}: no standby; next: open it, it can be written")
         detach_from(row.source, store_path)
         return
-    output.done(**state._asdict())
-    output.note(
-        f"{store_path}: can be written; it goes on after commit {state.commit_number}, of "
-        f"{time_text(state.time_ms)}"
-    )
+    told = f"after commit {state.commit_number}, of {time_text(state.time_ms)}"
+    output.total(f"{store_path}: can be written; it goes on {told}", **state._asdict())

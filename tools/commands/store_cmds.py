@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -117,7 +117,7 @@ def fsck(
                 found.severity is Severity.WARNING and "repair" in CATALOGUE[found.code].advice
             ):
                 codes.add(found.code)
-            tell_finding(found)
+            tell_findings([found])
     errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]
     damaged = errors + warnings > 0
     if key is None:
@@ -132,7 +132,6 @@ def fsck(
         "nodes": moved.nodes,
         "size_bytes": moved.size_bytes,
     }
-    output.done(path=str(store_path), **figures, seconds=output.seconds())
     counted = [
         count_text(counts[one], one.name.lower())
         for one in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
@@ -141,8 +140,8 @@ def fsck(
     verdict = ", ".join(["damaged" if damaged else "clean", *counted])
     streams, nodes = count_text(moved.streams, "stream"), count_text(moved.nodes, "node")
     size = size_text(moved.size_bytes)
-    taken = output.span_text(output.seconds())
-    output.note(f"{store_path}: {verdict}; {streams}, {nodes}, {size} in {taken}")
+    text = f"{store_path}: {verdict}; {streams}, {nodes}, {size} in {output.taken()}"
+    output.total(text, path=str(store_path), **figures, seconds=output.seconds())
     if damaged:
         lost_segments = codes == {"SK301"}  # a repair has nothing to read them from
         output.note(
@@ -151,9 +150,10 @@ def fsck(
         click.get_current_context().exit(Exit.DAMAGED)
 
 
-def tell_finding(found: Finding) -> None:
-    members = found.as_json()
-    output.item(members.pop("type"), str(found), **members)
+def tell_findings(findings: Iterable[Finding]) -> None:
+    for found in findings:
+        members = found.as_json()
+        output.item(members.pop("type"), str(found), **members)
 
 
 def fail_for_archive(found: Sequence[Finding], source: object) -> None:
@@ -230,23 +230,6 @@ def repair(
                 output.json_line(members.pop("type"), **members)
         for text in report.other:
             output.json_line("loss", stream=None, notes=[text])
-        for found in repaired.findings:
-            tell_finding(found)
-        entries = [one for loss in report.streams.values() for one in (loss.entries, loss.archived)]
-        output.summary(
-            path=str(store_path),
-            output=None if target is None or dry_run else str(target),
-            dry_run=dry_run,
-            verdict=verdict,
-            lost_entries=None if None in entries else sum(one or 0 for one in entries),
-            unverified_entries=sum(loss.unverified for loss in report.streams.values()),
-            moved_entries=sum(loss.moved for loss in report.streams.values()),
-            corrected=report.corrected,
-            recovered_nodes=report.recovered,
-            old_copies=report.stale,
-            lost_and_found=repaired.items,
-            seconds=output.seconds(),
-        )
     else:
         if report.corrected:
             output.line(f"corrected: one byte in each of {report.corrected:,} values")
@@ -256,11 +239,25 @@ def repair(
             output.line(f"left out: {report.stale:,} old copies, which newer data replaces")
         for text in report.lines():
             output.line(text)
-        for found in repaired.findings:
-            tell_finding(found)
-    where = "dry run" if dry_run or target is None else str(target)
+    tell_findings(repaired.findings)
+    where = None if dry_run or target is None else str(target)
     words = {"clean": "nothing was lost", "loss": "something was lost", "damaged": "damage is left"}
-    output.note(f"{where}: {words[verdict]}, in {output.span_text(output.seconds())}")
+    entries = [one for loss in report.streams.values() for one in (loss.entries, loss.archived)]
+    output.total(
+        f"{where or 'dry run'}: {words[verdict]}, in {output.taken()}",
+        path=str(store_path),
+        output=where,
+        dry_run=dry_run,
+        verdict=verdict,
+        lost_entries=None if None in entries else sum(one or 0 for one in entries),
+        unverified_entries=sum(loss.unverified for loss in report.streams.values()),
+        moved_entries=sum(loss.moved for loss in report.streams.values()),
+        corrected=report.corrected,
+        recovered_nodes=report.recovered,
+        old_copies=report.stale,
+        lost_and_found=repaired.items,
+        seconds=output.seconds(),
+    )
     if repaired.items and not dry_run:
         output.note(
             f"lost+found: {repaired.items:,} items, see {repaired.lost_and_found}/index.jsonl"
@@ -311,14 +308,10 @@ def backup(store_path: StorePath, target: Path, no_verify: bool = False) -> None
 
     with _in_parts("backup") as show:
         report = copy_store(store_path, target, verify=not no_verify, progress=show)
-    for found in report.archive_findings:
-        tell_finding(found)
-    if common.as_json():
-        members = {"commit": report.commit_number, **report._asdict(), "path": str(report.path)}
-        del members["commit_number"]
-        members["archive_findings"] = len(report.archive_findings)
-        output.summary(**members, verified=not no_verify, seconds=output.seconds())
-        return
+    tell_findings(report.archive_findings)
+    members = {"commit": report.commit_number, **report._asdict(), "path": str(report.path)}
+    del members["commit_number"]
+    members["archive_findings"] = len(report.archive_findings)
     parts_text = [f"{size_text(report.data_bytes)} of data"]
     for count, size, done in (
         (report.copied_segments, report.copied_bytes, "copied"),
@@ -328,8 +321,8 @@ def backup(store_path: StorePath, target: Path, no_verify: bool = False) -> None
             segments = count_text(count, "segment")
             parts_text.append(f"{segments} ({size_text(size)}) {done}")
     checked = "not checked" if no_verify else "checked"
-    taken = output.span_text(output.seconds())
-    output.note(f"{target}: {', '.join(parts_text)}; {checked}, in {taken}")
+    text = f"{target}: {', '.join(parts_text)}; {checked}, in {output.taken()}"
+    output.total(text, **members, verified=not no_verify, seconds=output.seconds())
     if not report.recorded:
         hint = "`streamkeep status` needs --backup to know of this backup"
         output.note(f"{store_path} cannot be written, so {hint}")
@@ -356,13 +349,11 @@ def restore(backup_path: Path, store_path: StorePath) -> None:
     with _in_parts("restore") as show:
         report = restore_store(backup_path, store_path, progress=show)
     found = report.archive_findings
-    for one in found:
-        tell_finding(one)
+    tell_findings(found)
     members = {"epoch": report.epoch, "archive_findings": len(found)}
-    output.done(path=str(report.path), **members, seconds=output.seconds())
     size = size_text(report.data_bytes + report.copied_bytes)
-    text = f"{store_path}: restored from {backup_path}; {size}; checked"
-    output.note(f"{text}, in {output.span_text(output.seconds())}")
+    text = f"{store_path}: restored from {backup_path}; {size}; checked, in {output.taken()}"
+    output.total(text, path=str(report.path), **members, seconds=output.seconds())
     fail_for_archive(found, backup_path)
 
 
