@@ -105,9 +105,10 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.UNREADABLE: "cannot use: not a store, locked, of a newer version; or the target exists",
     Exit.DAMAGED: "the store is damaged",
     Exit.LOSS: "repaired, restored or followed; something was lost",
-    Exit.MISSING: "there is no such store, lake, stream, group, consumer or entry",
+    Exit.MISSING: "there is no such store, lake, stream, group, consumer, entry or job",
     Exit.DIFFERENT: "`diff`: the stores are different",
-    Exit.ATTENTION: "`status`: the store needs attention; `doctor`: something is wrong",
+    Exit.ATTENTION: "`status`: the store needs attention; `doctor`: something is wrong; "
+    "`queue drain`: jobs are left",
 }
 
 
