@@ -8,7 +8,6 @@ happened. Compiled by mypyc.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Final
 
 from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.engine.txn.context import EngineContext, position_in
-from streamkeep.engine.txn.flush import flush_before
+from streamkeep.engine.txn.flush import cut_room, flush_before
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
@@ -168,12 +167,7 @@ def release_room(context: EngineContext) -> None:
     take_write(context)  # and begin no transaction: another process may have made the map bigger
     try:
         if not context.journal_or_raise().control.is_shared():
-            end = context.size()
-            if os.fstat(context.data_handle).st_size > end:
-                try:  # noqa: SIM105  # `suppress` is interpreted
-                    os.ftruncate(context.data_handle, end)
-                except OSError:
-                    pass  # a disk that is read-only after an error, for example: the room stays
+            cut_room(context)
             context.memtable.room = 0  # a commit that failed may have left some
     finally:
         context.release_write()

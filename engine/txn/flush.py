@@ -18,6 +18,7 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
 from streamkeep.engine.txn.overlay import encoded
@@ -54,16 +55,17 @@ def flush(context: EngineContext, *, patient: bool = True) -> None:
         return
     journal = context.journal_or_raise()
     with journal.control.lmdb_lock(patient):
-        raw = context.raw.begin(None, None, True, False)
         try:
-            note_commit(context, raw, memtable.write(raw, context.tables))
-            raw.put(POSITION_KEY, encode_position(*journal.log.position))
-            image = int(raw.id())
-            failpoints.hit("flush:ending")
-            raw.commit()
-        except BaseException:
-            raw.abort()
-            raise
+            image = _write_image(context)
+        except lmdb.Error as error:
+            full = not isinstance(error, lmdb.MapFullError)
+            if not (full and isinstance(translate(error), StoreFullError)):
+                raise
+            # Where blocks move, pages that were written in vain need new blocks the next time. And
+            # without a flush, what the journal keeps for deletions frees nothing.
+            cut_room(context)
+            journal.drop_recycled()
+            image = _write_image(context)
     failpoints.hit("flush:ended")
     context.bytes_since_checkpoint += _PAGES_BYTES + memtable.bytes
     if context.size() > context.most_size:
@@ -71,6 +73,32 @@ def flush(context: EngineContext, *, patient: bool = True) -> None:
     with context.apply_lock:
         memtable.clear()
         context.image = image
+
+
+def cut_room(context: EngineContext) -> None:
+    """Cut the data file after its last page."""
+    end = context.size()
+    if os.fstat(context.data_handle).st_size > end:
+        try:  # noqa: SIM105  # `suppress` is interpreted
+            os.ftruncate(context.data_handle, end)
+        except OSError:
+            pass  # a disk that is read-only after an error, for example: the room stays
+
+
+def _write_image(context: EngineContext) -> int:
+    """Put the memtable into LMDB in one transaction; return its number."""
+    raw = context.raw.begin(None, None, True, False)
+    try:
+        note_commit(context, raw, context.memtable.write(raw, context.tables))
+        position = context.journal_or_raise().log.position
+        raw.put(POSITION_KEY, encode_position(*position))
+        image = int(raw.id())
+        failpoints.hit("flush:ending")
+        raw.commit()
+    except BaseException:
+        raw.abort()
+        raise
+    return image
 
 
 def flush_before(context: EngineContext) -> None:
