@@ -52,11 +52,8 @@ _RETIRED: Final = 1
 _LIVE: Final = 2
 
 
-def check_archive(source: Source, scope: Scope) -> Iterator[Finding]:
+def check_archive(source: Source, tables: Tables, scope: Scope) -> Iterator[Finding]:
     """Check the archived entries and the retired nodes of all streams."""
-    tables = source.tables
-    if tables is None:
-        return
     yield from check_retired(tables)
     yield from check_places(tables)
     yield from check_manifest(tables)

@@ -213,21 +213,24 @@ def _choose_commit(source: Source, stack: ExitStack) -> None:
     checkpoint = None if slot is None else meta_page.decode_meta_page(slot.meta_page)
     if not folder.exists(DATA_FILE):
         return
+    other = "" if slot is None or newest is None else _other_store(folder, slot, newest)
+    is_older = bool(newest and checkpoint and newest.commit_number < checkpoint.commit_number)
+    if other:
+        source.found.append(finding("SK023", checkpoints.CHECKPOINT_FILE, other))
     if exclusive and (slot is not None or has_commits(folder)):
         state = examine(folder, slot)
-        if slot and checkpoint and newest and state.damage and state.data is None:
-            # Somebody may have put a file in the place of that which it belongs to. Then data.mdb
-            # is whole as of what it shows, and has no tree of the checkpoint.
-            other = _store_of(folder, newest) not in (None, slot.store_uuid)
-            if other or newest.commit_number < checkpoint.commit_number:
-                problem = state.damage.problem.partition("; next: ")[0]
-                source.found.append(finding("SK004", DATA_FILE, problem))
-                checkpoint, state = None, examine(folder, None)
-                if not other and (state.data is None or state.data.end < slot.commit_number):
-                    source.loses, source.unread = True, slot.commit_number
+        if state.damage and state.data is None and (other or is_older):
+            # Somebody has put a file in the place of another one. Then data.mdb is whole as of what
+            # it shows, and has no tree of the checkpoint.
+            problem = state.damage.problem.partition("; next: ")[0]
+            source.found.append(finding("SK004", DATA_FILE, problem))
+            is_older, state = False, examine(folder, None)
+            end = 0 if state.data is None else state.data.end
+            if slot is not None and not other and end < slot.commit_number:
+                source.loses, source.unread = True, slot.commit_number
         if not state.healthy and _use_state(source, state):
             return
-    if checkpoint and (newest is None or checkpoint.commit_number > newest.commit_number):
+    if checkpoint and (newest is None or is_older):
         source.use_commit(checkpoint)  # both meta pages are damaged, or the newer one is
         return
     if meta_findings:  # no LMDB here: it might choose the damaged meta page
@@ -258,11 +261,13 @@ def _choose_commit(source: Source, stack: ExitStack) -> None:
     _use_newest(source, stack, pin)
 
 
-def _store_of(folder: Folder, meta: meta_page.MetaPage) -> bytes | None:
-    """Return the UUID of the store that LMDB shows; None if it cannot be read."""
+def _other_store(folder: Folder, slot: CheckpointSlot, meta: meta_page.MetaPage) -> str:
+    """Return the problem if a checkpoint is that of another store, else ""."""
     with suppress(errors.CorruptionError), folder.opened(DATA_FILE) as handle:
-        return StoredRows(handle, meta).identity()[1]
-    return None
+        here = StoredRows(handle, meta).identity()[1]
+        if here != slot.store_uuid:
+            return f"belongs to store {slot.store_uuid.hex()}, this is {here.hex()}"
+    return ""
 
 
 def _use_newest(

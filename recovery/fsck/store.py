@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
-from streamkeep.engine.crash_recovery.stored_rows import META_UUID
 from streamkeep.engine.store.survey import STORE_NAMES
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.progress import StepProgress
 from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
-from streamkeep.format.core.keys import META, NODES, TABLES
+from streamkeep.format.core.keys import NODES, TABLES
 from streamkeep.recovery.fsck import groups, streams
 from streamkeep.recovery.fsck.archive import check_archive
 from streamkeep.recovery.fsck.findings import Finding, Progress, Scope, Severity, finding, guarded
@@ -107,9 +105,8 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
         if not numbers:
             raise NoSuchKeyError("no such key")
         return
-    yield from check_identity(source)
     yield from check_strays(source)
-    yield from guarded(check_archive(source, scope))
+    yield from guarded(check_archive(source, tables, scope))
     for check_all in (
         check_meta,
         streams.check_names,
@@ -133,20 +130,6 @@ def _check_stream(
 ) -> Iterator[Finding]:
     for check_one in (streams.check_stream, groups.check_groups, groups.check_messages):
         yield from guarded(check_one(tables, number, name, scope))
-
-
-def check_identity(source: Source) -> Iterator[Finding]:
-    """SK023: the checkpoint belongs to this store."""
-    slot, tables = source.slot, source.tables
-    if slot is None or tables is None:
-        return
-    try:
-        store_uuid = tables.get_row(META, META_UUID, "meta")
-    except CorruptionError:
-        return  # reported by check_meta
-    if store_uuid is not None and store_uuid != slot.store_uuid:
-        problem = f"belongs to store {slot.store_uuid.hex()}, this is {store_uuid.hex()}"
-        yield finding("SK023", CHECKPOINT_FILE, problem)
 
 
 def check_strays(source: Source) -> Iterator[Finding]:

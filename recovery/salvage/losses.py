@@ -121,10 +121,7 @@ class Report:
 
     def stream(self, number: int) -> StreamLoss:
         """Return the losses of a stream; the caller adds to them."""
-        found = self.streams.get(number)
-        if found is None:
-            found = self.streams[number] = StreamLoss(number, None)
-        return found
+        return self.streams.setdefault(number, StreamLoss(number, None))
 
     def lost_anything(self) -> bool:
         return bool(self.other) or any(one.any() for one in self.streams.values())
