@@ -32,7 +32,6 @@ from streamkeep.format.node.envelope import (
     FORMAT,
     HEADER_SIZE,
     MAGIC,
-    OVERHEAD,
     Envelope,
     decode_envelope,
     encode_envelope,
@@ -89,7 +88,7 @@ def scan_pages(
                     continue
             at = (number - first) * size
             if chunk.startswith(_START, at + lmdb_pages.HEADER_SIZE):
-                found = _overflow(pages, number, chunk, at)
+                found = _overflow(pages, number, chunk[at : at + size])
                 if found is not None:
                     if found.page == number:
                         covered = number + lmdb_pages.overflow_pages(len(found.value), size)
@@ -99,41 +98,36 @@ def scan_pages(
         progress(per_chunk)
 
 
-def envelope_at(pages: PageFile, number: int) -> bytes | None:
+def envelope_at(pages: PageFile, number: int, origin: int | None = None) -> bytes | None:
     """Return the sound envelope that begins in an overflow page; None if there is none.
 
     Its size is what its own header says, as that in the leaf may be damaged.
+
+    Args:
+        origin: the true number of the page, which the others follow.
     """
     try:
-        head = pages.read(number, len(_START) + _LENGTH_SIZE, skip=lmdb_pages.HEADER_SIZE)
-        if not head.startswith(_START):
+        value = pages.read(number, pages.page_size)[lmdb_pages.HEADER_SIZE :]
+        length = int.from_bytes(value[len(_START) : len(_START) + _LENGTH_SIZE], "big")
+        if not value.startswith(_START) or length > pages.size():
             return None
-        value = pages.overflow(number, int.from_bytes(head[len(_START) :], "big"))
+        if length > len(value):
+            value += pages.read((origin or number) + 1, length - len(value))
     except CorruptionError:
         return None
+    value = value[:length]
     return None if readable_envelope(value) is None else value
 
 
-def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelope | None:
-    """Return the envelope that begins in the overflow page at byte `at` of a chunk."""
-    start = at + lmdb_pages.HEADER_SIZE
-    length = int.from_bytes(chunk[start + 4 : start + 8], "big")
-    if not OVERHEAD <= length <= pages.size():
-        return None
-    page = chunk[at : at + pages.page_size]
+def _overflow(pages: PageFile, number: int, page: bytes) -> RawEnvelope | None:
+    """Return the envelope that begins in an overflow page with these bytes."""
     origin = _origin(pages, number, page)
     for place in dict.fromkeys((number, origin)):
-        value = page[lmdb_pages.HEADER_SIZE : lmdb_pages.HEADER_SIZE + length]
-        try:
-            if len(value) < length:
-                value += pages.read(place + 1, length - len(value))
-            envelope = decode_envelope(value, "page")
-        except CorruptionError:
-            continue
-        header = lmdb_pages.decode_overflow_header(page, number)
-        return RawEnvelope(
-            origin, envelope, value, header.number == origin and header.flags == lmdb_pages.OVERFLOW
-        )
+        value = envelope_at(pages, number, place)
+        if value is not None:
+            header = lmdb_pages.decode_overflow_header(page, number)
+            headed = header.number == origin and header.flags == lmdb_pages.OVERFLOW
+            return RawEnvelope(origin, decode_envelope(value, "page"), value, headed)
     return None
 
 

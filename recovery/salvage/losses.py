@@ -146,36 +146,32 @@ class LostAndFound:
     def keep_entries(
         self, why: str, stream: bytes | None, number: int, slots: Iterable[Slot], **more: Any
     ) -> int:
-        first = last = ""
-        count = 0
-        for slot in slots:
-            identifier = f"{slot.ms}-{slot.seq}"
-            first, last = first or identifier, identifier
-            count += 1
-            pairs = slot.pairs
-            fields = list(zip(pairs[0::2], pairs[1::2], strict=True))
+        kept = list(slots)
+        key = None if stream is None else json_bytes(stream)
+        for slot in kept:
+            fields = list(zip(slot.pairs[0::2], slot.pairs[1::2], strict=True))
             self._write(
                 "entries.jsonl",
                 type="entry",
-                **({} if stream is None else {"key": json_bytes(stream)}),
+                **({} if key is None else {"key": key}),
                 stream_number=number,
-                id=identifier,
+                id=f"{slot.ms}-{slot.seq}",
                 fields=json_pairs(fields),
                 why=why,
             )
-        if count:
+        if kept:
             self._index(
                 what="entries",
                 why=why,
-                stream=None if stream is None else json_bytes(stream),
+                stream=key,
                 stream_number=number,
-                entries=count,
-                first_id=first,
-                last_id=last,
+                entries=len(kept),
+                first_id=f"{kept[0].ms}-{kept[0].seq}",
+                last_id=f"{kept[-1].ms}-{kept[-1].seq}",
                 file="entries.jsonl",
                 **more,
             )
-        return count
+        return len(kept)
 
     def keep_value(self, what: str, why: str, value: bytes, **more: Any) -> None:
         """Write the bytes of an item that could not be read or put back."""
