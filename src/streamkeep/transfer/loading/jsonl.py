@@ -115,7 +115,9 @@ class JsonReader:
         groups = [self._group() for _ in range(counters.groups)]
         messages = self._messages() if self._is("messages") else None
         if incoming is not None:
-            incoming.finish(counters, groups, messages)
+            for part in (counters, *groups, messages):
+                if part is not None:
+                    incoming.take(part)
             if "retention" in head:
                 settings = dict(head["retention"])
                 settings.pop("follows", None)  # the loaded stream follows no server

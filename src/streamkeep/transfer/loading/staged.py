@@ -16,7 +16,7 @@ streams loaded, each of them complete.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -28,7 +28,7 @@ from streamkeep.engine.commands.retention import RetentionChange, set_retention
 from streamkeep.engine.commands.xadd import xadd_many
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, KeyExistsError
-from streamkeep.format.redis.stream_parts import Counters, GroupPart, Messages, Node, Part
+from streamkeep.format.redis.stream_parts import Counters, GroupPart, Node, Part
 from streamkeep.transfer.formats import UNNAMED
 from streamkeep.transfer.loading.tables import Row, RowError
 
@@ -141,7 +141,7 @@ class Load:
 
 
 class Incoming:
-    """One stream of a load: call `take` for its parts, or `append` for entries and `finish`."""
+    """One stream of a load: `take` its parts; or `append` its entries, and `take` the others."""
 
     def __init__(
         self, store: Store[Any], name: bytes, where: str, retentions: dict[bytes, RetentionChange]
@@ -215,16 +215,6 @@ class Incoming:
                 raise CommandError(f"the stream {name!r} was deleted while it was being loaded")
             xadd_many(txn, name, [row.flat for row in rows], [row.new_id for row in rows])
         self.entries += len(rows)
-
-    def finish(
-        self, counters: Counters, groups: Iterable[GroupPart] = (), messages: Messages | None = None
-    ) -> None:
-        """Set the counters, groups and messages of a stream loaded with `append`."""
-        self.take(counters)
-        for group in groups:
-            self.take(group)
-        if messages is not None:
-            self.take(messages)
 
 
 class Entries:
