@@ -259,9 +259,9 @@ def _named_at_end(
     try:
         try:  # one without a name, of which a process that is killed leaves nothing
             os.stat(_HANDLES)  # by which it gets a name
-            handle = os.open(path.parent, writing | os.O_TMPFILE, mode)
+            handle, named = os.open(path.parent, writing | os.O_TMPFILE, mode), False
         except OSError:  # not every file system has such files
-            handle = os.open(beside, writing | os.O_CREAT | os.O_EXCL, mode)
+            handle, named = os.open(beside, writing | os.O_CREAT | os.O_EXCL, mode), True
         with open(handle, "wb") as out:
             if modes is not None:
                 with suppress(OSError):  # of a file system without modes or owners
@@ -269,7 +269,7 @@ def _named_at_end(
             yield out
             out.flush()
             sync_data(handle)
-            if not os.fstat(handle).st_nlink:
+            if not named:
                 os.link(f"{_HANDLES}/{handle}", beside, src_dir_fd=handle, follow_symlinks=True)
         give_name(beside, path)
     except OSError as error:
