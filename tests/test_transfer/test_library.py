@@ -97,6 +97,28 @@ def test_a_dump_reads_a_store_a_snapshot_or_a_path() -> None:
     assert not Path("a.csv").exists()
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "rdb"])
+def test_a_target_that_takes_a_part_of_a_write_gets_the_rest(kind: transfer.DumpFormat) -> None:
+    """As the file of a socket without a buffer does: the rest was lost without a word."""
+
+    class Raw(io.RawIOBase):
+        data = b""
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            self.data += bytes(data[:100])
+            return min(len(data), 100)
+
+    fill()
+    target, whole = Raw(), io.BytesIO()
+    transfer.dump("s", target, format=kind, keys="k")
+    transfer.dump("s", whole, format=kind, keys="k")
+    assert len(target.data) == len(whole.getvalue())
+    assert not target.closed
+
+
 def test_streams_ids_times_and_columns_are_chosen() -> None:
     fill()
     with streamkeep.open("s") as store:

@@ -250,6 +250,12 @@ def _opened(target: DumpTarget) -> Iterator[BinaryIO]:
     if isinstance(target, (str, os.PathLike)):
         with replacing(behind_links(path_of(target, "target"))) as out:
             yield out
-        return
-    yield target
-    target.flush()
+    elif isinstance(target, io.RawIOBase):  # such as that of a socket, which may take a part
+        buffered = io.BufferedWriter(target)
+        try:
+            yield buffered
+        finally:
+            buffered.detach()
+    else:
+        yield target
+        target.flush()
