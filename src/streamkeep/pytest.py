@@ -86,17 +86,17 @@ def store(tmp_path: Path, clock: TestClock) -> Iterator[Store[Any]]:
 @pytest.fixture
 def use_queue(
     store: Store[Any], clock: TestClock, request: pytest.FixtureRequest
-) -> Iterator[Callable[[Queue], Queue]]:
+) -> Iterator[Callable[[Any], Any]]:
     """A function that makes a queue use the store of the test, and that runs its jobs."""
     by_worker = request.node.get_closest_marker(_MARK) is not None
     with ExitStack() as stack:
 
-        def use(queue: Queue) -> Queue:
+        def use(queue: Any) -> Any:  # or that of asyncio
             stack.enter_context(queue.core.moved_to(store, immediate=not by_worker))
             if by_worker:
-                stack.enter_context(_working(Worker(queue, grace=0)))
+                stack.enter_context(_working(Worker(queue.core.queue, grace=0)))
             else:
-                clock.after_move(queue.run_until_idle)
+                clock.after_move(queue.core.run_until_idle)
             return queue
 
         yield use

@@ -131,11 +131,12 @@ def send(to):
 """
 
 TESTS = """
-import pathlib, threading, time
+import asyncio, pathlib, threading, time
 from datetime import datetime, timezone
 
 import pytest
 import program
+from streamkeep import aio
 from streamkeep.jobs import Queue
 
 def test_jobs_run_at_once(queue, store):
@@ -160,6 +161,22 @@ def test_time_moves_only_when_the_test_says_so(queue, clock):
     clock.set(datetime(2027, 1, 1, tzinfo=timezone.utc))
     assert clock.now_ms() == 1_798_761_600_000
 
+def test_a_queue_of_asyncio(use_queue, clock):
+    queue = use_queue(aio.Queue("production.store"))
+    ran = []
+    @queue.task
+    async def note(number): ran.append(number)
+    asyncio.run(queue.delay(note, 1))
+    asyncio.run(queue.delay(note.options(delay="1h"), 2))
+    clock.move("1h")
+    assert ran == [1, 2]
+
+@pytest.mark.queue_worker
+def test_a_worker_thread_runs_those_of_asyncio(use_queue):
+    queue = use_queue(aio.Queue("production.store"))
+    add = queue.task(name="add")(lambda one: one + 1)
+    assert add.delay(1).result(timeout=60) == 2
+
 @pytest.mark.queue_worker
 def test_a_worker_thread_runs_them(use_queue):
     use_queue(program.queue)
@@ -181,4 +198,4 @@ def test_the_fixtures(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('pytest_plugins = ["streamkeep.pytest"]')
     pytester.syspathinsert()
     result = pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", "-W", "error")
-    result.assert_outcomes(passed=6)
+    result.assert_outcomes(passed=8)
