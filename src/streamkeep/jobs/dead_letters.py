@@ -200,7 +200,7 @@ def requeue(step: Step, letter: Letter) -> bool:
         del fields[layout.CONCURRENCY]
     numbers = {one.encode(): number for number, one in enumerate(layout.PRIORITIES)}
     priority = numbers.get(letter.fields.get(b"from", b""), NORMAL_NUMBER)
-    if not enqueue.put(step, fields, priority, 0, always=True).is_new:
+    if not enqueue.put(step, fields, priority, 0, always=True)[1]:
         return False
     step.delete_row(layout.RESULT + layout.short(letter.job.encode()))  # it has not failed any more
     return drop(step, letter)

@@ -14,18 +14,10 @@ from streamkeep.jobs.layout import Fields, Past, Place, number_of, place_of, sho
 from streamkeep.jobs.state import Step, delivered_up_to, find_group_of
 
 
-class Put:
-    """The outcome of a put: the ID of the job, and whether it is a new one."""
-
-    __slots__ = ("is_new", "job_id")
-
-    def __init__(self, job_id: str, is_new: bool) -> None:
-        self.job_id = job_id
-        self.is_new = is_new
-
-
-def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool) -> Put:
-    """Put a job into the queue.
+def put(
+    step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool
+) -> tuple[str, bool]:
+    """Put a job into the queue; return its ID, and whether it is a new one.
 
     Args:
         due_ms: when it may start, in Unix milliseconds; 0 for at once.
@@ -38,7 +30,7 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
     if unique is not None:
         holder = step.row(layout.UNIQUE + short(unique))
         if holder is not None and not _is_over(step, holder.decode()):
-            return Put(holder.decode(), False)
+            return holder.decode(), False
     if not always:
         check_room(step)
     if due_ms > step.now_ms:
@@ -47,7 +39,7 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
         job_id = admit(step, fields, priority)
     if unique is not None:
         step.put_row(layout.UNIQUE + short(unique), job_id.encode())
-    return Put(job_id, True)
+    return job_id, True
 
 
 def _is_over(step: Step, job_id: str) -> bool:

@@ -15,7 +15,6 @@ from streamkeep.engine.liveness.marks import Marks
 from streamkeep.engine.system.locks import reentrant_lock
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.jobs import codecs, ending, layout
-from streamkeep.jobs.enqueue import Put
 from streamkeep.jobs.errors import (
     JobCancelledError,
     JobFailedError,
@@ -61,17 +60,12 @@ class Job:
     """
 
     def __init__(
-        self,
-        queue: Queue,
-        job_id: str,
-        taken: Taken | None = None,
-        put: Put | None = None,
-        fields: Fields | None = None,
+        self, queue: Queue, job_id: str, taken: Taken | None = None, fields: Fields | None = None
     ) -> None:
         self.queue = queue
         self._id = job_id
         self._fields = fields
-        self._put = put
+        self._is_new = True
         self.taken = taken
         self._ended = taken is None
         self._ended_in: WriteTxn | None = None  # a transaction of the caller, which may be undone
@@ -83,8 +77,7 @@ class Job:
         self.extended: Callable[[], None] = lambda: None  # what `extend` calls
 
     def __repr__(self) -> str:
-        job_id = self._id if self._put is None else self._put.job_id
-        return f"<streamkeep.jobs.Job {job_id or 'not put yet'} of {self.queue.name!r}>"
+        return f"<streamkeep.jobs.Job {self._id or 'not put yet'} of {self.queue.name!r}>"
 
     # --- what it is -----------------------------------------------------------------------------
 
@@ -102,16 +95,14 @@ class Job:
     @property
     def id(self) -> str:
         """The ID, by which `Queue.job` finds it again."""
-        if self._put is not None:
-            if not self._put.job_id:
-                raise QueueError("the job has no ID until the transaction that puts it is done")
-            self._id = self._put.job_id
+        if not self._id:
+            raise QueueError("the job has no ID until the transaction that puts it is done")
         return self._id
 
     @property
     def is_new(self) -> bool:
         """False if `put` found a job that has the same unique name, and this is that one."""
-        return self._put is None or self._put.is_new
+        return self._is_new
 
     @property
     def fields(self) -> Fields:
@@ -385,20 +376,16 @@ class Job:
             except Exception as problem:
                 self._end_refused(problem)
                 raise
-        elif isinstance(error, Exception):
-            self._end_raised(error)
-        else:
+        elif not isinstance(error, Exception):
             return_job(self)
+        elif not isinstance(error, JobLostError):
+            log_failure(self, error, end_with_error(self, error))
 
     def _end_refused(self, error: Exception) -> None:
         """End the attempt if `done` cannot succeed later either, such as for its result."""
         if not isinstance(error, STORE_FAILS):
-            with suppress(JobLostError):  # a transaction around it is undone, with the take
-                self._end_raised(error)
-
-    def _end_raised(self, error: Exception) -> None:
-        if not isinstance(error, JobLostError):
-            log_failure(self, error, end_with_error(self, error))
+            with suppress(JobLostError):  # also if a transaction around it is undone
+                log_failure(self, error, end_with_error(self, error))
 
     def set_result(self, result: Any) -> None:
         """Set what the end of a `with` block stores as the result."""

@@ -64,26 +64,26 @@ def plan_put(
 ) -> tuple[Callable[[Transaction[Any]], None], list[Job]]:
     """Return the function of a transaction that puts jobs, and the jobs."""
     prepared = [prepare(core, payload, options, common) for payload, options in payloads]
-    puts = [enqueue.Put("", True) for _ in prepared]
+    jobs = [Job(core.queue, "") for _ in prepared]
     always = always or is_follow_up(core)
 
     def work(txn: Transaction[Any]) -> None:
         step = Step(txn, core.names)
-        for index, (one, put) in enumerate(zip(prepared, puts, strict=True)):
+        for index, (one, job) in enumerate(zip(prepared, jobs, strict=True)):
             due_ms = one.at_ms or (step.now_ms + one.delay_ms if one.delay_ms else 0)
             fields = dict(one.fields)
             if one.expires_ms:
                 from_ms = max(due_ms, step.now_ms)
                 fields[layout.EXPIRES] = str(from_ms + one.expires_ms).encode()
             try:
-                done = enqueue.put(step, fields, one.priority, due_ms, always=always)
+                found = enqueue.put(step, fields, one.priority, due_ms, always=always)
             except QueueError as error:
                 error.partly |= index > 0
                 raise
-            put.job_id, put.is_new = done.job_id, done.is_new
+            job._id, job._is_new = found
         step.save()
 
-    return work, [Job(core.queue, "", put=put) for put in puts]
+    return work, jobs
 
 
 def is_follow_up(core: Core) -> bool:

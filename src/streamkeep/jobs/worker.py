@@ -32,7 +32,7 @@ from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
 from streamkeep.format.core.values import as_given, whole
 from streamkeep.jobs import worker_runs
-from streamkeep.jobs.errors import JobLostError, QueueError
+from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.handler_errors import FOR_GOOD, kind_of, return_job, text_of
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.running import at_once, block
@@ -272,11 +272,8 @@ class Worker:
         """
         try:
             end()
-        except JobLostError as error:
-            log.warning("%s", error)
-            return False
         except StreamkeepError as error:
-            log.error("job %s was not ended by the worker that watches it: %s", run.job.id, error)
+            log.warning("job %s was not ended by the worker that watches it: %s", run.job.id, error)
             return False
         return True
 
