@@ -149,6 +149,7 @@ def test_a_job_that_is_taken_while_the_worker_stops_does_not_begin(
         jobs = take_call.take(*args, **options)
         worker.stop()
         worker.stop()
+        wait_until(lambda: worker._over)
         return jobs
 
     monkeypatch.setattr(worker_module, "take", take)

@@ -105,6 +105,7 @@ class Worker:
         self._threads: set[threading.Thread] = set()
         self._stopping = False
         self._now = False  # stop without grace
+        self._over = False  # it returns what runs, and begins no more
         self._told = Told(log, "no job can be taken, trying again: %s")
         self._ran = 0  # jobs that have ended here
         self._error: BaseException | None = None  # because of which it stops
@@ -197,6 +198,8 @@ class Worker:
                     if not self._runs and not any(one.is_alive() for one in self._threads):
                         break
                 if self._now or time.monotonic() >= deadline:
+                    with self._lock:
+                        self._over = True
                     for run in self._runs_now():
                         if self._abandon(run):
                             self._return(run)
@@ -382,11 +385,11 @@ class Worker:
         return await worker_runs.run_job(run, done, asyncio.sleep)
 
     def _begin(self, job: Job, thread: threading.Thread | None) -> worker_runs.Run | None:
-        """Begin a job; return None if the worker stops: the watch might not see it any more."""
+        """Begin a job; return None if nobody watches over it any more."""
         run = worker_runs.Run(job, thread, self._report)
         job.extended = partial(self._report.extended, run)
         with self._lock:
-            if self._stopping:
+            if self._over:
                 return None
             self._runs.add(run)
         job.begin()
