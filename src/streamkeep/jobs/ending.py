@@ -121,9 +121,8 @@ def finish(step: Step, ends: Sequence[End]) -> None:
         forget(step, job.place, job.fields, job.deliveries)
         job_id = job_id_of(job.place, job.fields)
         if ttl_ms and result is not None:
-            attempts = job.deliveries - job.lost
-            facts = _facts(job.place, job.fields, job.consumer, job.begun_ms, attempts, history)
-            put_result(step, job_id, Stored(step.now_ms + ttl_ms, DONE, *result), facts)
+            stored = Stored(step.now_ms + ttl_ms, DONE, *result)
+            put_result(step, job_id, stored, _facts(job, history))
         tell(step, job_id)
     step.counters.count_done(len(ends), step.now_ms)
 
@@ -181,9 +180,7 @@ def fail_attempt(
     step: Step,
     job: Taken,
     policy: Policy,
-    error_type: str,
-    text: str,
-    traceback_text: str,
+    error: tuple[str, str, str],
     *,
     after_ms: int | None,
     final: str = "",
@@ -191,6 +188,7 @@ def fail_attempt(
     """Note that an attempt failed: the job is retried, or becomes a dead letter; return which.
 
     Args:
+        error: its class, its text and its traceback; a class that is empty is not told.
         after_ms: when to retry; None for the backoff of the policy.
         final: why it is not to be retried, if so.
 
@@ -202,9 +200,9 @@ def fail_attempt(
     if not reason and attempts > policy.retries:
         reason = f"it failed {attempts} times" if attempts > 1 else "it failed"
     if not reason:
-        error = f"{error_type}: {text}" if error_type else text
         worker = job.consumer.decode("utf-8", "replace")
-        run = layout.Attempt(job.begun_ms, step.now_ms, worker, plain(error))
+        said = plain(": ".join(filter(None, error[:2])))
+        run = layout.Attempt(job.begun_ms, step.now_ms, worker, said)
         step.keep_past(job.place, step.past(job.place).after(run))
         wait_ms = policy.backoff.delay_ms(attempts) if after_ms is None else after_ms
         retry(step, job, step.now_ms + wait_ms, counts=True)
@@ -213,35 +211,13 @@ def fail_attempt(
     step.remove(job.place)
     if job.runtime_key:
         step.delete_row(job.runtime_key)
-    bury(
-        step,
-        job.place,
-        job.fields,
-        reason=reason,
-        attempts=attempts,
-        deaths=job.deaths,
-        error=(error_type, text, traceback_text),
-        ttl_ms=policy.result_ttl_ms,
-        consumer=job.consumer,
-        begun_ms=job.begun_ms,
-    )
+    bury(step, job, reason, error, policy.result_ttl_ms)
     return False
 
 
-def bury(
-    step: Step,
-    place: Place,
-    fields: Fields,
-    *,
-    reason: str,
-    attempts: int,
-    deaths: int = 0,
-    error: tuple[str, str, str] = ("", "", ""),
-    ttl_ms: int,
-    consumer: bytes = b"",
-    begun_ms: int = 0,
-) -> None:
+def bury(step: Step, job: Taken, reason: str, error: tuple[str, str, str], ttl_ms: int) -> None:
     """Make a dead letter of a job that is already out of its stream."""
+    place, fields = job.place, job.fields
     job_id = job_id_of(place, fields)
     reason = plain(reason)
     error_type, text, traceback_text = map(plain, error)
@@ -258,14 +234,14 @@ def bury(
             b"error": error_type,
             b"message": text,
             b"traceback": traceback_text,
-            b"attempts": attempts,
-            b"deaths": deaths,
+            b"attempts": job.deliveries - job.lost,
+            b"deaths": job.deaths,
             b"queued": fields.get(layout.QUEUED, str(place.ms).encode()),
             b"failed": step.now_ms,
         }
     )
-    if begun_ms:
-        letter |= {layout.BEGUN: begun_ms, layout.WORKER: consumer}
+    if job.begun_ms:
+        letter |= {layout.BEGUN: job.begun_ms, layout.WORKER: job.consumer}
     if history := step.past(place).history:
         letter[layout.HISTORY] = history
     step.txn.xadd(step.names.dead, letter)
@@ -274,23 +250,15 @@ def bury(
     if ttl_ms:
         shown = (error_type, text) if error_type else ("streamkeep.jobs.JobFailedError", reason)
         data = json.dumps([*shown, traceback_text]).encode()
-        facts = _facts(place, fields, consumer, begun_ms, attempts, history)
-        put_result(step, job_id, Stored(step.now_ms + ttl_ms, FAILED, JSON, data), facts)
+        stored = Stored(step.now_ms + ttl_ms, FAILED, JSON, data)
+        put_result(step, job_id, stored, _facts(job, history))
     tell(step, job_id)
 
 
-def refuse(
-    step: Step,
-    place: Place,
-    fields: Fields,
-    reason: str,
-    ttl_ms: int,
-    attempts: int = 0,
-    deaths: int = 0,
-) -> None:
+def refuse(step: Step, job: Taken, reason: str, ttl_ms: int) -> None:
     """Make a dead letter of a job that was just delivered, and must not run."""
-    step.remove(place)
-    bury(step, place, fields, reason=reason, attempts=attempts, deaths=deaths, ttl_ms=ttl_ms)
+    step.remove(job.place)
+    bury(step, job, reason, ("", "", ""), ttl_ms)
 
 
 def begin_run(
@@ -310,19 +278,18 @@ def begin_run(
 # --- results ------------------------------------------------------------------------------------
 
 
-def _facts(
-    place: Place, fields: Fields, consumer: bytes, begun_ms: int, attempts: int, history: bytes
-) -> Fields:
-    facts = {layout.QUEUED: fields.get(layout.QUEUED, b"%d" % place.ms)}
+def _facts(job: Taken, history: bytes) -> Fields:
+    fields = job.fields
+    facts = {layout.QUEUED: fields.get(layout.QUEUED, b"%d" % job.place.ms)}
     for name in (layout.TASK, layout.CODEC):
         if name in fields:
             facts[name] = fields[name]
     payload = fields.get(layout.PAYLOAD, b"")
     if len(payload) <= _KEPT_PAYLOAD:
         facts[layout.PAYLOAD] = payload
-    if begun_ms:
-        facts |= {layout.BEGUN: b"%d" % begun_ms, layout.WORKER: consumer}
-    facts[layout.ATTEMPTS] = b"%d" % attempts
+    if job.begun_ms:
+        facts |= {layout.BEGUN: b"%d" % job.begun_ms, layout.WORKER: job.consumer}
+    facts[layout.ATTEMPTS] = b"%d" % (job.deliveries - job.lost)
     if history:
         facts[layout.HISTORY] = history
     return facts

@@ -298,7 +298,7 @@ class Job:
 
         def end(step: Step, taken: Taken) -> bool:
             error = error_type, text, traceback_text
-            return ending.fail_attempt(step, taken, policy, *error, after_ms=after_ms, final=final)
+            return ending.fail_attempt(step, taken, policy, error, after_ms=after_ms, final=final)
 
         return self._finish(end)
 

@@ -150,15 +150,15 @@ def _prepare(job: Job) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
     task = core.task_of(job)
     if task is None:
         raise UnknownTaskError(f"the queue {core.name!r} has no task {job.task!r} in this program")
-    payload = job.payload
-    if (
-        not isinstance(payload, (list, tuple))
-        or len(payload) != 2
-        or not isinstance(payload[0], (list, tuple))
-        or not isinstance(payload[1], dict)
-    ):
-        raise PayloadError(f"the payload of job {job.id} is not the arguments of a task")
-    return task, list(payload[0]), payload[1]
+    return task, *arguments_of(job)
+
+
+def arguments_of(job: Job) -> tuple[list[Any], dict[str, Any]]:
+    """Return what a task is called with; raise PayloadError for another payload."""
+    match job.payload:
+        case [[*args], dict(kwargs)]:
+            return args, kwargs
+    raise PayloadError(f"the payload of job {job.id} is not the arguments of a task")
 
 
 def _succeeded(job: Job, result: Any, done: Done | None, seconds: float) -> Outcome:

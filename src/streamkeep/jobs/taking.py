@@ -196,7 +196,7 @@ def _end_run(step: Step, row: layout.Due, value: bytes) -> None:
 
 def _time_out(step: Step, job: Taken, policy: Policy) -> None:
     text = f"it ran longer than {policy.max_runtime_ms} ms, and its worker did not end it"
-    fail_attempt(step, job, policy, "builtins.TimeoutError", text, "", after_ms=None)
+    fail_attempt(step, job, policy, ("builtins.TimeoutError", text, ""), after_ms=None)
 
 
 # --- new entries, and those of dead workers -----------------------------------------------------
@@ -263,7 +263,8 @@ def _accept(
     except (ValueError, ArgumentError) as error:
         # Another program has put it. No worker can run it, and it must not hold up the others.
         plain = {name: one for name, one in fields.items() if name not in layout.OPTIONS}
-        refuse(step, place, plain, f"its options cannot be read: {error}", DEFAULT_RESULT_TTL_MS)
+        unread = Taken(place, plain, b"", 0, 0, 0, b"")
+        refuse(step, unread, f"its options cannot be read: {error}", DEFAULT_RESULT_TTL_MS)
         return
     passed = 0
     if policy.concurrency and layout.CONCURRENCY not in fields and deliveries == 1:
@@ -294,16 +295,17 @@ def _accept(
                 past = past._replace(deaths=past.deaths + 1).after(run)
             step.keep_past(place, past)
         deaths, lost = past.deaths, past.lost
+    job = Taken(place, fields, wanted.consumer, deliveries, deaths, lost, b"")
     if deaths and deaths >= policy.max_deaths:
-        reason = f"{deaths} workers died while they ran it"
-        refuse(step, place, fields, reason, policy.result_ttl_ms, deliveries - lost, deaths)
+        refuse(step, job, f"{deaths} workers died while they ran it", policy.result_ttl_ms)
         return
     begun = deaths or deliveries - lost > 1  # a retry, or after a death, which is no attempt
     if not begun and 0 < expires_ms < step.now_ms:
-        refuse(step, place, fields, "it expired before it ran", policy.result_ttl_ms)
+        job = job._replace(lost=deliveries)  # it had no attempt
+        refuse(step, job, "it expired before it ran", policy.result_ttl_ms)
         return
     if wanted.known is not None and fields.get(layout.TASK, b"") not in wanted.known:
-        park(step, Taken(place, fields, wanted.consumer, deliveries, deaths, lost, b""))
+        park(step, job)
         return
     key = begin_run(step, place, deliveries, policy)
     taken.append(Taken(place, fields, wanted.consumer, deliveries, deaths, lost, key, step.now_ms))

@@ -207,13 +207,8 @@ class TaskCore(Core):
             return running.failed(job, error, time.monotonic() - begun)
 
     def _prepare_run(self, job: Job) -> Run:
-        payload, headers = job.payload, job.headers
-        try:
-            args, kwargs = payload
-            args, kwargs = list(args), dict(kwargs)
-        except (TypeError, ValueError) as error:
-            text = f"the payload of job {job.id} is not the arguments of a task"
-            raise PayloadError(text) from error
+        args, kwargs = running.arguments_of(job)
+        headers = job.headers
         result_id = headers.get(RESULT_HEADER, job.id)
         record = self.read(lambda one: load_record(one, result_id))
         if record is None:  # it has expired, and a dead letter was requeued
