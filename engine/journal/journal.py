@@ -62,7 +62,7 @@ class Journal:
         self.control = control
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
-        # Where the next record goes.
+        # After the newest commit, where the next record goes, unless that needs another file.
         self.log = reader.Reader(folder, reader.Owner(epoch, store_uuid))
         self.syncs = Syncs(folder, control, self.log)
         self._file: SharedFile | None = None  # the file that is written
@@ -73,7 +73,6 @@ class Journal:
         self._next_offset = 0
         self._next_chain = 0
         self._written = 0, 0  # file and offset of the last record that was written
-        self._begun_from = self.log.position  # where the next record went, when a file was begun
         self._clean = False  # the next record must go into a file that was never used
 
     def raise_epoch(self) -> None:
@@ -129,31 +128,31 @@ class Journal:
         # It is begun again: every process finds its next record in the file of the last commit, or
         # as the first one of the file that follows.
         skipped = control.file_number() > log.number
-        if log.offset + size > self._room or self._clean or skipped or first:
+        number, offset, chain = log.number, log.offset, log.chain
+        if offset + size > self._room or self._clean or skipped or first:
             if self._room and not first:
                 # A killed writer may have left a record here, which a reader would follow.
-                self._write(log.offset, reader.END)
-            self._begun_from = log.position
-            self._begin_file(size, first, frees)
+                self._write(offset, reader.END)
+            number, offset, chain = self._begin_file(size, first, frees)
             self._clean = False
-        chain = layout.record_checksum(body, log.chain)
-        self._written = log.number, log.offset
+        chain = layout.record_checksum(body, chain)
+        self._written = number, offset
         try:
-            self._write(log.offset, layout.encode_record(body, chain), through_map=not durable)
+            self._write(offset, layout.encode_record(body, chain), through_map=not durable)
         except StoreError:
             self._written = 0, 0  # it is not whole
             raise
-        self._next_offset = log.offset + size
+        self._next_offset = offset + size
         self._next_chain = chain
-        if control.file_number() != log.number:
-            control.set_file(log.number)
+        if control.file_number() != number:
+            control.set_file(number)
 
     def begin_writing(self) -> None:
         """Have the disk begin to write the record that was just written, for which a caller waits.
 
         This makes the sync cheaper, even if nothing is done in between.
         """
-        offset = self.log.offset
+        offset = self._written[1]
         size = self._next_offset - offset
         if self._next_offset > self._filled and size < _FILL_SIZE // 2:
             self._fill(self._next_offset)
@@ -191,7 +190,7 @@ class Journal:
     def advance(self) -> None:
         """Move the position after the record that was just written: its commit is made."""
         log = self.log
-        log.go_to(log.number, self._next_offset, self._next_chain, log.commit_number + 1)
+        log.go_to(self._written[0], self._next_offset, self._next_chain, log.commit_number + 1)
 
     def cut(self) -> None:
         """Remove the record that was just written, if any was: its commit has failed.
@@ -218,15 +217,14 @@ class Journal:
             self.control.poison()
             raise sync_failed() from error
         finally:
-            if self._begun_from.commit_number == self.log.commit_number:
-                self.log.go_to(*self._begun_from)
             self.reopen()
 
     def reopen(self) -> None:
         """Open the file again for the next record: another process may have begun it again."""
         self._opened = -1
 
-    def _begin_file(self, size: int, first: bool, frees: bool) -> None:
+    def _begin_file(self, size: int, first: bool, frees: bool) -> tuple[int, int, int]:
+        """Begin the next file; return its number, the place of its first record, and the chain."""
         log, control = self.log, self.control
         number = max(log.number + 1, control.file_number())  # a higher one is begun again
         try:
@@ -256,8 +254,8 @@ class Journal:
         except OSError as error:
             raise translate_os(error) from error
         self._open_file(number)
-        log.go_to(number, len(data), layout.first_chain(data), log.commit_number)
         failpoints.hit("journal:new-file")
+        return number, len(data), layout.first_chain(data)
 
     def _make_file(self, header: bytes, size: int, first: bool, frees: bool) -> None:
         """Write the header of a file without its name, in the recycled file if there is one."""

@@ -138,11 +138,8 @@ class Syncs:
         """
         log, control = self._log, self._control
         made = log.commit_number  # first: another thread may move the log, the commit as the last
-        number, offset = log.number, log.offset
-        # A file that is just being begun may go again with its record, and a commit of another
-        # process be written to the one before.
-        if made >= commit_number and number == log.number <= control.file_number():
-            return number, offset, made
+        if made >= commit_number:
+            return log.number, log.offset, made
         made = max(commit_number, control.newest())
         return control.file_number(), 0, made  # after the commits: none is in a higher file
 
