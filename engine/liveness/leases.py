@@ -49,7 +49,6 @@ class Leases:
         self._closed = False
         # Of leases that are known to be dead. Threads add to it in one step and need no lock.
         self._dead: set[int] = set()
-        self._marks: Marks | None = None
 
     def take(self, wait_table: WaitTable) -> int:
         """Return the number of this process's lease, which is made at the first call.
@@ -113,12 +112,8 @@ class Leases:
 
     def marks(self) -> Marks | None:
         """Return where this process writes what it works on; None if it has no lease."""
-        marks = self._marks
-        if marks is None:
-            with self._lock:
-                if self._own is not None:
-                    marks = self._marks = self._own.marks()
-        return marks
+        with self._lock:
+            return None if self._own is None else self._own.marks()
 
     def work_of_the_dead(self) -> dict[bytes, int]:
         """Return the marks of what dead processes were working on, and the lease of each."""
@@ -182,5 +177,4 @@ class Leases:
         self._closed = True
         own, self._own = self._own, None
         self._own_number = 0
-        self._marks = None
         return own
