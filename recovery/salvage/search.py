@@ -278,15 +278,18 @@ class Search:
                     continue
                 present = self.found.get(one.table, one.db_key)
                 sure = free_known and not free_page
+                if not (sure or self._is_in_hole(one.table, one.db_key)):
+                    continue  # deleted, or an older copy
                 if present is None or (not sure and _is_newer(one, present)):
                     self.found.put(one.table, one.db_key, one.value)
             else:
-                live = nodes_known and not free_page
-                self._note_envelope(one, live=live, free=nodes_known and free_page)
+                key = keys.node_key(one.envelope.number, one.envelope.ms, one.envelope.seq)
+                old = free_page if nodes_known else not self._is_in_hole(keys.NODES, key)
+                self._note_envelope(one, live=nodes_known and not free_page, old=old)
                 if not retired_known and (free_page or not free_known):
                     self._note_maybe_retired(one.envelope, one.value)
 
-    def _note_envelope(self, one: raw_pages.RawEnvelope, *, live: bool, free: bool) -> None:
+    def _note_envelope(self, one: raw_pages.RawEnvelope, *, live: bool, old: bool) -> None:
         envelope = one.envelope
         tail = bool(envelope.record)
         self.highest_epoch = max(self.highest_epoch, envelope.epoch)
@@ -301,7 +304,7 @@ class Search:
                 self.found, placement.FOUND_RECORD, envelope, one.value, known_live=sure
             )
         if envelope.listpack and (not tail or sure):
-            prefix = placement.OLD_NODE if free and not newer else placement.FOUND_NODE
+            prefix = placement.OLD_NODE if old and not newer else placement.FOUND_NODE
             placement.note_newest(self.found, prefix, envelope, one.value, known_live=sure)
 
     def _is_changed(self, table: int, db_key: bytes) -> bool:
@@ -322,6 +325,15 @@ class Search:
         tables = self.source.tables
         return tables is None or table in tables.missing or bool(tables.tree(table).cut)
 
+    def _is_in_hole(self, table: int, db_key: bytes) -> bool:
+        """Return whether the row with a key may be in pages that cannot be read."""
+        tables = self.source.tables
+        if tables is None or table in tables.missing:
+            return True
+        with suppress(CorruptionError):  # of its value; its leaf is sound then
+            return not tables.tree(table).find(db_key)[1]
+        return False
+
     def missing_rows(self, table: int) -> int:
         """Return how many rows of a table are in no page that can be read, by LMDB's count."""
         tables = self.source.tables
@@ -330,9 +342,7 @@ class Search:
         tree = tables.tree(table)
         missing = tree.database.entries - sum(len(leaf.keys) for leaf in tree.leaves())
         for db_key, _ in self.found.rows(table):
-            with suppress(CorruptionError):  # of a value; then its leaf is sound
-                if not (tree.find(db_key)[1] or tables.is_changed(table, db_key)):
-                    missing -= 1
+            missing -= self._is_in_hole(table, db_key) and not self._is_changed(table, db_key)
         return max(0, missing)
 
     def holes(self) -> list[Hole]:
