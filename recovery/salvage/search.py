@@ -337,12 +337,13 @@ class Search:
     def missing_rows(self, table: int) -> int:
         """Return how many rows of a table are in no page that can be read, by LMDB's count."""
         tables = self.source.tables
-        if tables is None or not tables.tree(table).cut:
+        if tables is None or not self.damaged:
             return 0
         tree = tables.tree(table)
         missing = tree.database.entries - sum(len(leaf.keys) for leaf in tree.leaves())
-        for db_key, _ in self.found.rows(table):
-            missing -= self._is_in_hole(table, db_key) and not self._is_changed(table, db_key)
+        for db_key, _ in self.found.rows(table) if missing > 0 else ():
+            with suppress(CorruptionError):  # of its value; the tree leads to it then
+                missing -= tree.find(db_key)[0] is None and not self._is_changed(table, db_key)
         return max(0, missing)
 
     def holes(self) -> list[Hole]:

@@ -318,6 +318,20 @@ def test_a_segment_that_its_file_has_twice_is_no_loss_and_nothing_of_it_is_moved
         assert len(store.xrange("k", history=True)) == len(ids)
 
 
+def test_a_row_that_a_leaf_lacks_is_counted(tmp_path: Path) -> None:
+    """As in one that the disk has kept from before; here LMDB's count says more."""
+    with streamkeep.open(tmp_path / "s") as store:
+        store.xgroup_create("s", "g", mkstream=True)
+    with open_source(tmp_path / "s") as source:
+        assert source.tables is not None
+        record = source.tables.main.find(b"groups")[0] or b""
+    data = (tmp_path / "s" / "data.mdb").read_bytes()
+    more = record[:32] + (2).to_bytes(8, "little") + record[40:]
+    (tmp_path / "s" / "data.mdb").write_bytes(data.replace(record, more))
+    lines = salvaged(tmp_path / "s", tmp_path / "new").report.lines()
+    assert lines == ["lost: 1 row of groups, in damaged pages"]
+
+
 def test_nothing_of_a_segment_of_another_store_is_taken_in_place_of_an_own_one(
     tmp_path: Path,
 ) -> None:
