@@ -163,6 +163,7 @@ def test_a_file_of_several_databases() -> None:
     Path("a.rdb").write_bytes(body + crc64(body).to_bytes(8, "little"))
     result = run("load", "t", "a.rdb", status=1)
     assert "stream 'a' is repeated" in result.stderr
+    assert "next: --db N takes one of several databases" in result.stderr
     result = run("load", "t", "a.rdb", "--db", "2")
     assert "1 stream, 0 entries" in result.stderr
 

@@ -18,7 +18,6 @@ from streamkeep.format.core.errors import (
     ArgumentError,
     CommandError,
     CorruptionError,
-    KeyExistsError,
     LoadError,
     StreamkeepError,
 )
@@ -285,9 +284,6 @@ class _Loading(Given):
             with stores.uninterrupted():
                 published = loader.publish()
                 self.so_far = lambda: Outcome("all was loaded")
-        except KeyExistsError as error:
-            error.add_note('existing="skip" leaves it, existing="replace" replaces it')
-            raise
         finally:
             loader.discard()
         return {

@@ -46,6 +46,14 @@ def leftovers(store: Store[Any]) -> list[bytes]:
         return [name for name, _ in keys.iter_keys(snapshot.txn) if name.startswith(UNNAMED)]
 
 
+def _exists(
+    problem: str, advice: str = 'existing="skip" leaves it, existing="replace" replaces it'
+) -> KeyExistsError:
+    error = KeyExistsError(problem)
+    error.add_note(advice)
+    return error
+
+
 class Load:
     """Streams that are loaded together; a context manager that deletes what was not published.
 
@@ -100,10 +108,11 @@ class Load:
             KeyExistsError: the key exists and must not be replaced, or the source repeats it.
         """
         if key in self.staged:
-            raise KeyExistsError(f"{where} is repeated in the source")
+            advice = "database=N takes one of several databases"
+            raise _exists(f"{where} is repeated in the source", advice)
         if self.existing != "replace" and self.store.exists(key):
             if self.existing == "refuse":
-                raise KeyExistsError(f"{where} exists in the store")
+                raise _exists(f"{where} exists in the store")
             self.skipped.append(key)
             return None
         name = self._token + key
@@ -126,7 +135,7 @@ class Load:
         for key, name in step:
             if self.existing != "replace" and txn.find_stream(key) is not None:
                 if self.existing == "refuse":  # created since `begin`
-                    raise KeyExistsError(f"stream {key!r} exists in the store")
+                    raise _exists(f"stream {key!r} exists in the store")
                 self.skipped.append(key)
                 keys.delete(txn, [name])
             else:
