@@ -147,7 +147,7 @@ def test_attempts_that_others_than_the_handler_ended_are_told_of(queue_with: Que
     errors = [TimeoutError, ValueError, JobFailedError]
     with queue_with(retries=2, backoff="1ms") as queue:
         found = shop_tasks.fail.enqueue("once")
-        queue.get().end_attempt("builtins.TimeoutError", "it ran too long", "")
+        queue.get().end_attempt(("builtins.TimeoutError", "it ran too long", ""))
         for attempts in (1, 2):
             found.refresh()
             assert (found.status, found.attempts) == ("READY", attempts)

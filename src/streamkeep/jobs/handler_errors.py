@@ -88,7 +88,7 @@ def end_with_error(job: Job, error: BaseException) -> str:
     except Exception as problem:
         # It would come back to each worker in turn, and end in none.
         log.exception("job %s failed, and cannot be retried; it becomes a dead letter", job.id)
-        job.end_attempt(*texts, final=f"it cannot be retried: {text_of(problem)}")
+        job.end_attempt(texts, final=f"it cannot be retried: {text_of(problem)}")
         return GIVEN_UP
 
 
@@ -103,14 +103,14 @@ def _end_as_asked(job: Job, error: BaseException, texts: tuple[str, str, str]) -
         if not error.counts:
             job.postpone(0 if error.after_ms is None else error.after_ms / 1000)
             return RETURNED
-        retried = job.end_attempt(kind, error.reason, lines, after_ms=error.after_ms)
+        retried = job.end_attempt((kind, error.reason, lines), after_ms=error.after_ms)
     else:
         final = ""
         if isinstance(error, PayloadError):
             final = "its payload or result cannot be used"
         elif task is not None and not task.may_retry(error):
             final = f"{kind} is not retried"
-        retried = job.end_attempt(kind, text, lines, final=final)
+        retried = job.end_attempt(texts, final=final)
     return RETRYING if retried else GIVEN_UP
 
 

@@ -252,11 +252,11 @@ class Job:
             False if there were no attempts left, and the job is a dead letter.
         """
         after_ms = None if after is None else milliseconds(after, "after")
-        return self.end_attempt("", reason, "", after_ms=after_ms)
+        return self.end_attempt(("", reason, ""), after_ms=after_ms)
 
     def fail(self, reason: str) -> None:
         """End the job for good, as a dead letter with this reason."""
-        self.end_attempt("", "", "", final=reason)
+        self.end_attempt(("", "", ""), final=reason)
 
     def give_back(self, *, delivered: bool = False) -> None:
         """Return the job to the queue at once; this was no attempt.
@@ -285,19 +285,12 @@ class Job:
         self._finish(park)
 
     def end_attempt(
-        self,
-        error_type: str,
-        text: str,
-        traceback_text: str,
-        *,
-        after_ms: int | None = None,
-        final: str = "",
+        self, error: tuple[str, str, str], *, after_ms: int | None = None, final: str = ""
     ) -> bool:
         """Note that this attempt failed; return whether the job is retried."""
         policy = self.queue.core.policy_of(self.fields)
 
         def end(step: Step, taken: Taken) -> bool:
-            error = error_type, text, traceback_text
             return ending.fail_attempt(step, taken, policy, error, after_ms=after_ms, final=final)
 
         return self._finish(end)

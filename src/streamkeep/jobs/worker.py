@@ -226,7 +226,8 @@ class Worker:
                 self._report.too_long(run)
                 limit_ms = run.job.queue.core.policy_of(run.job.fields).max_runtime_ms
                 text = f"it ran longer than max_runtime, {limit_ms / 1000:g} s"
-                self._end_outside(run, partial(run.job.end_attempt, worker_runs.TOO_LONG, text, ""))
+                error = "builtins.TimeoutError", text, ""
+                self._end_outside(run, partial(run.job.end_attempt, error))
                 if self._exits:
                     os._exit(EXIT_HUNG)
                 run.cancel()
@@ -249,7 +250,7 @@ class Worker:
             else:
                 had = f"the process had {used:,} bytes of memory"
                 text = f"{had}, the limit is {self._max_memory:,}"
-                end = partial(run.job.end_attempt, "builtins.MemoryError", text, "")
+                end = partial(run.job.end_attempt, ("builtins.MemoryError", text, ""))
                 self._end_outside(run, end)
         os._exit(EXIT_RECYCLED)
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from streamkeep.jobs.running import Done, Outcome, Pause
     from streamkeep.jobs.worker_log import Report
 
-TOO_LONG: Final = "builtins.TimeoutError"
 FAILED_PAUSE_S: Final = 1.0  # after a failure of the store, such as a full disk
 
 
