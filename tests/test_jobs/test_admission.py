@@ -304,6 +304,25 @@ def test_an_entry_of_another_program_with_a_limit_of_0_has_none(queue: Queue) ->
     assert not queue.store.row_range("jobs:mails", b"g", b"i")
 
 
+@pytest.mark.parametrize("how", ["cancel", "purge"])
+def test_an_entry_of_another_program_with_a_wrong_limit_can_be_removed(
+    queue: Queue, how: str
+) -> None:
+    """Each such call failed with a ValueError, and a purge removed nothing."""
+    queue.core.set_up()
+    entry_id = queue.store.xadd("mails", {"payload": "1", "concurrency": "x"}).decode()
+    assert queue.cancel(entry_id) if how == "cancel" else queue.purge()
+    assert queue.stats().waiting == 0
+
+
+def test_what_another_program_has_added_first_is_seen_before_it_is_taken(queue: Queue) -> None:
+    """The stream has no group yet."""
+    entry_id = queue.store.xadd("mails", {"payload": "1"}).decode()
+    assert queue.stats().workers == 0
+    assert queue.job(entry_id).state() == "waiting"
+    assert queue.get(0).id == entry_id
+
+
 def test_what_deleted_jobs_held_is_free_for_the_next_process_that_finds_no_job(
     queue: Queue,
 ) -> None:

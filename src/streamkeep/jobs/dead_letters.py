@@ -10,7 +10,7 @@ from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
 from streamkeep.jobs import ending, enqueue, finding, layout, state
-from streamkeep.jobs.admission import NORMAL_NUMBER, cancel_held, free_gates, gates_of
+from streamkeep.jobs.admission import NORMAL_NUMBER, cancel_held, free_gates
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Reader, Step, rows_below
@@ -195,7 +195,7 @@ def requeue(step: Step, letter: Letter) -> bool:
     if letter.job:  # otherwise another program has written it, and the job gets the ID of its entry
         fields[layout.ID] = letter.job.encode()
     try:
-        gates_of(fields)
+        layout.number_of(fields, layout.CONCURRENCY)
     except ValueError:  # of another program, too; the job can be run without
         del fields[layout.CONCURRENCY]
     numbers = {one.encode(): number for number, one in enumerate(layout.PRIORITIES)}

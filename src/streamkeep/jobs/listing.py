@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot
-from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
+from streamkeep.format.core.errors import ArgumentError, NoSuchGroupError, NoSuchKeyError
 from streamkeep.jobs import finding, layout
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.dead_letters import Letter, letter_of_job, letters
@@ -304,7 +304,7 @@ def _worker(name: str, jobs: int) -> WorkerFacts:
 def _consumers(snapshot: Snapshot[Any], name: bytes) -> list[dict[str, Any]]:
     try:
         return snapshot.xinfo_consumers(name, layout.GROUP, leases=True)
-    except NoSuchKeyError:
+    except (NoSuchKeyError, NoSuchGroupError):  # another program has made the stream
         return []
 
 

@@ -379,6 +379,8 @@ def place_key(job_id: object) -> bytes:
 def pending_row(reader: Reader, names: layout.Names, place: layout.Place) -> dict[str, Any] | None:
     """Return how an entry is pending, as XPENDING says it; None if it is not."""
     name, entry_id = names.streams[place.priority], place.entry_id
+    if find_group_of(reader, name) is None:
+        return None
     rows = reader.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
     return dict(rows[0]) if rows else None
 

@@ -258,7 +258,8 @@ def _accept(
     try:
         policy = wanted.policy_of(fields)
         expires_ms = layout.number_of(fields, layout.EXPIRES)
-        layout.number_of(fields, layout.QUEUED)
+        for name in (layout.QUEUED, layout.CONCURRENCY):
+            layout.number_of(fields, name)
         missed = missed_gates(step, fields)
     except (ValueError, ArgumentError) as error:
         # Another program has put it. No worker can run it, and it must not hold up the others.
