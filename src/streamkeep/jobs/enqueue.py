@@ -11,7 +11,7 @@ from streamkeep.jobs.admission import admit, delay
 from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
 from streamkeep.jobs.finding import HAS_ENDED, find
 from streamkeep.jobs.layout import Fields, Past, Place, number_of, place_of, short
-from streamkeep.jobs.state import Step, delivered_up_to, find_group_of
+from streamkeep.jobs.state import Step, delivered_up_to
 
 
 def put(
@@ -95,7 +95,5 @@ def oldest_waiting(step: Step) -> tuple[Place, Fields] | None:
 def next_waiting(step: Step, priority: int) -> tuple[Place, Fields] | None:
     """Return the next entry of a stream that the group has not read; None if it has read all."""
     name = step.stream(priority)
-    if find_group_of(step.txn, name) is None:
-        return None
     found = step.txn.xrange(name, b"(" + delivered_up_to(step.txn, name), "+", 1)
     return (place_of(priority, bytes(found[0].id)), found[0].fields) if found else None

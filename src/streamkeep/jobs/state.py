@@ -227,7 +227,12 @@ class Step:
     def count_waiting(self) -> int:
         """Return how many jobs could start, as `QueueStats.waiting` says it."""
         waiting = self.counters.held + self.counters.parked
-        for stream, group in self._groups():
+        for name in [self.stream(one) for one in self.settings.streams]:
+            found = find_group_of(self.txn, name)
+            if found is None:  # another program may have made the stream
+                waiting += self.txn.xlen(name)
+                continue
+            stream, group = found
             unread = lag(stream.record, group.record)
             if unread is None:  # entries were deleted that the group had not read
                 # Up to its position there are only jobs that run, retry or have just ended, in few
