@@ -109,9 +109,11 @@ def serve(
         raise click.UsageError("--socket-mode is 600, 660 or 666")
     if http is None and (write or hosts):
         raise click.UsageError("--write and --http-host need --http")
-    if readonly:
-        changes = ("write", "backup", "ship", "archive_every", "allow_flush", "replicaof")
-        arguments.refuse_options("changes the store, and --readonly allows no changes", *changes)
+    ctx = click.get_current_context()
+    changes = ("write", "backup", "ship", "archive-every", "allow-flush", "replicaof")
+    for name in changes if readonly else ():
+        if arguments.was_given(ctx, name.replace("-", "_")):
+            raise click.UsageError(f"--readonly allows no changes, and so no --{name}")
     options = serving.Options(
         bind=list(bind),
         unix=unix,
