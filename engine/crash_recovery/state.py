@@ -35,7 +35,7 @@ from typing import Final, Literal, NamedTuple
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages, read_page
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.crash_recovery.stored_rows import KeyMissing, StoredRows, check_extent
-from streamkeep.engine.crash_recovery.trial import Trial
+from streamkeep.engine.crash_recovery.trial import try_out
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlState, read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, journal_files, newest_commit
 from streamkeep.engine.system.boot_id import boot_id
@@ -332,7 +332,7 @@ def _way(store: Folder, handle: int, journal: Folder, slot: CheckpointSlot) -> W
             )
     reader = Reader(journal, slot, slot.position())
     try:
-        return Way(slot, *Trial(handle, meta).run(reader))
+        return Way(slot, *try_out(handle, meta, reader))
     finally:
         reader.close()
 

@@ -55,7 +55,7 @@ class StoredRows:
 
     def meta(self, name: bytes) -> bytes:
         """Return the body of a row of the table `meta`; raise CorruptionError."""
-        page, index = self.find(META, name)
+        page, index = self._find(self.root(META), name)
         where = f"meta of commit {self._meta.commit_number}"
         return row_body(META, name, page.inline(index), where)
 
@@ -66,15 +66,26 @@ class StoredRows:
 
     def value(self, table: int, db_key: bytes) -> bytes | None:
         """Return the value of a row; None if there is none."""
-        self.root(table)
-        try:
-            page, index = self.find(table, db_key)
-        except KeyMissing:
+        found = self._row(table, db_key)
+        if found is None:
             return None
+        page, index = found
         if page.flags[index] != lmdb_pages.BIG:
             return page.inline(index)
         start = page.places[index] * self._meta.page_size + lmdb_pages.HEADER_SIZE
         return os.pread(self._handle, page.sizes[index], start)
+
+    def size(self, table: int, db_key: bytes) -> int:
+        """Return the size of a row; -1 if there is none."""
+        found = self._row(table, db_key)
+        return -1 if found is None else found[0].sizes[found[1]]
+
+    def _row(self, table: int, db_key: bytes) -> tuple[lmdb_pages.TreePage, int] | None:
+        root = self.root(table)  # raises for a table that is missing, which is damage
+        try:
+            return self._find(root, db_key)
+        except KeyMissing:
+            return None
 
     def root(self, table: int) -> int | None:
         """Return the root page of a table, None if it is empty; raise CorruptionError."""
@@ -86,16 +97,13 @@ class StoredRows:
             self._roots[table] = lmdb_pages.decode_database(page.inline(index), name).root
         return self._roots[table]
 
-    def find(self, table: int, db_key: bytes) -> tuple[lmdb_pages.TreePage, int]:
-        """Return the leaf of a table that has a key, and the place of the row in it.
+    def _find(self, root: int | None, db_key: bytes) -> tuple[lmdb_pages.TreePage, int]:
+        """Return the leaf of a tree that has a key, and the place of the row in it.
 
         Raises:
-            KeyMissing: the table does not have the key.
+            KeyMissing: the tree does not have the key.
             CorruptionError: a page on the way to it is damaged.
         """
-        return self._find(self.root(table), db_key)
-
-    def _find(self, root: int | None, db_key: bytes) -> tuple[lmdb_pages.TreePage, int]:
         number = root
         size = self._meta.page_size
         pages = os.fstat(self._handle).st_size // max(size, _SMALLEST_PAGE)

@@ -7,7 +7,7 @@ rows are kept, so a long journal takes little memory. Compiled by mypyc.
 
 from __future__ import annotations
 
-from streamkeep.engine.crash_recovery.stored_rows import KeyMissing, StoredRows
+from streamkeep.engine.crash_recovery.stored_rows import StoredRows
 from streamkeep.engine.journal.reader import Reader
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES
@@ -15,47 +15,34 @@ from streamkeep.format.journal.journal import DELETE, MOVE, PUT, read_changes
 from streamkeep.format.lmdb_file.meta_page import MetaPage
 
 
-class Trial:
-    """The sizes of the rows that the journal changes, from a commit of a data file on."""
+def try_out(handle: int, meta: MetaPage, reader: Reader) -> tuple[int, str]:
+    """Read the journal to its end, or to a record that cannot be applied.
 
-    def __init__(self, handle: int, meta: MetaPage) -> None:
-        self._stored = StoredRows(handle, meta)
-        self._sizes: dict[tuple[int, bytes], int] = {}  # -1: there is no such row
+    Args:
+        handle: the data file.
+        meta: LMDB's meta page of the commit with which the reader begins.
 
-    def run(self, reader: Reader) -> tuple[int, str]:
-        """Read the journal to its end, or to a record that cannot be applied.
-
-        Returns:
-            The last commit that can be made, and why the one after it cannot; "" at the end.
-        """
-        end = reader.position.commit_number
-        body = reader.next()
-        while body is not None:
-            try:
-                self._apply(body)
-            except CorruptionError as error:
-                return end, f"the record of commit {end + 1} cannot be applied: {error}"
-            end = reader.position.commit_number
-            body = reader.next()
-        return end, ""
-
-    def _apply(self, body: bytes) -> None:
-        """Note what a record changes; raise CorruptionError if it cannot be applied."""
-        for change in read_changes(body, TABLES):
-            place = (change.table, change.db_key)
-            old_size = -1 if change.kind in (PUT, DELETE) else self._size(place)
-            change.check(old_size)
-            self._sizes[place] = change.new_size(old_size)
-            if change.kind == MOVE:
-                self._sizes[(change.kept, change.db_key)] = old_size
-
-    def _size(self, place: tuple[int, bytes]) -> int:
-        found = self._sizes.get(place)
-        if found is not None:
-            return found
-        self._stored.root(place[0])  # raises for a table that is missing, which is damage
+    Returns:
+        The last commit that can be made, and why the one after it cannot; "" at the end.
+    """
+    stored = StoredRows(handle, meta)
+    sizes: dict[tuple[int, bytes], int] = {}  # of the rows that the journal changes
+    end = reader.commit_number
+    body = reader.next()
+    while body is not None:
         try:
-            page, index = self._stored.find(place[0], place[1])
-        except KeyMissing:
-            return -1
-        return page.sizes[index]
+            for change in read_changes(body, TABLES):
+                place = (change.table, change.db_key)
+                old_size = -1  # there is no such row, or it is not needed
+                if change.kind not in (PUT, DELETE):
+                    found = sizes.get(place)
+                    old_size = stored.size(*place) if found is None else found
+                change.check(old_size)
+                sizes[place] = change.new_size(old_size)
+                if change.kind == MOVE:
+                    sizes[(change.kept, change.db_key)] = old_size
+        except CorruptionError as error:
+            return end, f"the record of commit {end + 1} cannot be applied: {error}"
+        end = reader.commit_number
+        body = reader.next()
+    return end, ""
