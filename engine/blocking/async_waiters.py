@@ -45,28 +45,17 @@ class WatchedBell:
         self.bell = bell
         self.users = 0
         self.loop = loop
-        self._sleepers: dict[int, Sleeper] = {}
+        self.sleepers: dict[int, Sleeper] = {}  # by their tickets
         loop.add_reader(bell.handle, self._on_notification)
-
-    def enter(self, ticket: int) -> Sleeper:
-        sleeper = self._sleepers[ticket] = Sleeper(self.loop)
-        return sleeper
-
-    def leave(self, ticket: int) -> None:
-        self._sleepers.pop(ticket, None)
-
-    def close(self) -> None:
-        """Stop watching the bell; in the event loop."""
-        self.loop.remove_reader(self.bell.handle)
 
     def _on_notification(self) -> None:
         for ticket in self.bell.notifications():
             if ticket == ALARM:
-                for sleeper in self._sleepers.values():
+                for sleeper in self.sleepers.values():
                     sleeper.wake()
-            elif ticket in self._sleepers:
-                self._sleepers[ticket].notified = True
-                self._sleepers[ticket].wake()
+            elif ticket in self.sleepers:
+                self.sleepers[ticket].notified = True
+                self.sleepers[ticket].wake()
 
 
 class AsyncWaiters:
@@ -92,7 +81,7 @@ class AsyncWaiters:
         try:
             ticket, nap = next(steps)
             if watched and ticket:
-                sleeper = watched.enter(ticket)
+                sleeper = watched.sleepers[ticket] = Sleeper(watched.loop)
             while True:
                 if nap == NOTE:
                     await note()
@@ -108,7 +97,7 @@ class AsyncWaiters:
         finally:
             steps.close()
             if watched:
-                watched.leave(ticket)
+                watched.sleepers.pop(ticket, None)
                 self._leave(watched, keep=again)
 
     def _enter(self) -> WatchedBell | None:
@@ -125,6 +114,6 @@ class AsyncWaiters:
     def _leave(self, watched: WatchedBell, *, keep: bool) -> None:
         watched.users -= 1
         if not watched.users:
-            watched.close()
+            watched.loop.remove_reader(watched.bell.handle)
             del self._bells[watched.loop]  # which may be closed, where no loop runs
             self._waiters.give_back(watched.bell, keep=keep)
