@@ -206,9 +206,7 @@ class HistoryCall(ReadCall):
         if super().pause(txn) == 0:
             return 0
         stream = txn.find_stream(self._name)
-        if stream is None or last_archived(txn, stream.number) <= xread.resolve(
-            stream, self._after
-        ):
+        if stream is None or last_archived(txn, stream) <= xread.resolve(stream, self._after):
             return -1
         try:
             return 0 if self._above(txn, 1) else -1

@@ -471,12 +471,15 @@ def xrange(txn: Txn, name: bytes, wanted: Range) -> Entries:
     return out
 
 
-def last_archived(txn: Txn, number: int) -> Id:
-    """Return an ID that no retired, archived or erased entry of a stream is above; 0-0 for none."""
-    highest = (0, 0)
+def last_archived(txn: Txn, stream: Stream) -> Id:
+    """Return an ID that no entry of a stream's history, or erased one, is above; 0-0 for none."""
+    highest, number = (0, 0), stream.number
+    live = Live(txn, stream)
+    if live.at_or_below(*_NOWHERE) and (data := live.load()):  # with trimmed slots
+        highest = end_ids(data, live.ms, live.seq).last_live
     erased, _ = neighbours(txn, ERASURES, node_key(number, MAX, MAX) + b"\0")
     if erased is not None and erased[0].startswith(pack_number(number)):
-        highest = unpack_node_key(erased[0])[1:]
+        highest = max(highest, unpack_node_key(erased[0])[1:])
     record = find_segment(txn, number, *_NOWHERE)
     if record is not None:
         highest = max(highest, record.last_id)

@@ -8,11 +8,13 @@ from streamkeep.engine.commands.history import last_archived
 from streamkeep.engine.commands.idempotency import count_lasting
 from streamkeep.engine.commands.reply_budget import NO_LIMIT
 from streamkeep.engine.commands.xrange import read_entries
+from streamkeep.engine.commands.xtrim import rewritten_form
 from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.group import Group, count_groups, groups_of
 from streamkeep.engine.tables.lag import lag
 from streamkeep.engine.tables.manifest import note_removed
+from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.pel_walks import owned_by
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
@@ -20,7 +22,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import MAX, id_text, next_id
-from streamkeep.format.node.node import ENTRY, PAIRS
+from streamkeep.format.node.node import ENTRY, PAIRS, end_ids
 from streamkeep.format.node.ranges import Range
 from streamkeep.format.rows.extension import idempotence_of
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN, Consumer
@@ -198,7 +200,7 @@ def xsetid(
             raise CommandError(
                 "The entries_added specified in XSETID is smaller than the target stream length"
             )
-    if last_id < record.last_id() and last_id < last_archived(txn, stream.number):
+    if last_id < record.last_id() and last_id < last_archived(txn, stream):
         raise CommandError(
             "The ID specified in XSETID is smaller than the last entry in the stream's archive"
         )
@@ -215,8 +217,12 @@ def xsetid(
 
 
 def take_back(txn: WriteTxn, stream: Stream, last_id: tuple[int, int]) -> None:
-    """Note, before a stream gets another last ID, that higher ones may be given out again."""
+    """Let higher IDs be given out again, before a stream gets another last ID."""
     if last_id < stream.record.last_id():
+        walk = NodeWalk(txn, stream)
+        if walk.last() and end_ids(walk.load(), walk.ms, walk.seq).last_slot > last_id:
+            # Tombstones are above it; the slots of a node ascend.
+            walk.store(*rewritten_form(walk, walk.data, walk.trimmed, set()))
         note_removed(txn, [(stream.number, next_id(*last_id), (MAX, MAX))])
 
 

@@ -229,10 +229,22 @@ def stored_form(
     walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: bytes
 ) -> tuple[bytes, bytes]:
     """Return the listpack and the trimmed slots that `store_marked` stores."""
-    old_bits = trimmed_slots(trimmed)
-    if deleted <= live + 2 * len(old_bits) or walk.on_tail:
+    if deleted <= live + 2 * len(trimmed_slots(trimmed)) or walk.on_tail:
         return data, trimmed
-    rewritten = rewrite(data, walk.ms, walk.seq, old_bits)
+    # The last slot stays: its ID is the highest that the node ever held.
+    return rewritten_form(walk, data, trimmed, {live + deleted - 1})
+
+
+def rewritten_form(
+    walk: NodeWalk, data: bytes, trimmed: bytes, also: set[int]
+) -> tuple[bytes, bytes]:
+    """Return the listpack and the trimmed slots of a node without its other tombstones.
+
+    Args:
+        also: the numbers of more tombstones that stay.
+    """
+    old_bits = trimmed_slots(trimmed)
+    rewritten = rewrite(data, walk.ms, walk.seq, old_bits | also)
     bits = [slot for slot, old in enumerate(rewritten.kept) if old in old_bits]
     return rewritten.data, set_trimmed(b"", bits)
 

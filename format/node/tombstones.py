@@ -143,10 +143,9 @@ class Rewritten:
 
 
 def rewrite(data: bytes, ms: int, seq: int, keep: set[int]) -> Rewritten:
-    """Remove the tombstones from a node, except its last slot and the slot numbers in `keep`.
+    """Remove the tombstones from a node, except the slot numbers in `keep`.
 
-    The key and the master entry do not change. The last slot stays, because its ID is the highest
-    that the node ever held.
+    The key and the master entry do not change.
     """
     node = read_header(data, ms, seq)
     cursor = SlotCursor(node)
@@ -155,12 +154,11 @@ def rewrite(data: bytes, ms: int, seq: int, keep: set[int]) -> Rewritten:
     live: i64 = 0
     deleted: i64 = 0
     kept: list[int] = []
-    last: i64 = node.count + node.deleted - 1
     while cursor.next():
         start: i64 = cursor.start
         cursor.skip_fields()
         dead = cursor.flags & DELETED != 0
-        if dead and cursor.index != last and int(cursor.index) not in keep:
+        if dead and int(cursor.index) not in keep:
             continue
         body.write(data[start : cursor.position])
         kept.append(int(cursor.index))

@@ -196,6 +196,26 @@ def test_after_ids_went_back_the_oldest_entries_are_trimmed(open_store: Open) ->
         store.xsetid("s", "50-0")
 
 
+@pytest.mark.parametrize("nodes", [2, 100])
+def test_ids_of_tombstones_come_again_where_nothing_was_archived(
+    open_store: Open, nodes: int
+) -> None:
+    store = open_store(node_max_entries=nodes)
+    for key in ("s", "archived"):
+        store.set_retention(key, archive=key == "archived")
+        store.xadd_many(key, [{"n": "old"}] * 7, [f"{number}-0" for number in range(1, 8)])
+        store.xgroup_create(key, "g", id="0")
+        store.xreadgroup("g", "c", {key: ">"})
+        store.xack(key, "g", *[f"{number}-0" for number in range(2, 8)])
+        assert store.xtrim(key, maxlen=0, approximate=False, ref_policy="ACKED") == 6
+    with pytest.raises(errors.CommandError, match="archive"):
+        store.xsetid("archived", "2-0")
+    store.xsetid("s", "2-0")
+    for number in (3, 4):
+        store.xadd("s", {"n": "new"}, id=f"{number}-0")
+    assert [one.id for one in store.xrange("s")] == [b"1-0", b"3-0", b"4-0"]
+
+
 def test_a_range_is_trimmed_anywhere(store: Store) -> None:
     ids = fill(store, 1000)
     nodes = store.xinfo_stream("s")["radix-tree-keys"]

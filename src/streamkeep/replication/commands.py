@@ -145,7 +145,7 @@ class Following(Replay):
             if (
                 name == b"XSETID"
                 and stream is not None
-                and parse_id(words[2], 0) < last_archived(self.txn, stream.number)
+                and parse_id(words[2], 0) < last_archived(self.txn, stream)
             ):
                 temporary = UNNAMED + key
                 copy(self.txn, key, temporary)
