@@ -126,7 +126,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         """
         ships = sync == "shipped"
         if ships:
-            self._store._check_shipped()
+            self._store._environment.shipped()  # raises before a change
 
         def transact() -> Result:
             with self._store.transaction("commit" if ships else sync) as txn:

@@ -271,7 +271,7 @@ class Store(
         """
         self._check_writable()
         if sync == "shipped":
-            self._check_shipped()
+            self._environment.shipped()  # raises before a change, not after it
         wait = self._waits("commit" if sync == "shipped" else sync)
         txn = self._environment.begin_write(durable=wait)
         transaction = Transaction(self, txn)
@@ -320,14 +320,10 @@ class Store(
         """
         self._check_open()
         if sync == "shipped":
-            self._check_shipped()
+            self._environment.shipped()  # raises if nothing ships it
         else:
             self._note_sync(sync)
         return SyncView(self, sync)
-
-    def _check_shipped(self) -> None:
-        """Raise StoreError if nothing ships the store: before a change, not after it."""
-        self._environment.shipped()
 
     def _wait_for_copy(self, commit: int) -> None:
         """Return when a copy elsewhere has everything up to a commit; raise NotShippedError."""

@@ -98,12 +98,6 @@ def _stored_row(handle: int, meta: MetaPage, name: bytes) -> bytes | None:
         return None
 
 
-def _open_table(
-    raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, name: str
-) -> lmdb._Database:
-    return raw.open_db(name.encode(), txn, create=False)
-
-
 def open_tables(
     raw: lmdb.Environment, txn: lmdb.Transaction[bytes] | None, path: Path
 ) -> dict[int, lmdb._Database]:
@@ -114,7 +108,7 @@ def open_tables(
             end with it. None if the environment is read-only.
     """
     try:
-        meta = _open_table(raw, txn, TABLES[META].name)
+        meta = raw.open_db(TABLES[META].name.encode(), txn, create=False)
     except lmdb.NotFoundError as error:
         raise NotAStoreError(f"{path}: an LMDB environment, but not a Streamkeep store") from error
     with raw.begin() if txn is None else nullcontext(txn) as reader:
@@ -128,7 +122,7 @@ def open_tables(
     handles = {}
     for number, table in TABLES.items():
         try:
-            handles[number] = _open_table(raw, txn, table.name)
+            handles[number] = raw.open_db(table.name.encode(), txn, create=False)
         except lmdb.NotFoundError as error:
             raise CorruptionError(str(path), f"sub-database {table.name!r} is missing") from error
     return handles

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import read_i64_be
-from mypy_extensions import i64
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from mypy_extensions import i16, i32, i64
 
 from streamkeep.format.core.errors import CorruptionError, InvalidIdError
 
@@ -193,6 +193,24 @@ def bits(value: int) -> i64:
 def unsigned(pattern: i64) -> int:
     """Return the unsigned number of a bit pattern."""
     return int(pattern) if pattern >= 0 else int(pattern) + _U64
+
+
+def low16(value: i64) -> i16:
+    """Return the bit pattern of an unsigned number of 16 bits."""
+    return i16(value if value < 1 << 15 else value - (1 << 16))
+
+
+def low32(value: i64) -> i32:
+    """Return the bit pattern of an unsigned number of 32 bits."""
+    return i32(value if value < 1 << 31 else value - (1 << 32))
+
+
+def u16_at(data: bytes, at: i64) -> i64:
+    return i64(read_i16_be(data, at)) & 0xFFFF
+
+
+def u32_at(data: bytes, at: i64) -> i64:
+    return i64(read_i32_be(data, at)) & 0xFFFFFFFF
 
 
 def below(ms: i64, seq: i64, other_ms: i64, other_seq: i64) -> bool:

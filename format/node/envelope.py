@@ -16,20 +16,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import (
-    BytesWriter,
-    read_i16_be,
-    read_i32_be,
-    read_i64_be,
-    write_i16_be,
-    write_i32_be,
-    write_i64_be,
-)
-from mypy_extensions import i16, i32, i64
+from librt.strings import BytesWriter, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from mypy_extensions import i16, i64
 
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ChecksumError, CorruptionError
-from streamkeep.format.core.id_codec import Id, bits, id_text, unsigned
+from streamkeep.format.core.id_codec import Id, bits, id_text, low32, u16_at, u32_at, unsigned
 from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.node.node import peek_counts
 
@@ -129,20 +121,15 @@ def put_header(
 ) -> None:
     """Append the header as `ENVELOPE` lays it out, for an envelope of `size` bytes."""
     writer.write(_START)
-    _put_u32(writer, size)
+    write_i32_be(writer, low32(i64(size)))
     write_i64_be(writer, bits(number))
     write_i64_be(writer, bits(ms))
     write_i64_be(writer, bits(seq))
-    _put_u32(writer, epoch)
+    write_i32_be(writer, low32(i64(epoch)))
     write_i64_be(writer, bits(commit_number))
     write_i16_be(writer, i16(record_size))
     write_i16_be(writer, 0)
-    _put_u32(writer, listpack_size)
-
-
-def _put_u32(writer: BytesWriter, value: int) -> None:
-    wide = i64(value)
-    write_i32_be(writer, i32(wide if wide < 1 << 31 else wide - (1 << 32)))
+    write_i32_be(writer, low32(i64(listpack_size)))
 
 
 def close_envelope(writer: BytesWriter) -> bytes:
@@ -160,13 +147,13 @@ def decode_envelope(value: bytes, where: str) -> Envelope:
     if digest64(value[: size - CHECKSUM_SIZE]) != value[size - CHECKSUM_SIZE :]:
         problem = f"the checksum of this envelope of {len(value)} bytes does not match"
         raise ChecksumError(where, problem)
-    reserved = _u16(value, _RESERVED_AT)
+    reserved = u16_at(value, _RESERVED_AT)
     if value[: len(_START)] != _START or reserved != 0:
         found = f"magic {value[:3]!r} format {value[3]} reserved {int(reserved)}"
         raise CorruptionError(where, f"{found}, expected {MAGIC!r} {FORMAT} 0", offset=0)
-    listpack_start = HEADER_SIZE + _u16(value, _RECORD_SIZE_AT)
-    trimmed_start = listpack_start + _u32(value, _LISTPACK_SIZE_AT)
-    if _u32(value, _LENGTH_AT) != size or trimmed_start + CHECKSUM_SIZE > size:
+    listpack_start = HEADER_SIZE + u16_at(value, _RECORD_SIZE_AT)
+    trimmed_start = listpack_start + u32_at(value, _LISTPACK_SIZE_AT)
+    if u32_at(value, _LENGTH_AT) != size or trimmed_start + CHECKSUM_SIZE > size:
         problem = f"the sizes in the envelope header do not add up to {len(value)} bytes"
         raise CorruptionError(where, problem, offset=4)
     number = read_i64_be(value, _NUMBER_AT)
@@ -177,7 +164,7 @@ def decode_envelope(value: bytes, where: str) -> Envelope:
         int(number),
         unsigned(read_i64_be(value, _MS_AT)),
         unsigned(read_i64_be(value, _SEQ_AT)),
-        int(_u32(value, _EPOCH_AT)),
+        int(u32_at(value, _EPOCH_AT)),
         unsigned(read_i64_be(value, _COMMIT_AT)),
         value[HEADER_SIZE:listpack_start],
         value[listpack_start:trimmed_start],
@@ -188,7 +175,7 @@ def decode_envelope(value: bytes, where: str) -> Envelope:
 def envelope_length(raw: bytes, at: int) -> int:
     """Return the length that the envelope at `at` states; 0 if its header is truncated."""
     start: i64 = i64(at) + _LENGTH_AT
-    return int(_u32(raw, start)) if start + 4 <= len(raw) else 0
+    return int(u32_at(raw, start)) if start + 4 <= len(raw) else 0
 
 
 def split_block(raw: bytes, number: int, last_id: Id, where: str) -> list[Envelope]:
@@ -228,23 +215,15 @@ def has_bitmap(value: bytes) -> bool:
     """Return whether a stored envelope has a bitmap, from its header alone."""
     if len(value) < OVERHEAD:
         return True  # damaged: `decode_envelope` reports it
-    return len(value) > OVERHEAD + _u16(value, _RECORD_SIZE_AT) + _u32(value, _LISTPACK_SIZE_AT)
+    return len(value) > OVERHEAD + u16_at(value, _RECORD_SIZE_AT) + u32_at(value, _LISTPACK_SIZE_AT)
 
 
 def counts_in(value: bytes) -> tuple[int, int]:
     """Return (live, tombstones) of the node in a stored envelope, without checking its checksum."""
     if len(value) < OVERHEAD:
         raise CorruptionError("macro node", f"envelope of {len(value)} bytes")
-    start = HEADER_SIZE + _u16(value, _RECORD_SIZE_AT)
+    start = HEADER_SIZE + u16_at(value, _RECORD_SIZE_AT)
     return peek_counts(value[start : start + _COUNTS])
-
-
-def _u16(data: bytes, at: i64) -> i64:
-    return i64(read_i16_be(data, at)) & 0xFFFF
-
-
-def _u32(data: bytes, at: i64) -> i64:
-    return i64(read_i32_be(data, at)) & 0xFFFFFFFF
 
 
 def set_trimmed(bitmap: bytes, slots: list[int]) -> bytes:

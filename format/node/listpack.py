@@ -32,10 +32,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import BytesWriter, read_i16_le, read_i32_le, read_i64_le, write_i64_le
-from mypy_extensions import i64, u8
+from librt.strings import (
+    BytesWriter,
+    read_i16_le,
+    read_i32_le,
+    read_i64_le,
+    write_i16_le,
+    write_i32_le,
+    write_i64_le,
+)
+from mypy_extensions import i16, i32, i64, u8
 
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import low16, low32
 
 HEADER_SIZE: Final[i64] = 6
 END: Final[i64] = 0xFF
@@ -90,21 +99,14 @@ def put_integer(writer: BytesWriter, value: i64) -> None:
         writer.append(2)
     elif -32768 <= value <= 32767:
         writer.append(0xF1)
-        writer.append(u8(value & 255))
-        writer.append(u8((value >> 8) & 255))
+        write_i16_le(writer, i16(value))
         writer.append(3)
     elif -8388608 <= value <= 8388607:
-        writer.append(0xF2)
-        writer.append(u8(value & 255))
-        writer.append(u8((value >> 8) & 255))
-        writer.append(u8((value >> 16) & 255))
+        write_i32_le(writer, i32((value << 8) | 0xF2))
         writer.append(4)
     elif -2147483648 <= value <= 2147483647:
         writer.append(0xF3)
-        writer.append(u8(value & 255))
-        writer.append(u8((value >> 8) & 255))
-        writer.append(u8((value >> 16) & 255))
-        writer.append(u8((value >> 24) & 255))
+        write_i32_le(writer, i32(value))
         writer.append(5)
     else:
         writer.append(0xF4)
@@ -130,10 +132,7 @@ def put_string(writer: BytesWriter, text: bytes) -> None:
         put_backlen(writer, size + 2)
     else:
         writer.append(0xF0)
-        writer.append(u8(size & 255))
-        writer.append(u8((size >> 8) & 255))
-        writer.append(u8((size >> 16) & 255))
-        writer.append(u8((size >> 24) & 255))
+        write_i32_le(writer, low32(size))
         writer.write(text)
         put_backlen(writer, size + 5)
 
@@ -177,13 +176,8 @@ def _put_if_integer(writer: BytesWriter, text: bytes, size: i64, first: i64) -> 
 
 def put_header(writer: BytesWriter, total: i64, count: i64) -> None:
     """Append the six header bytes of a listpack of `total` bytes and `count` elements."""
-    writer.append(u8(total & 255))
-    writer.append(u8((total >> 8) & 255))
-    writer.append(u8((total >> 16) & 255))
-    writer.append(u8((total >> 24) & 255))
-    stated: i64 = count if count < UNKNOWN_COUNT else UNKNOWN_COUNT
-    writer.append(u8(stated & 255))
-    writer.append(u8(stated >> 8))
+    write_i32_le(writer, low32(total))
+    write_i16_le(writer, low16(count if count < UNKNOWN_COUNT else UNKNOWN_COUNT))
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -342,7 +336,7 @@ def element_size(data: bytes, position: i64, end: i64) -> i64:
     elif first == 0xF0:
         if position + 5 > end:
             raise corrupt("a string length is truncated", position)
-        size = 5 + _unsigned32(data, position + 1)
+        size = 5 + (i64(read_i32_le(data, position + 1)) & 0xFFFFFFFF)
     elif first == 0xF1:
         size = 3
     elif first == 0xF2:
@@ -356,15 +350,6 @@ def element_size(data: bytes, position: i64, end: i64) -> i64:
     if position + size > end:
         raise corrupt(TRUNCATED, position)
     return size
-
-
-def _unsigned32(data: bytes, position: i64) -> i64:
-    return (
-        i64(data[position])
-        | (i64(data[position + 1]) << 8)
-        | (i64(data[position + 2]) << 16)
-        | (i64(data[position + 3]) << 24)
-    )
 
 
 class Reader:
@@ -433,7 +418,7 @@ def open_elements(data: bytes) -> Reader:
     size: i64 = len(data)
     if size < HEADER_SIZE + 1:
         raise corrupt(f"{int(size)} bytes, less than an empty listpack", 0)
-    stated: i64 = _unsigned32(data, 0)
+    stated: i64 = i64(read_i32_le(data, 0)) & 0xFFFFFFFF
     if stated != size:
         raise corrupt(f"total-bytes is {int(stated)}, the value has {int(size)} bytes", 0)
     if i64(data[size - 1]) != END:

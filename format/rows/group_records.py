@@ -13,19 +13,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import (
-    BytesWriter,
-    read_i16_be,
-    read_i32_be,
-    read_i64_be,
-    write_i16_be,
-    write_i32_be,
-    write_i64_be,
-)
-from mypy_extensions import i16, i32, i64
+from librt.strings import BytesWriter, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from mypy_extensions import i16, i64
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import bits, unsigned
+from streamkeep.format.core.id_codec import bits, low32, u16_at, u32_at, unsigned
 from streamkeep.format.core.keys import LAST_MEMBER, LAST_NUMBER, check_number
 from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.rows.nacks import ORDERS, OWNED
@@ -74,17 +66,12 @@ class Consumer:
 
     def encode(self) -> bytes:
         writer = BytesWriter()
-        write_i32_be(writer, _low32(self.number))
+        write_i32_be(writer, low32(i64(self.number)))
         write_i64_be(writer, i64(self.seen_time))
         write_i64_be(writer, i64(self.active_time))
         write_i64_be(writer, bits(self.pending))
         writer.write(self.name)
         return writer.getvalue()
-
-
-def _low32(value: int) -> i32:
-    wide = i64(value)
-    return i32(wide if wide < 1 << 31 else wide - (1 << 32))
 
 
 def decode_consumer(body: bytes, where: str) -> Consumer:
@@ -140,8 +127,8 @@ class GroupRecord:
         write_i64_be(writer, bits(self.nacked))
         write_i64_be(writer, bits(self.next_order))
         write_i64_be(writer, bits(self.last_order_time))
-        write_i32_be(writer, _low32(self.next_consumer))
-        write_i32_be(writer, _low32(self.consumers))
+        write_i32_be(writer, low32(i64(self.next_consumer)))
+        write_i32_be(writer, low32(i64(self.consumers)))
         write_i16_be(writer, i16(len(self.inline_nacks)))  # at most INLINE_NACKS: below 2^15
         writer.write(self.inline_nacks)
         writer.write(self.name)
@@ -164,14 +151,14 @@ def decode_group(body: bytes, where: str) -> GroupRecord:
     group.nacked = unsigned(read_i64_be(body, 40))
     group.next_order = unsigned(read_i64_be(body, 48))
     group.last_order_time = unsigned(read_i64_be(body, 56))
-    group.next_consumer = int(i64(read_i32_be(body, 64)) & 0xFFFFFFFF)
-    group.consumers = int(i64(read_i32_be(body, 68)) & 0xFFFFFFFF)
+    group.next_consumer = int(u32_at(body, 64))
+    group.consumers = int(u32_at(body, 68))
     check_number(group.number, LAST_NUMBER, where)
     check_number(group.consumers, LAST_MEMBER, where)
     if group.next_order > ORDERS or group.last_order_time >= OWNED:
         found = f"update counter {group.next_order}, ordering time {group.last_order_time}"
         raise CorruptionError(where, f"{found}: the limit is 2^47")
-    inline_size = int(i64(read_i16_be(body, 72)) & 0xFFFF)
+    inline_size = int(u16_at(body, 72))
     name_at = GROUP_RECORD.size + inline_size
     if len(body) < name_at:
         problem = f"group record of {len(body)} bytes, expected at least {name_at}"

@@ -18,19 +18,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import (
-    BytesWriter,
-    read_i16_be,
-    read_i32_be,
-    read_i64_be,
-    write_i16_be,
-    write_i32_be,
-    write_i64_be,
-)
-from mypy_extensions import i16, i32, i64
+from librt.strings import BytesWriter, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from mypy_extensions import i64
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import below, bits, pack_id, unsigned
+from streamkeep.format.core.id_codec import (
+    below,
+    bits,
+    low16,
+    low32,
+    pack_id,
+    u16_at,
+    u32_at,
+    unsigned,
+)
 from streamkeep.format.core.keys import LAST_MEMBER
 from streamkeep.format.core.layout import Field, Layout
 
@@ -122,10 +123,10 @@ def encode_nack(
     write_i64_be(writer, bits(seq))
     writer.write(order_key)
     time = i64(delivery_time)
-    write_i16_be(writer, _low16(time >> 32))
-    write_i32_be(writer, _low32(time & 0xFFFFFFFF))
+    write_i16_be(writer, low16(time >> 32))
+    write_i32_be(writer, low32(time & 0xFFFFFFFF))
     write_i64_be(writer, i64(delivery_count))
-    write_i32_be(writer, _low32(i64(consumer)))
+    write_i32_be(writer, low32(i64(consumer)))
     return writer.getvalue()
 
 
@@ -137,14 +138,14 @@ def encode_run(
     start = bits((OWNED | order_time) << 16)
     order = i64(first_order)
     time = i64(delivery_time)
-    high = _low16(time >> 32)
-    low = _low32(time & 0xFFFFFFFF)
-    owner = _low32(i64(consumer))
+    high = low16(time >> 32)
+    low = low32(time & 0xFFFFFFFF)
+    owner = low32(i64(consumer))
     for ms, seq in ids:
         write_i64_be(writer, bits(ms))
         write_i64_be(writer, bits(seq))
         write_i64_be(writer, start | (order >> 32))
-        write_i32_be(writer, _low32(order & 0xFFFFFFFF))
+        write_i32_be(writer, low32(order & 0xFFFFFFFF))
         write_i16_be(writer, high)
         write_i32_be(writer, low)
         write_i64_be(writer, 1)
@@ -199,20 +200,11 @@ def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> tuple[bytes, dict[int
 
 
 def _consumer(page: bytes, at: i64) -> i64:
-    return i64(read_i32_be(page, at + _CONSUMER_AT)) & 0xFFFFFFFF
+    return u32_at(page, at + _CONSUMER_AT)
 
 
 def _time(page: bytes, at: i64) -> i64:
-    high = i64(read_i16_be(page, at + _TIME_AT)) & 0xFFFF
-    return high << 32 | (i64(read_i32_be(page, at + _TIME_AT + 2)) & 0xFFFFFFFF)
-
-
-def _low16(value: i64) -> i16:
-    return i16(value if value < 1 << 15 else value - (1 << 16))
-
-
-def _low32(value: i64) -> i32:
-    return i32(value if value < 1 << 31 else value - (1 << 32))
+    return u16_at(page, at + _TIME_AT) << 32 | u32_at(page, at + _TIME_AT + 2)
 
 
 def decode_nack(page: bytes, index: int) -> Nack:
@@ -313,11 +305,11 @@ def first_order_key(page: bytes) -> bytes:
         raise CorruptionError("NACK page", _EMPTY)
     lowest: i64 = 0  # offset of the NACK
     high = read_i64_be(page, ORDER_KEY_AT)
-    low: i64 = i64(read_i32_be(page, ORDER_KEY_AT + 8)) & 0xFFFFFFFF
+    low = u32_at(page, ORDER_KEY_AT + 8)
     at: i64 = _SIZE
     while at + _SIZE <= len(page):
         at_high = read_i64_be(page, at + ORDER_KEY_AT)
-        at_low: i64 = i64(read_i32_be(page, at + ORDER_KEY_AT + 8)) & 0xFFFFFFFF
+        at_low = u32_at(page, at + ORDER_KEY_AT + 8)
         if below(at_high, at_low, high, low):
             high = at_high
             low = at_low

@@ -11,11 +11,11 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
-from mypy_extensions import i32, i64
+from librt.strings import BytesWriter, read_i64_be, write_i32_be, write_i64_be
+from mypy_extensions import i32
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import MAX, bits, unsigned
+from streamkeep.format.core.id_codec import MAX, bits, u32_at, unsigned
 from streamkeep.format.core.keys import LAST_NUMBER, check_number
 from streamkeep.format.core.layout import Field, Layout
 
@@ -122,7 +122,7 @@ def decode_stream_record(data: bytes, where: str) -> StreamRecord:
     if len(data) < _RECORD_SIZE:
         problem = f"stream record of {len(data)} bytes, expected at least {_RECORD_SIZE}"
         raise CorruptionError(where, problem)
-    record = StreamRecord(_u32(data, 104), _u32(data, 108))
+    record = StreamRecord(int(u32_at(data, 104)), int(u32_at(data, 108)))
     record.length = unsigned(read_i64_be(data, 0))
     record.last_ms = unsigned(read_i64_be(data, 8))
     record.last_seq = unsigned(read_i64_be(data, 16))
@@ -136,15 +136,11 @@ def decode_stream_record(data: bytes, where: str) -> StreamRecord:
     record.sealed_nodes = unsigned(read_i64_be(data, 80))
     record.sealed_bytes = unsigned(read_i64_be(data, 88))
     record.tombstones = unsigned(read_i64_be(data, 96))
-    record.flags = _u32(data, 112)
+    record.flags = int(u32_at(data, 112))
     if record.flags & ~REOPEN:
         raise CorruptionError(where, f"flags 0x{record.flags:x}, expected at most 0x{REOPEN:x}")
     record.extension = data[_RECORD_SIZE:]
     return record
-
-
-def _u32(data: bytes, at: i64) -> int:
-    return int(i64(read_i32_be(data, at)) & 0xFFFFFFFF)
 
 
 _U64: Final = struct.Struct(">Q")
