@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from typing import Final
 
@@ -37,6 +38,7 @@ from streamkeep.recovery.salvage.found import Found, read_names
 _DERIVED: Final = (keys.CONSUMER_PEL, keys.PEL_ORDER, keys.GARBAGE)  # the engine makes them
 # Tables whose rows no other row counts; `archive` knows which segments have no row.
 _UNCOUNTED: Final = (keys.META, keys.GROUPS, keys.RETIRED, keys.ERASURES, keys.ROWS)
+_SECOND: Final = (keys.IDEMPOTENCY, keys.IDEMPOTENCY_ORDER, keys.NAMES)  # another one has the same
 _BAD_KEY: Final = "the key is not possible in its table"
 _NUMBER_SIZE: Final = 8
 _NODE_KEY_SIZE: Final = 24
@@ -66,6 +68,7 @@ class Search:
         self._progress = progress
         self.highest_epoch = 0
         self._newest: tuple[int, int] | None = None  # (epoch, commit) of the trees
+        self._unsure: Counter[int] = Counter()  # rows of pages that may be free, by table
 
     def run(self) -> None:
         walk = None
@@ -105,6 +108,13 @@ class Search:
                 uncounted.append(name)
             elif lost := self.missing_rows(table):
                 self.report.other.append(f"{count_text(lost, 'row')} of {name}, in damaged pages")
+        unsure = ", ".join(
+            f"{count_text(count, 'row')} of {keys.TABLES[table].name}"
+            for table, count in sorted(self._unsure.items())
+            if count and table not in _SECOND
+        )
+        if unsure:
+            self.report.other.append(f"the proof of {unsure}, which may be old or deleted")
         if uncounted:
             names = ", ".join(uncounted)
             self.report.other.append(f"perhaps rows of {names}: what counts them is damaged")
@@ -194,14 +204,16 @@ class Search:
         if own_key == db_key:
             return good
         self.damaged = True  # the key of another node: it is not certain that it is live
-        if keys.fits(table, db_key):  # and that of the key is lost, unless it is found elsewhere
+        former = is_former_name(envelope.ms, envelope.seq)
+        if table == keys.RETIRED and not former and self.found.get(table, own_key) is None:
+            self.found.put(table, own_key, good)
+            return None
+        if keys.fits(table, db_key):  # that of the key is lost, unless it is found elsewhere
             self.found.note(placement.DAMAGED[table] + db_key, placement.OTHER_NODE)
         if table == keys.NODES:
             placement.note_newest(self.found, placement.FOUND_NODE, envelope, good)
-        elif is_former_name(envelope.ms, envelope.seq) or self.found.get(table, own_key):
-            placement.keep_node(self.found, envelope, "the node had the key of another node")
         else:
-            self.found.put(table, own_key, good)
+            placement.keep_node(self.found, envelope, "the node had the key of another node")
         return None
 
     def _stream(self, db_key: bytes, value: bytes, good: bytes | None) -> bytes | None:
@@ -223,8 +235,8 @@ class Search:
     def _lose_row(self, table: int, db_key: bytes, value: bytes, why: str) -> None:
         self.damaged = True
         name = keys.TABLES[table].name
-        if table in (keys.IDEMPOTENCY, keys.IDEMPOTENCY_ORDER, keys.NAMES):
-            return  # another table contains it
+        if table in _SECOND:
+            return
         if table == keys.KEYS:  # `names` may have it; otherwise a stream gets another name
             self.names.append((db_key, value))
             return
@@ -282,6 +294,7 @@ class Search:
                     continue  # deleted, or an older copy
                 if present is None or (not sure and _is_newer(one, present)):
                     self.found.put(one.table, one.db_key, one.value)
+                    self._unsure[one.table] += present is None and not sure
             else:
                 key = keys.node_key(one.envelope.number, one.envelope.ms, one.envelope.seq)
                 old = free_page if nodes_known else not self._is_in_hole(keys.NODES, key)

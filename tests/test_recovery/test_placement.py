@@ -418,13 +418,17 @@ def test_nothing_that_was_deleted_comes_back_where_only_the_free_list_is_damaged
         checkpoint_now(store)
     with open_source(tmp_path / "s") as source:
         assert source.tables is not None
-        root = source.tables.free.database.root
-    assert root is not None
-    with (tmp_path / "s" / "data.mdb").open("r+b") as file:
-        file.seek(root * 4096)
-        file.write(bytes(4096))
-    assert salvaged(tmp_path / "s", tmp_path / "new").report.lines() == []
-    with streamkeep.open(tmp_path / "new") as store, store.snapshot() as snapshot:
+        root = source.tables.free.database.root or 0
+    for also in (False, True):
+        if also:
+            damage_roots(tmp_path / "s", [ROWS], bytes(4096))
+        with (tmp_path / "s" / "data.mdb").open("r+b") as file:
+            file.seek(root * 4096)
+            file.write(bytes(4096))
+        lines = salvaged(tmp_path / "s", tmp_path / f"new{also}").report.lines()
+        assert bool(lines) == also
+    assert re.search("the proof of [0-9]+ rows of rows, which may be old or deleted", lines[-1])
+    with streamkeep.open(tmp_path / "newFalse") as store, store.snapshot() as snapshot:
         assert (len(store.xinfo_groups("s")), store.xlen("s")) == (10, 10)
         assert snapshot.txn.rows(ROWS) == 10
 
