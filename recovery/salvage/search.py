@@ -162,7 +162,11 @@ class Search:
         elif table in (keys.NODES, keys.RETIRED) and db_key[_NUMBER_SIZE:] != _NO_ID:
             shown = self._node(table, db_key, value, self._envelope(row, value))
         else:
-            shown = _good_row(table, db_key, value) or self._guesser.row(table, db_key, value)
+            shown = value
+            try:
+                row_body(table, db_key, value, "row")
+            except CorruptionError:
+                shown = self._guesser.row(table, db_key, value)
             if shown is None:
                 self._lose_row(table, db_key, value, "the checksum does not match")
             elif not keys.fits(table, db_key):
@@ -370,14 +374,6 @@ class Search:
 def garbage_note(kind: int, number: int) -> bytes:
     """Return the note that rows with a number are garbage."""
     return b"G" + bytes((kind,)) + keys.pack_number(number)
-
-
-def _good_row(table: int, db_key: bytes, value: bytes) -> bytes | None:
-    try:
-        row_body(table, db_key, value, "row")
-    except CorruptionError:
-        return None
-    return value
 
 
 def _is_newer(one: raw_pages.RawRow, present: bytes) -> bool:
