@@ -106,10 +106,11 @@ class Connection(ClientState, asyncio.Protocol):
             return
         self.active = time.time()  # it has waited, and is idle only from now on
         self.refused = False
-        self.read_on()
         if self._has_more():
             self.turns.ready(self)
-        elif self.ended:
+            return
+        self.read_on()
+        if self.ended:
             self.flush()
 
     def _has_more(self) -> bool:
