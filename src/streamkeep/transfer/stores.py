@@ -106,7 +106,7 @@ def reading(source: AnySource) -> Iterator[Snapshot[Any]]:
             yield snapshot
 
 
-class Target:
+class Target(ExitStack):
     """The store that a load writes, opened or created when the load has something to write.
 
     A file that cannot be loaded therefore creates no store.
@@ -116,7 +116,7 @@ class Target:
     """
 
     def __init__(self, store: AnyStore, sync: Sync | None) -> None:
-        self._stack = ExitStack()
+        super().__init__()
         self._store: Store[Any] | None = None
         self._path: Path | None = None
         self._new_sync: Sync = sync or "commit"
@@ -127,20 +127,12 @@ class Target:
         else:
             self._path = checked_path(store)
 
-    def __enter__(self) -> Target:
-        self._stack.__enter__()
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        self._stack.__exit__(*details)
-
     def store(self) -> Store[Any]:
         """Return the store, opened or created at the first call."""
         if self._store is None:
             assert self._path is not None
-            self._store = self._stack.enter_context(
-                opened(self._path, create=True, sync=self._new_sync)
-            )
+            made = opened(self._path, create=True, sync=self._new_sync)
+            self._store = self.enter_context(made)
         return self._store
 
 

@@ -376,10 +376,8 @@ class Lake:
     def discard(self, files: Iterable[lake_files.LakeFile]) -> None:
         system, root = places.file_system(self.uri)
         for file in files:
-            try:
+            with suppress(FileNotFoundError):
                 system.delete_file(f"{root}/{file.path}")
-            except FileNotFoundError:
-                continue
 
     def sweep(self, retention_hours: int) -> list[str]:
         """Remove the files that no version within the retention names; return their paths.

@@ -121,7 +121,7 @@ def new_notes() -> str:
         try:
             os.kill(int(process), 0)
         except ProcessLookupError:
-            remove_notes(str(path))
+            rmtree(path, ignore_errors=True)
         except (ValueError, OverflowError, PermissionError):
             continue  # of another user, who may have given it any name
     return str(place / f"{_PREFIX}{os.getpid()}-{uuid.uuid4().hex}")
@@ -148,7 +148,3 @@ def noted_losses(folder: str) -> Counter[bytes]:
             continue  # a task is writing it; the next report has it
         found[bytes.fromhex(key)] += lost
     return found
-
-
-def remove_notes(folder: str) -> None:
-    rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from math import inf
+from shutil import rmtree
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -27,7 +28,7 @@ from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import NoSuchGroupError
 from streamkeep.pipeline.options import LIVE, ReadOptions
 from streamkeep.pipeline.source import offsets, triggers
-from streamkeep.pipeline.source.losses import DataLossError, new_notes, noted_losses, remove_notes
+from streamkeep.pipeline.source.losses import DataLossError, new_notes, noted_losses
 from streamkeep.pipeline.source.offsets import Positions
 from streamkeep.pipeline.source.pins import absent_keys
 from streamkeep.pipeline.source.plan import plan_store
@@ -226,7 +227,7 @@ class StreamkeepStreamReader(
 
     def stop(self) -> None:
         self._remove_exports(len(self._exports))
-        remove_notes(self._notes)
+        rmtree(self._notes, ignore_errors=True)
         if self._group_store is not None:
             self._group_store.close()
             self._group_store = None

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -114,11 +115,9 @@ def _launcher(java: Path) -> Path:
     text = _LAUNCHER.format(java=shlex.quote(str(java)))
     for folder in _folders():
         path = folder / "bin" / "java"
-        try:
+        with suppress(OSError):
             if path.read_text(encoding="utf-8") == text and os.access(path, os.X_OK):
                 return path
-        except OSError:
-            pass
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f"java.{os.getpid()}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -83,11 +84,8 @@ class NumberedFiles:
         if version is None:
             return
         system, root = file_system(lake)
-        try:
-            with reaching(lake):
-                system.delete_file(f"{root}/{self._path(store, version)}")
-        except FileNotFoundError:
-            return
+        with suppress(FileNotFoundError), reaching(lake):
+            system.delete_file(f"{root}/{self._path(store, version)}")
 
     def _path(self, store: str, version: int) -> str:
         return f"{self.folder}/{store}/{version:020d}.json"

@@ -65,12 +65,7 @@ class RowError(Exception):
         super().__init__(problem)
         self.line = line
         self.hint = hint
-        self.unit = unit
-
-    @property
-    def place(self) -> str:
-        """The part of the file, as it follows the name of the file in a message."""
-        return "" if self.line is None else f" {self.unit} {self.line}"
+        self.place = "" if line is None else f" {unit} {line}"  # behind the name of the file
 
 
 def too_long(line: int, limit: int) -> RowError:
