@@ -14,6 +14,7 @@ import streamkeep
 from cli_runner import lines, objects, reply, run
 from conftest import assert_sound
 from dumped_stores import differences, fill, keys_of
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.format.redis.rdb_values import crc64
 from streamkeep.format.redis.stream_dump import read_payload
 from streamkeep.format.rows.retention import NO_RETENTION
@@ -130,8 +131,7 @@ def test_a_loaded_stream_follows_no_server() -> None:
     """The dump of a store that follows a Redis could not be loaded."""
     with streamkeep.open("s") as store, store.transaction() as transaction:
         transaction.xadd("k", {"a": 1})
-        stream = transaction.txn.find_stream(b"k")
-        assert stream is not None
+        stream = existing_stream(transaction.txn, b"k")
         stream.set_retention(NO_RETENTION._replace(archive=True, follows=True))
     run("dump", "s", "--output", "a.jsonl")
     run("load", "t", "a.jsonl")

@@ -112,7 +112,8 @@ def test_a_target_that_takes_a_part_of_a_write_gets_the_rest(kind: transfer.Dump
             return min(len(data), 100)
 
     fill()
-    target, whole = Raw(), io.BytesIO()
+    target: Any = Raw()
+    whole = io.BytesIO()
     transfer.dump("s", target, format=kind, keys="k")
     transfer.dump("s", whole, format=kind, keys="k")
     assert len(target.data) == len(whole.getvalue())
