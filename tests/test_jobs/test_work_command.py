@@ -23,7 +23,7 @@ from streamkeep.recovery import restore_copy
 from tiers import slow_but
 
 TASKS = """
-import ctypes, os, sys, time
+import ctypes, os, signal, sys, time
 from pathlib import Path
 from streamkeep.jobs import Queue, Retry
 
@@ -66,6 +66,17 @@ def die(name):
         file.write("x")
     if Path(name).stat().st_size < 3:
         os._exit(9)
+
+@queue.task(retries=0)
+def fork(name):
+    begun, begin = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(begin, b"x")
+        time.sleep(3600)
+    os.read(begun, 1)
+    os.kill(pid, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
 
 @queue.task(retries=1000)  # a process that is seen to be too large before it ends ends the attempt
 def grow(name):
@@ -209,6 +220,16 @@ def test_children_outlive_jobs_whose_failure_cannot_be_told(folder: Path, queue:
         wait_until(lambda: queue.stats().done == queue.stats().failed == 3)
         process.terminate()
         assert "child_ended" not in [line["event"] for line in lines_of(process)]
+
+
+@pytest.mark.parametrize("mode", ["--threads", "--processes"])
+def test_what_a_handler_forks_ends_at_sigterm(folder: Path, queue: Queue, mode: str) -> None:
+    """As a pool of processes ends its own: it waited for them for ever."""
+    put(queue, "fork", "a")
+    with worker(folder, mode) as process:
+        wait_until(lambda: queue.stats().done == 1)
+        process.terminate()
+        lines_of(process)
 
 
 def test_the_status_says_that_a_worker_ended_because_of_an_error(folder: Path) -> None:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 
+from streamkeep.tools.base import opening
 from streamkeep.tools.base.arguments import Flags, Ms, Number, SizeBytes
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import Exit, Failure, as_json
-from streamkeep.tools.base.opening import on_signals
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
@@ -101,6 +101,8 @@ def work(
         _work_again_and_again()
         return
     found = _queues(target, queues)
+    from streamkeep.jobs.worker_runs import on_signals
+
     with _log_to_stderr(log_json or as_json()):
         if chosen == "processes":
             from streamkeep.jobs.worker_processes import Processes
@@ -238,7 +240,7 @@ def _work_again_and_again() -> None:
         if child:
             child[0].send_signal(signal.SIGTERM)
 
-    on_signals(stop)
+    opening.on_signals(stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         signal.signal(signal.SIGHUP, lambda number, frame: stop())  # which the child does not get
     while not stops:

@@ -29,7 +29,7 @@ from streamkeep.jobs.ending import RUN_GRACE_MS
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.worker import EXIT_RECYCLED, Worker
 from streamkeep.jobs.worker_log import Report, log
-from streamkeep.jobs.worker_runs import Alarm, Run, resident_bytes
+from streamkeep.jobs.worker_runs import Alarm, Run, on_signals, resident_bytes
 
 if TYPE_CHECKING:
     from streamkeep.jobs.running import Outcome
@@ -262,7 +262,7 @@ class Processes:
             worker.stop_once()
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda number, frame: worker.stop_once())
+        on_signals(worker.stop_once, signal.SIGTERM)
         threading.Thread(target=obey, name="streamkeep orders", daemon=True).start()
         worker.run()
         for queue in self.queues:

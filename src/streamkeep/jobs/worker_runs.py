@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -63,6 +64,21 @@ class Alarm:
             os.close(handle)
 
     __del__ = close
+
+
+def on_signals(stop: Callable[[], object], *numbers: int) -> None:
+    """Call a function at signals. A child that a handler forks, as a pool does, ends at SIGTERM."""
+    mine = os.getpid()
+
+    def handle(number: int, frame: object) -> None:
+        if os.getpid() == mine:
+            stop()
+        elif number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    for one in numbers or (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, handle)
 
 
 class Run:

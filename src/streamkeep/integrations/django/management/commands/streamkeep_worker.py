@@ -19,6 +19,7 @@ from streamkeep.integrations.django.backend import backend_named
 from streamkeep.integrations.django.queues import TaskQueue
 from streamkeep.jobs.worker import Worker
 from streamkeep.jobs.worker_processes import Processes
+from streamkeep.jobs.worker_runs import on_signals
 
 
 class Command(BaseCommand):
@@ -131,8 +132,7 @@ def _queues(alias: str, names: str | None) -> list[TaskQueue]:
 def _on_signals(stop: Callable[[], None]) -> None:
     if threading.current_thread() is not threading.main_thread():
         return  # Django's reloader has the main thread, and its signals
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda got, frame: stop())
+    on_signals(stop)
 
 
 def _log_somewhere(verbosity: int) -> None:
