@@ -220,28 +220,23 @@ def dump(
     if report.unfinished:
         left_out = count_text(report.unfinished, "stream")
         output.note(f"left out: {left_out} of loads that are running or were killed")
-    if common.as_json():
-        output.summary(
-            output=target,
-            streams=report.streams,
-            entries=report.entries,
-            size_bytes=report.size_bytes,
-            dropped=report.dropped,
-            duration_ms=round(report.seconds * 1000),
-        )
-        return
-    if target != STDOUT:
-        rate = f"{report.entries / max(report.seconds, 1e-9):,.0f} entries/s"
-        known = report.size_bytes is not None
-        size = f", {size_text(report.size_bytes or 0)}" if known else ""
-        output.note(
-            f"{target}: {count_text(report.streams, 'stream')}, "
-            f"{entries_text(report.entries)}{size} in {output.span_text(report.seconds)} "
-            f"({rate})"
-        )
-    output.note_losses(report.dropped)
-    if report.newer_keeps_more:
-        output.note(f"next: --redis {NEWEST} keeps more")
+    rate = f"{report.entries / max(report.seconds, 1e-9):,.0f} entries/s"
+    size = "" if report.size_bytes is None else f", {size_text(report.size_bytes)}"
+    text = f"{count_text(report.streams, 'stream')}, {entries_text(report.entries)}{size}"
+    text = f"{target}: {text} in {output.span_text(report.seconds)} ({rate})"
+    output.total(
+        "" if target == STDOUT else text,
+        output=target,
+        streams=report.streams,
+        entries=report.entries,
+        size_bytes=report.size_bytes,
+        dropped=report.dropped,
+        duration_ms=round(report.seconds * 1000),
+    )
+    if not common.as_json():
+        output.note_losses(report.dropped)
+        if report.newer_keeps_more:
+            output.note(f"next: --redis {NEWEST} keeps more")
 
 
 def _print(items: Iterable[Item]) -> None:

@@ -60,19 +60,9 @@ def print_entry(entry: Entry[bytes], *, show_time: bool = False) -> None:
     output.line(f"{entry.id.decode()}{clock}  {quoting.pairs_text(pairs)}")
 
 
-def check_exists(snapshot: Snapshot, *keys: bytes) -> None:
-    """End the command with the status for what is missing, where none of the streams exists.
-
-    A missing stream answers like an empty one, so the answer is printed before.
-    """
-    if not any(map(snapshot.exists, keys)):
-        raise no_stream(click.get_current_context().params["store_path"], *keys)
-
-
-def no_stream(path: Path, *keys: bytes, where: str = "", hint: str = "") -> Failure:
-    names = ", ".join(map(quoting.named, dict.fromkeys(keys)))
+def no_stream(path: Path, key: bytes, *, where: str = "", hint: str = "") -> Failure:
     return Failure(
-        f"no stream {names}{where or f' in {path}'}",
+        f"no stream {quoting.named(key)}{where or f' in {path}'}",
         hint=f"streamkeep streams {shlex.quote(str(path))}{hint}",
         status=Exit.MISSING,
         code="NoSuchKeyError",
@@ -221,7 +211,8 @@ def trim(
         removed = store.trim_range(key, *id_range) if id_range else store.xtrim(key, **options)
         output.result(f"{entries_text(removed)} removed", count=removed)
         with store.snapshot() as snapshot:
-            check_exists(snapshot, key)
+            if not snapshot.exists(key):  # it answers like an empty one
+                raise no_stream(store_path, key)
             if id_range is None and (hint := next_trim(snapshot, key, trimming, removed)):
                 output.note(f"next: {hint}")
 

@@ -154,36 +154,25 @@ def load(
             f"were killed: {UNNAMED.decode()}...; of the killed, `streamkeep exec "
             f"{quote(str(store_path))} DEL {output.shell_key(report.unfinished[0])}` removes one"
         )
-    if common.as_json():
-        members: dict[str, Any] = {"file": report.source}
-        if report.kind == "rows":
-            assert key is not None
-            members = {"key": key, **members}
-            members["entries"] = report.entries
-            members["first_id"] = None if report.first_id is None else str(report.first_id)
-            members["last_id"] = None if report.last_id is None else str(report.last_id)
-        elif report.kind == "commands":
-            members.update(commands=report.commands, entries=report.entries)
-        else:
-            members.update(streams=report.streams, entries=report.entries, skipped=report.skipped)
-        if report.kind != "rows":
-            members["dropped"] = report.dropped
-        output.summary(**members, duration_ms=round(report.seconds * 1000))
-        return
     entries = entries_text(report.entries)
     rate = f"{report.entries / max(report.seconds, 1e-9):,.0f} entries/s"
     taken = f"in {output.span_text(report.seconds)} ({rate})"
+    members: dict[str, Any]
     if report.kind == "commands":
-        commands = count_text(report.commands, "command")
-        output.note(f"{report.source}: {commands}, {entries} {taken}")
+        members = {"commands": report.commands, "dropped": report.dropped}
+        text = f"{count_text(report.commands, 'command')}, {entries} {taken}"
     elif report.kind == "streams":
-        streams = count_text(report.streams, "stream")
+        members = {"streams": report.streams, "skipped": report.skipped, "dropped": report.dropped}
         skipped = f", {report.skipped:,} skipped" if report.skipped else ""
-        output.note(f"{report.source}: {streams}{skipped}, {entries} {taken}")
-    elif report.first_id is None or report.last_id is None:
-        output.note(f"{report.source}: no entries")
+        text = f"{count_text(report.streams, 'stream')}{skipped}, {entries} {taken}"
     else:
-        assert key is not None
-        times = f"{time_text(report.first_id.ms)} to {time_text(report.last_id.ms)}"
-        output.note(f"{report.source}: {entries} into {quoting.named(key)}, {times}, {taken}")
-    output.note_losses(report.dropped)
+        first, last = report.first_id, report.last_id
+        members = {"key": key, "first_id": first and str(first), "last_id": last and str(last)}
+        text = "no entries"
+        if first is not None and last is not None and key is not None:
+            times = f"{time_text(first.ms)} to {time_text(last.ms)}"
+            text = f"{entries} into {quoting.named(key)}, {times}, {taken}"
+    members |= {"entries": report.entries, "duration_ms": round(report.seconds * 1000)}
+    output.total(f"{report.source}: {text}", file=report.source, **members)
+    if not common.as_json():
+        output.note_losses(report.dropped)

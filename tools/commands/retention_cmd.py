@@ -13,7 +13,7 @@ from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Age, Limit, SizeBytes, StorePath
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.commands.entry_cmds import check_exists, no_stream
+from streamkeep.tools.commands.entry_cmds import no_stream
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -95,8 +95,8 @@ def show(store_path: StorePath, key: bytes | None = None) -> None:
     """
     shown = 0
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-        if key is not None:
-            check_exists(snapshot, key)
+        if key is not None and not snapshot.exists(key):
+            raise no_stream(store_path, key)
         for name in [key] if key is not None else list(snapshot.scan_iter()):
             settings = snapshot.retention(name)
             if key is None and settings == Retention():
