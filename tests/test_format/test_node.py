@@ -226,7 +226,7 @@ def test_a_field_count_of_billions_allocates_nothing(elements: str) -> None:
     body = bytes.fromhex(elements) + b"\xff"
     data = (6 + len(body)).to_bytes(4, "little") + b"\xff\xff" + body
     with pytest.raises(
-        CorruptionError, match=r"out of range|the number of fields is 4611686018427387904"
+        CorruptionError, match=r"a string|the number of fields is 4611686018427387904"
     ):
         check.validate(data, 1, 1)
 
