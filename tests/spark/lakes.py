@@ -57,7 +57,7 @@ def committed(lake: Lake, files: list[LakeFile]) -> Lake:
     """Commit files of one store as `to-lake` does."""
     positions = Positions()
     for file in files:
-        positions = positions.with_rows(file.origin.number, file.key, file.entries)
+        positions = positions.with_rows(file.origin.number, file.origin.key, file.entries)
     POSITIONS.write(lake.uri, STORE, 1, positions.as_json())
     versions = {POSITIONS.application(STORE): 1}
     return lake.commit("to-lake", files, origins={file.origin for file in files}, versions=versions)

@@ -199,7 +199,7 @@ def renamed(path: str, lake: str) -> str:
         store.rename(KEY, NEW)
         store.xadd(NEW, {"name": SECRET}, id=LATE)
     assert to_lake(LOCAL, path, lake).entries == 1
-    assert len({file.key for file in Lake.open(lake).files()}) == 2
+    assert len({file.origin.key for file in Lake.open(lake).files()}) == 2
     return lake
 
 

@@ -87,7 +87,7 @@ def test_a_compaction_tries_until_it_wins(lake: Lake) -> None:
     report = compact_job.compact(LOCAL, lake.uri)
     assert erasures == []
     left = Lake.open(lake.uri).files()
-    assert [(file.key, file.entries) for file in left] == [(KEY, 5), (b"other", 5)]
+    assert [(file.origin.key, file.entries) for file in left] == [(KEY, 5), (b"other", 5)]
     assert report.files >= 2
     assert audit_job.audit(LOCAL, lake=lake.uri).problems == []
 
@@ -314,7 +314,7 @@ def test_one_bad_stream_does_not_stop_the_others(orders: Store[bytes], uri: str)
     assert problem.startswith("stream 'bad'")
     assert "not copied" in problem
     assert done.entries == 5
-    assert {file.key for file in Lake.open(uri).files()} == {
+    assert {file.origin.key for file in Lake.open(uri).files()} == {
         b"good",
         b"\xff",
         b"\\xff",

@@ -179,7 +179,7 @@ class World:
         file = self.life.rng.choice(lake.files())
         self.restores += 1
         path = self.folder / f"restored-{self.restores}"
-        where: dict[str, Any] = {"store": path, "key": key_text(file.key)}
+        where: dict[str, Any] = {"store": path, "key": key_text(file.origin.key)}
         where["incarnation"] = file.origin.number
         while self.run("restore", **where) is None:
             pass
@@ -193,7 +193,7 @@ class World:
         assert_sound(path)
         expected = [(at[1], rows[at]) for at in sorted(rows) if at[0] == file.origin.number]
         with Store(path, readonly=True) as store:
-            found = [(parse(one.id), one.pairs[0][1]) for one in store.scan(file.key)]
+            found = [(parse(one.id), one.pairs[0][1]) for one in store.scan(file.origin.key)]
         assert found == expected
         with patch("time.time", return_value=time.time() + 8 * 86_400):
             sweep(str(path / "staging"))

@@ -172,7 +172,7 @@ def _origins(table: Lake, key: bytes, store: str | None, store_id: str | None) -
     with each key under which the lake has entries of it.
     """
     files = table.files()
-    known = {file.origin for file in files if file.key == key}
+    known = {file.origin for file in files if file.origin.key == key}
     if store is not None:
         with reading(store) as opened, opened.snapshot() as snapshot:
             store_id = store_id or opened.uuid

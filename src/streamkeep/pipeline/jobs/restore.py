@@ -116,7 +116,7 @@ def _files_of(
     lake: Lake, name: bytes, store_id: str | None, incarnation: int | None
 ) -> list[LakeFile]:
     every = lake.files()
-    streams = {one.origin.stream for one in every if one.key == name}
+    streams = {one.origin.stream for one in every if one.origin.key == name}
     files = [
         one
         for one in every

@@ -350,7 +350,7 @@ def _copy(
     for store in changed:
         for file in store.files:
             number = file.origin.number
-            store.positions = store.positions.with_rows(number, file.key, file.entries)
+            store.positions = store.positions.with_rows(number, file.origin.key, file.entries)
     return lost + _commit(table, changed, report)
 
 

@@ -132,10 +132,6 @@ class LakeFile:
     last: StreamId
 
     @property
-    def key(self) -> bytes:
-        return self.origin.key
-
-    @property
     def store(self) -> str:
         return self.origin.store
 

@@ -43,7 +43,8 @@ def make_nodes(task: Task) -> list[Staged]:
         pa.RecordBatch.from_arrays([ms.view(pa.uint64()), seq.view(pa.uint64()), fields], _COLUMNS)
         for ms, seq, fields in (batch.columns for batch in batches)
     )
-    return [stage_ascending(rows, task.folder, task.name, task.files[0].key, PAGE_LISTPACK)]
+    key = task.files[0].origin.key
+    return [stage_ascending(rows, task.folder, task.name, key, PAGE_LISTPACK)]
 
 
 def _rising(task: Task) -> Iterator[pa.RecordBatch]:
