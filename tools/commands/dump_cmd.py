@@ -222,10 +222,10 @@ def dump(
         output.note(f"left out: {left_out} of loads that are running or were killed")
     rate = f"{report.entries / max(report.seconds, 1e-9):,.0f} entries/s"
     size = "" if report.size_bytes is None else f", {size_text(report.size_bytes)}"
-    text = f"{count_text(report.streams, 'stream')}, {entries_text(report.entries)}{size}"
-    text = f"{target}: {text} in {output.span_text(report.seconds)} ({rate})"
+    counts = f"{count_text(report.streams, 'stream')}, {entries_text(report.entries)}{size}"
+    said = f"{target}: {counts} in {output.span_text(report.seconds)} ({rate})"
     output.total(
-        "" if target == STDOUT else text,
+        "" if target == STDOUT else said,
         output=target,
         streams=report.streams,
         entries=report.entries,
