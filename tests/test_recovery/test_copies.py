@@ -27,7 +27,7 @@ from conftest import assert_sound
 from crash.power import another_boot, copy_store
 from erased import SECRET, entry
 from golden_stores import describe, digest
-from inside import checkpoint_now, journal_of
+from inside import checkpoint_now, environment_of, journal_of
 from patience import beside, line_of, wait_until
 from raw_store import raw_store
 from spark.s3_server import CARELESS, GOOD, LACKING, UNHEARD, S3Server, serving, serving_rclone
@@ -1017,8 +1017,8 @@ def test_a_restored_store_holds_no_journal(open_store: Open, target: Path, tmp_p
 
 def test_one_shipper_of_a_store_and_target(store: Store, target: Path, tmp_path: Path) -> None:
     """Two would write one slot; the other one gets an error, and ends nothing."""
-    with shipping(store, target) as shipper:
-        wait_until(lambda: shipper.report().commit_number > 0)
+    with shipping(store, target):
+        wait_until(lambda: any(one.shipped for one in environment_of(store).slots()))
         told = rf"another process ships it to .* \(last: up to commit {newest(store)}, at 20\d\d"
         with pytest.raises(StoreLockedError, match=told):
             ship(store, target)
