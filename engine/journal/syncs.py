@@ -138,8 +138,9 @@ class Syncs:
         """
         log, control = self._log, self._control
         made = log.commit_number  # first: another thread may move the log, the commit as the last
-        if made >= commit_number:
-            return log.number, log.offset, made
+        number, offset = log.number, log.offset
+        if made >= commit_number and number == log.number:
+            return number, offset, made
         made = max(commit_number, control.newest())
         return control.file_number(), 0, made  # after the commits: none is in a higher file
 
