@@ -204,7 +204,7 @@ class SealedSegments:
         """Copy the entries that no segment has; return the streams with what is complete now."""
         found = dict(streams)
         for number, stream in streams.items():
-            if stream.exists:
+            if stream.exists and stream.complete_to < MAX_ID:
                 complete = self._seal_stream(stream)
                 found[number] = stream._replace(complete_to=max(stream.complete_to, complete))
         return found
@@ -254,7 +254,7 @@ class SealedSegments:
 
     def _seal_stream(self, stream: RemoteStream) -> StreamId:
         """Copy the entries of a stream above what is complete; return what is complete now."""
-        start = stream.complete_to.next() if stream.complete_to < MAX_ID else MAX_ID
+        start = stream.complete_to.next()
         while True:
             nodes, end, more = self._environment.read(self._nodes_from, stream, start, MAX_ID)
             if nodes:

@@ -36,7 +36,7 @@ from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store import erase
 from streamkeep.format.core import errors
-from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.entry import MAX_ID, StreamId
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import (
     Manifest,
@@ -191,6 +191,9 @@ def test_sealed_segments_hold_live_entries_and_grow_few(store: Store, fleet: Pat
     head = remote_of(store, fleet).head()
     assert head is not None
     assert head.sealed_ms is not None
+    ids.append(store.xadd("s", {"n": 1}, id=str(MAX_ID)))
+    for count in (1, 0):  # nothing can come after it
+        assert store.archive(seal=True).published.sealed_entries == count
 
 
 def test_a_node_whose_first_entry_was_sealed_and_deleted_is_sealed_on(
