@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import streamkeep
+from patience import thread_of, wait_until
 from streamkeep import ArgumentError, CommandError, Store, StoreError
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import (
@@ -95,6 +96,19 @@ def test_an_interrupt_leaves_the_block_also_if_the_job_is_lost(queue: Queue) -> 
     with pytest.raises(KeyboardInterrupt), queue.get(0) as job:
         queue.store.xack("mails", "jobs", job.id)
         raise KeyboardInterrupt
+
+
+def test_one_of_two_threads_ends_a_job(queue: Queue) -> None:
+    """The second one ended a later run of the process, and the job ran twice at a time."""
+    queue.put("x")
+    job = queue.get(0)
+    with queue.store.transaction():
+        first = thread_of(lambda: job.postpone(5))
+        wait_until(lambda: job.ended)
+        with pytest.raises(JobLostError):
+            job.give_back()
+    first.join()
+    assert counts(queue) == (0, 0, 1, 0, 0)
 
 
 def test_a_relative_path_names_one_store_wherever_the_process_is(

@@ -66,10 +66,7 @@ def gates_of(fields: layout.Fields) -> list[tuple[bytes, int]]:
     gates: list[tuple[bytes, int]] = []
     if layout.KEY in fields:
         gates.append((b"k" + layout.short(fields[layout.KEY]), 1))
-    try:
-        limit = layout.number_of(fields, layout.CONCURRENCY)
-    except ValueError:  # of another program; such a job is only removed
-        limit = 0
+    limit = layout.number_or_0(fields, layout.CONCURRENCY)
     if limit:  # another program may have put 0: as in a task, that is no limit
         gates.append((b"t" + layout.short(fields.get(layout.TASK, b"")), limit))
     return gates

@@ -401,7 +401,12 @@ class Job:
         """End this delivery, in a transaction, if the job is still this worker's."""
         taken = self._taken()
         self._check_running()
-        result = self._step(lambda step: work(step, taken), frees=True)
+        self._ended = True  # before: once it is back, this process may have it again
+        try:
+            result = self._step(lambda step: work(step, taken), frees=True)
+        except BaseException:
+            self._ended = False
+            raise
         self._end()
         return result
 

@@ -109,6 +109,14 @@ def number_of(fields: Fields, name: bytes) -> int:
     return number
 
 
+def number_or_0(fields: Fields, name: bytes) -> int:
+    """Return the number in a field; 0 for anything else, which another program has put."""
+    try:
+        return number_of(fields, name)
+    except ValueError:
+        return 0
+
+
 class Place(NamedTuple):
     priority: int
     ms: int

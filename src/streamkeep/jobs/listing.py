@@ -121,15 +121,8 @@ def _entry(
 
 
 def _listed(state: JobState, place: Place, fields: Fields, **more: Any) -> Listed:
-    queued = _number(fields, layout.QUEUED) or place.ms
+    queued = layout.number_or_0(fields, layout.QUEUED) or place.ms
     return Listed(job_id_of(place, fields), state, fields, place, queued, **more)
-
-
-def _number(fields: Fields, name: bytes) -> int:
-    try:
-        return layout.number_of(fields, name)
-    except ValueError:  # of an entry of another program
-        return 0
 
 
 def _waiting(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
@@ -148,7 +141,7 @@ def _numbered(
     snapshot: Snapshot[Any], names: Names, state: JobState, number: int, due_ms: int = 0
 ) -> Listed:
     fields = numbered_fields(snapshot, names, layout.pack_time(number))
-    queued = _number(fields, layout.QUEUED)
+    queued = layout.number_or_0(fields, layout.QUEUED)
     job_id = fields.get(layout.ID, b"job-%d" % number).decode("utf-8", "replace")
     return Listed(job_id, state, fields, None, queued, due_ms=due_ms)
 
@@ -202,13 +195,14 @@ def _with_result(snapshot: Snapshot[Any], names: Names, key: bytes, value: bytes
         return None
     facts = layout.unpack_fields(value)
     job_id = facts[layout.ID].decode("utf-8", "replace")
-    return _kept(job_id, ENDS[stored.state], facts, _number(facts, layout.ENDED))
+    return _kept(job_id, ENDS[stored.state], facts, layout.number_or_0(facts, layout.ENDED))
 
 
 def _kept(job_id: str, state: JobState, fields: Fields, ended_ms: int) -> Listed:
-    numbers = [_number(fields, name) for name in (layout.QUEUED, layout.BEGUN, layout.ATTEMPTS)]
+    queued, begun, attempts = (
+        layout.number_or_0(fields, name) for name in (layout.QUEUED, layout.BEGUN, layout.ATTEMPTS)
+    )
     worker = fields.get(layout.WORKER, b"").decode("utf-8", "replace")
-    queued, begun, attempts = numbers
     history = parse_history(fields.get(layout.HISTORY, b""))
     return Listed(
         *(job_id, state, fields, None, queued, begun, ended_ms, 0, worker, attempts),
@@ -234,7 +228,7 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
     if found.place is not None:
         return _entry(snapshot, names, state, found.place, retries=found.state == "retrying")
     if found.fields:
-        queued = _number(found.fields, layout.QUEUED)
+        queued = layout.number_or_0(found.fields, layout.QUEUED)
         return Listed(job_id, state, found.fields, None, queued, due_ms=found.due_ms)
     part = layout.part_of(job_id, "the ID of a job")
     data = snapshot.row_get(names.space, layout.RESULT + part)

@@ -69,7 +69,6 @@ async def run_job(
     """
     begun = time.monotonic()
     token = current.set(job)
-    end: Callable[[float], Outcome]
     try:
         task, args, kwargs = _prepare(job)
         result = task.call(*args, **kwargs)
