@@ -182,7 +182,9 @@ class KeyCommands(CommandBase[Text]):
                 CorruptionError that caused it has the details. Nothing was changed.
         """
         if ttl != 0:
-            raise ArgumentError(f"ttl must be 0, not {ttl!r}: streams of a store do not expire")
+            raise ArgumentError(
+                f"ttl must be 0, not {as_given(ttl)}: streams of a store do not expire"
+            )
         args = to_bytes(name, "name"), to_bytes(value, "value"), replace
         return self._run(remove(load.restore, args))
 

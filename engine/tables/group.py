@@ -30,7 +30,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import is_ascending
 from streamkeep.format.rows import group_records
 from streamkeep.format.rows.nacks import MAX_COUNT, OWNED, Nack, encode_run, make_order_key
-from streamkeep.format.rows.records import GROUP_ROWS, encode_garbage
+from streamkeep.format.rows.records import GROUP_ROWS, encode_garbage, encode_number
 
 NEXT_GROUP: Final = b"next_group_number"
 DEAD_FOR_MS: Final = 86_400_000  # after this, consumers of dead leases go if nothing is pending
@@ -159,7 +159,7 @@ class Group(CachedRow):
             txn = self.writer()
             tidy_leases(txn, self.pel, consumer)
             db_key = keys.lease_key(self.prefix, number, self.record.next_order)
-            txn.put_row(keys.CONSUMERS, db_key, group_records.encode_lease(lease))
+            txn.put_row(keys.CONSUMERS, db_key, encode_number(lease))
             self._remove_dead(consumer)
         self._leases[number] = lease
 

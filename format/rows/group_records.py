@@ -21,7 +21,7 @@ from streamkeep.format.core.id_codec import bits, low32, u16_at, u32_at, unsigne
 from streamkeep.format.core.keys import LAST_MEMBER, LAST_NUMBER, check_number
 from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.rows.nacks import ORDERS, OWNED
-from streamkeep.format.rows.records import decode_number, encode_number
+from streamkeep.format.rows.records import decode_number
 
 UNKNOWN: Final = -1  # entries_read that cannot be determined
 NEVER: Final = -1  # active_time of a consumer that never received an entry
@@ -84,10 +84,6 @@ def decode_consumer(body: bytes, where: str) -> Consumer:
     consumer.active_time = active
     consumer.pending = pending
     return consumer
-
-
-def encode_lease(lease: int) -> bytes:
-    return encode_number(lease)
 
 
 def decode_lease(body: bytes, where: str) -> int:

@@ -23,10 +23,10 @@ from streamkeep.format.humanize import count_text
 from streamkeep.format.rows import nacks as nack_rows
 from streamkeep.format.rows import producers as producer_rows
 from streamkeep.format.rows.extension import Idempotence, idempotence_of
-from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord, encode_lease
+from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.rows.nacks import Nack
 from streamkeep.format.rows.producers import Message
-from streamkeep.format.rows.records import GROUP_ROWS, IDEMPOTENCE_ROWS
+from streamkeep.format.rows.records import GROUP_ROWS, IDEMPOTENCE_ROWS, encode_number
 from streamkeep.recovery.fsck import rows as shapes
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.fsck.groups import pages_of
@@ -366,4 +366,4 @@ def _create(
     record.next_consumer = max(record.next_consumer, before.next_consumer)
     for number, order, lease in leases:
         db_key = keys.lease_key(group.prefix, number, order)
-        txn.put_row(keys.CONSUMERS, db_key, encode_lease(lease))
+        txn.put_row(keys.CONSUMERS, db_key, encode_number(lease))

@@ -32,7 +32,6 @@ from streamkeep.format.rows.group_records import (
     GroupRecord,
     decode_consumer,
     decode_group,
-    encode_lease,
 )
 from streamkeep.format.rows.nacks import NACK, NACK_SIZE
 from streamkeep.format.rows.records import GROUP_ROWS, encode_garbage, encode_number
@@ -199,8 +198,8 @@ DAMAGES: Final[list[tuple[str, Damage]]] = [
     ("SK222", put(CONSUMERS, number_key(FEW, 3), b"eve")),
     ("SK222", put(CONSUMERS, number_key(FEW, BOB), b"ann")),
     ("SK223", set_in_group(b"few", next_consumer=2)),
-    ("SK224", put(CONSUMERS, lease_key(FEW, 9, 1), encode_lease(5))),
-    ("SK224", put(CONSUMERS, lease_key(FEW, ANN, 1 << 40), encode_lease(5))),
+    ("SK224", put(CONSUMERS, lease_key(FEW, 9, 1), encode_number(5))),
+    ("SK224", put(CONSUMERS, lease_key(FEW, ANN, 1 << 40), encode_number(5))),
     ("SK231", lambda raw: raw.delete(PEL_ORDER, raw.keys(PEL_ORDER, MANY)[1])),
     ("SK232", order_of_other_page),
     ("SK232", put(PEL_ORDER, FEW + bytes(12), bytes(16))),
