@@ -182,6 +182,9 @@ def test_a_client_with_tls_is_shown_until_it_has_gone(tmp_path: Path) -> None:
 
         async def drop() -> str:
             [client] = found[0].clients.values()
+            accepted = client.transport.get_extra_info("socket")
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 300
             for _ in range(2):
                 client.close()
                 client.flush()

@@ -201,6 +201,8 @@ async def serve(store: Store[bytes], options: Options) -> None:
         if source is not None:
             await server.upstream.follow(source)
         sockets = list(_sockets(options, stack, settings))
+        for one in sockets:
+            _keep_alive(one)
         listening: list[asyncio.Server | SecureListener] = []
         made: asyncio.Server | SecureListener
         for one in sockets:
@@ -312,6 +314,14 @@ def _sockets(
     if options.unix is not None:
         settings.shown["unixsocket"] = str(options.unix)
         yield stack.enter_context(unix_socket(options.unix, options.unix_mode))
+
+
+def _keep_alive(listener: socket.socket) -> None:
+    """Have the kernel end connections, which inherit this, whose peers have gone without a word."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 300), ("TCP_KEEPINTVL", 100), ("TCP_KEEPCNT", 3)):
+        if listener.family != socket.AF_UNIX and hasattr(socket, name):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 @contextlib.contextmanager
