@@ -55,8 +55,8 @@ class Hold(NamedTuple):
     meta: MetaPage
 
 
-# A pin, LMDB's meta page of its commit, the log position of that, and what is held for a caller.
-_Begun = tuple["lmdb.Transaction[bytes]", MetaPage, LogPosition, Hold | None]
+# A pin, LMDB's meta page of its commit, and the log position of that.
+_Begun = tuple["lmdb.Transaction[bytes]", MetaPage, LogPosition]
 
 
 class Checkpoints:
@@ -153,16 +153,12 @@ class Checkpoints:
 
     # --- making a checkpoint ----------------------------------------------------------------
 
-    def make(self, *, strict: bool = False, clean: bool = False) -> Hold | None:
+    def make(self, held: list[Hold] | None = None, *, strict: bool = False) -> None:
         """Make a checkpoint of the newest commit.
 
         Args:
+            held: see `make_clean`.
             strict: raise if the image lacks commits afterwards.
-            clean: also overwrite and remove the journal files before the checkpoint.
-
-        Returns:
-            A snapshot of the checkpoint and its meta page, if `clean`. No page of it is reused
-            until the snapshot is closed.
 
         Raises:
             RecoveryNeededError: this sync or an earlier one failed.
@@ -172,7 +168,23 @@ class Checkpoints:
         with self.exclusive(), self._poisoning():
             if self.context.pin is None:
                 self._make()  # of the image as it is; with its pin, what that lacks can be flushed
-            return self._make(strict=strict, clean=clean)
+            self._make(held, strict=strict)
+
+    def make_clean(self) -> Hold:
+        """As `make`; also overwrite and remove the journal files before the checkpoint.
+
+        Returns:
+            A snapshot of the checkpoint and its meta page. No page of it is reused until the
+            snapshot is closed.
+        """
+        held: list[Hold] = []
+        try:
+            self.make(held, strict=True)
+        except BaseException:
+            for hold in held:
+                hold.txn.close()
+            raise
+        return held[0]
 
     @contextmanager
     def _poisoning(self) -> Iterator[None]:
@@ -203,11 +215,10 @@ class Checkpoints:
     def _holders(self) -> list[int]:
         return holders_of([self._folder])
 
-    def _make(self, *, strict: bool = False, clean: bool = False) -> Hold | None:
+    def _make(self, held: list[Hold] | None = None, *, strict: bool = False) -> None:
         context, journal = self.context, self.journal
         journal.control.check_not_moved()
-        begun = run_locked(context, self._begin, (strict, clean))
-        pin, meta, position, hold = cast(_Begun, begun)
+        pin, meta, position = cast(_Begun, run_locked(context, self._begin, (held, strict)))
         here = boot_id()
         newest = self.file.newest_on_disk()
         if (
@@ -250,15 +261,14 @@ class Checkpoints:
         context.raw.reader_check()
         context.allow_growth()
         try:
-            journal.retire_before(position, wipe=clean)
+            journal.retire_before(position, wipe=held is not None)
         except OSError as error:
             if error.errno not in FULL:
                 raise
             # To overwrite a file may need room. The checkpoint is made: nothing is in doubt.
             raise translate_os(error) from error
-        return hold
 
-    def _begin(self, strict: bool, clean: bool) -> _Begun:
+    def _begin(self, held: list[Hold] | None, strict: bool) -> _Begun:
         """Flush, and pin the newest commit; the caller has the write lock."""
         context = self.context
         self._flush(strict=strict)
@@ -266,11 +276,12 @@ class Checkpoints:
         try:
             position = position_in(pin)
             meta = meta_page_of(self._data, pin.id())
-            hold = Hold(begin_stored(context), meta) if clean else None
+            if held is not None:
+                held.append(Hold(begin_stored(context), meta))
         except BaseException:
             pin.abort()
             raise
-        return pin, meta, position, hold
+        return pin, meta, position
 
     def flush(self) -> None:
         """Put all commits into the image, which is not synced.

@@ -37,7 +37,6 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Final, TypeVar, TypeVarTuple
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Hold, meta_page_of
@@ -133,7 +132,7 @@ class Mark:
                 return None
             environment.clear_memory()  # a flush would use it
             _wait_for_feeds(environment, commit, min(timeout, _FEEDS_S))
-            return environment.retrying(partial(checkpoints.make, strict=True, clean=True))
+            return environment.retrying(checkpoints.make_clean)
 
     def _is_foreign(self, found: bytes | None) -> bool:
         return found is not None and found != self.newest

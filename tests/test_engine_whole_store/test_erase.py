@@ -461,17 +461,16 @@ def test_a_scrub_goes_on_where_another_process_died_with_commits_in_its_memtable
         secret = store.xadd("k", entry(1))
         checkpoints = environment_of(store).checkpoints
         assert checkpoints is not None
-        make = checkpoints.make
+        make_clean = checkpoints.make_clean
 
-        def later(*, strict: bool = False, clean: bool = False) -> Hold | None:
-            if clean:
-                os.write(go[1], b"y")
-                assert os.waitpid(child, 0)[1] == signal.SIGKILL
-                control = journal_of(store).control
-                assert control.newest() > journal_of(store).log.commit_number
-            return make(strict=strict, clean=clean)
+        def later() -> Hold:
+            os.write(go[1], b"y")
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL
+            control = journal_of(store).control
+            assert control.newest() > journal_of(store).log.commit_number
+            return make_clean()
 
-        monkeypatch.setattr(checkpoints, "make", later)
+        monkeypatch.setattr(checkpoints, "make_clean", later)
         assert store.erase("k", secret) == 1
         assert grep(path) == []
         assert store.xlen("s") == 10

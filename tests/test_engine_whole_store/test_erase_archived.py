@@ -189,14 +189,13 @@ def test_an_erasure_finishes_another_that_was_killed_meanwhile(
             failpoints.arm("erase:stored", let_it_be_killed)
         else:
             assert checkpoints is not None
-            make = checkpoints.make
+            make_clean = checkpoints.make_clean
 
-            def later(*, strict: bool = False, clean: bool = False) -> Hold | None:
-                if clean:
-                    let_it_be_killed()
-                return make(strict=strict, clean=clean)
+            def later() -> Hold:
+                let_it_be_killed()
+                return make_clean()
 
-            monkeypatch.setattr(checkpoints, "make", later)
+            monkeypatch.setattr(checkpoints, "make_clean", later)
         assert store.erase("k", *ids[::2]) == 5
         assert killed == [-signal.SIGKILL]
         if moment == "after its begin":  # its mark is still there
