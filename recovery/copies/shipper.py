@@ -307,9 +307,9 @@ class Shipper:
                 f"{self.target.uri}: the copy has commit {end.commit}, of {time_text(end.last_ms)},"
                 f" and goes on with {newest.name}, which {newest.owner} began; this store has "
                 f"commit {self._newest()}{own}, and does not know it: it is an older copy of the "
-                "store, or another one has taken its place; next: `streamkeep ship restore` makes "
-                "a store of the copy, and `streamkeep diff` shows what only this one has; "
-                "--take-over lets the copy follow this store"
+                "store, another one has taken its place, or the copy was moved; next: `streamkeep "
+                "ship restore` makes a store of the copy, and `streamkeep diff` shows what only "
+                "this one has; --take-over lets the copy follow this store"
             )
         if slot is not None and known:
             shipped = slot.shipped if replaces(slot, newest) or end.problem else end.commit

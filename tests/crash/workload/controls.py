@@ -57,13 +57,13 @@ CONTROLS: Final = {
     "a flush that clears the memtable before LMDB has committed": Control(
         "engine/txn/flush.py",
         """\
-            failpoints.hit("flush:ending")
-            raw.commit()
+        failpoints.hit("flush:ending")
+        raw.commit()
 """,
         """\
-            context.memtable.clear()
-            failpoints.hit("flush:ending")
-            raw.commit()
+        context.memtable.clear()
+        failpoints.hit("flush:ending")
+        raw.commit()
 """,
         ("flushes_fail",),
     ),
