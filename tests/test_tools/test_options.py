@@ -125,6 +125,11 @@ def test_every_count_has_a_short_name() -> None:
     ]
 
 
+def test_a_count_may_be_larger_than_any_machine_counts() -> None:
+    for words in ("range s k", "tail s k", "diff s s", "pending s k g"):
+        assert "Traceback" not in run(*words.split(), "-n", str(2**64)).stderr
+
+
 def test_tail_of_no_entries_prints_none() -> None:
     assert lines("tail", "s", "k", "-n", "0") == []
     assert objects("tail", "s", "k", "--count", "0")[0]["entries"] == 0

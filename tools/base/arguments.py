@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -153,7 +154,10 @@ class Id(_BytesType):
 
 
 class Number(click.IntRange):
-    """A whole number in a range."""
+    """A whole number in a range; one that no machine counts to is the highest that it does."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return min(super().convert(value, param, ctx), sys.maxsize)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         return "N"  # click below 8.2 gives no context
