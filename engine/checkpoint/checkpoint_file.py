@@ -135,8 +135,8 @@ class CheckpointFile:
             handle: the file whose lock is in the way; a process that has it may be stopped.
         """
         seconds = _SHORT_PATIENCE_S if problem else _PATIENCE_S
-        recovers = f"another process has been recovering or repairing the store for {seconds:.0f} "
-        recovers += "seconds; next: try again when it has finished"
+        recovers = "another process has been recovering, repairing or compacting the store for "
+        recovers += f"{seconds:.0f} seconds; next: try again when it has finished"
         wait = LongWait(WRITE_LOCK, lambda: holders_of([handle]))
         wait.limit_s = min(wait.limit_s, seconds)
         deadline = time.monotonic() + seconds
