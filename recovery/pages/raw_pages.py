@@ -98,36 +98,43 @@ def scan_pages(
         progress(per_chunk)
 
 
-def envelope_at(pages: PageFile, number: int, origin: int | None = None) -> bytes | None:
+def envelope_at(pages: PageFile, number: int) -> bytes | None:
     """Return the sound envelope that begins in an overflow page; None if there is none.
 
     Its size is what its own header says, as that in the leaf may be damaged.
-
-    Args:
-        origin: the true number of the page, which the others follow.
     """
     try:
-        value = pages.read(number, pages.page_size)[lmdb_pages.HEADER_SIZE :]
-        length = int.from_bytes(value[len(_START) : len(_START) + _LENGTH_SIZE], "big")
-        if not value.startswith(_START) or length > pages.size():
-            return None
-        if length > len(value):
-            value += pages.read((origin or number) + 1, length - len(value))
+        page = pages.read(number, pages.page_size)
     except CorruptionError:
         return None
+    value, envelope = _begun_in(pages, page, number)
+    return None if envelope is None else value
+
+
+def _begun_in(pages: PageFile, page: bytes, number: int) -> tuple[bytes, Envelope | None]:
+    """Return what begins in a page whose true number is given, and its envelope if it is sound."""
+    value = page[lmdb_pages.HEADER_SIZE :]
+    length = int.from_bytes(value[len(_START) : len(_START) + _LENGTH_SIZE], "big")
+    if not value.startswith(_START) or length > pages.size():
+        return b"", None
+    try:
+        if length > len(value):
+            value += pages.read(number + 1, length - len(value))
+    except CorruptionError:
+        return b"", None
     value = value[:length]
-    return None if readable_envelope(value) is None else value
+    return value, readable_envelope(value)
 
 
 def _overflow(pages: PageFile, number: int, page: bytes) -> RawEnvelope | None:
     """Return the envelope that begins in an overflow page with these bytes."""
     origin = _origin(pages, number, page)
     for place in dict.fromkeys((number, origin)):
-        value = envelope_at(pages, number, place)
-        if value is not None:
+        value, envelope = _begun_in(pages, page, place)
+        if envelope is not None:
             header = lmdb_pages.decode_overflow_header(page, number)
             headed = header.number == origin and header.flags == lmdb_pages.OVERFLOW
-            return RawEnvelope(origin, decode_envelope(value, "page"), value, headed)
+            return RawEnvelope(origin, envelope, value, headed)
     return None
 
 
