@@ -46,20 +46,15 @@ def _c_library() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
-def mount_of(handle: int) -> tuple[str, str]:
-    """Return device and type of the file system of an open file; the type is "" if it is unknown.
-
-    The device is that of locks, as /proc/locks has it; on btrfs, files have another one.
-    """
-    device, kind = os.fstat(handle).st_dev, ""
+def file_system_of(handle: int) -> str:
+    """Return the type of the file system of an open file, as "ext4"; "" if it is unknown."""
     with suppress(OSError, StopIteration):
         with open(f"/proc/self/fdinfo/{handle}") as lines:
             mount = next(line.split()[1] for line in lines if line.startswith("mnt_id:"))
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
             line = next(line for line in lines if line.split()[0] == mount)
-        device = os.makedev(*map(int, line.split()[2].split(":")))
-        kind = line.partition(" - ")[2].split()[0]
-    return f"{os.major(device):02x}:{os.minor(device):02x}", kind
+        return line.partition(" - ")[2].split()[0]
+    return ""
 
 
 def mount_id(path: Path) -> int:

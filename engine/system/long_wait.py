@@ -226,30 +226,12 @@ def holders_of(handles: list[int]) -> list[int]:
     Args:
         handles: the open files.
     """
+    found = set()
     with suppress(OSError):
         numbers = {os.fstat(handle).st_ino for handle in handles}
-        return _holders("FLOCK", lambda words: int(words[5].rpartition(":")[2]) in numbers)
-    return []
-
-
-def first_byte_writers(file: str) -> list[int]:
-    """Return who has the exclusive lock of fcntl(2) on a file's first byte, as far as is shown.
-
-    To ask with F_GETLK takes an open file, and closing that ends such locks of this process.
-
-    Args:
-        file: its device and number, as /proc/locks has them.
-    """
-    with suppress(OSError):
-        return _holders("POSIX ADVISORY WRITE", lambda words: words[5:] == [file, "0", "0"])
-    return []
-
-
-def _holders(kind: str, is_meant: Callable[[list[str]], bool]) -> list[int]:
-    found = set()
-    with open("/proc/locks") as locks:
-        for line in locks:  # number, kind, how, what, process, device:file, start, end
-            words = line.split()  # "->" before the kind if it waits
-            if " ".join(words[1:4]).startswith(kind) and is_meant(words):
-                found.add(int(words[4]))
+        with open("/proc/locks") as locks:
+            for line in locks:  # number, kind, how, what, process, device:file, start, end
+                words = line.split()  # "->" before the kind if it waits
+                if words[1] == "FLOCK" and int(words[5].rpartition(":")[2]) in numbers:
+                    found.add(int(words[4]))
     return sorted(found - {0})  # 0 stands for one of another namespace

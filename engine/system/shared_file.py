@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import Final
 
 from streamkeep.engine.system import files
-from streamkeep.engine.system.boot_id import mount_of
+from streamkeep.engine.system.boot_id import file_system_of
 
 # File systems of Linux that overwrite blocks in place and cannot share them between files.
 _IN_PLACE: Final = frozenset(("ext2", "ext3", "ext4", "tmpfs", "ramfs"))
@@ -36,7 +36,7 @@ _word: Final = struct.Struct("=Q").pack
 
 def moves_blocks(handle: int) -> bool:
     """Return whether the file system of an open file may need a new block to overwrite one."""
-    return mount_of(handle)[1] not in _IN_PLACE
+    return file_system_of(handle) not in _IN_PLACE
 
 
 def keep_in_place(handle: int) -> None:

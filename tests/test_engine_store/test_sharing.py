@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from crash.disks import mounts
 from inside import environment_of, journal_of
 from patience import PATIENCE_S, handles_below, line_of, wait_until
 from stopped import child_of, ended, status_of, stop, stopped_child
@@ -28,8 +27,7 @@ from streamkeep.engine.checkpoint import checkpoint_file
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system import failpoints, lock_file
-from streamkeep.engine.system.boot_id import mount_of
-from streamkeep.engine.system.long_wait import LongWait, first_byte_writers
+from streamkeep.engine.system.long_wait import LongWait
 from streamkeep.engine.system.safe_files import Folder
 from test_engine_store.test_life import run
 from tiers import daily_or_all
@@ -331,25 +329,6 @@ def test_an_opening_names_a_process_that_is_stopped_in_the_middle_of_one(
                 ):
                     Store(path, readonly=readonly)
     Store(path).close()
-
-
-def test_the_process_that_opens_lmdb_is_found_on_btrfs(tmp_path: Path) -> None:
-    """Its files have another device than the locks on them."""
-    if reason := mounts.why_not("btrfs"):
-        pytest.skip(f"no btrfs can be mounted here: {reason}")
-    mounts.make_image(tmp_path / "image", "btrfs")
-    with mounts.mounted(tmp_path / "image", "btrfs", tmp_path / "disk") as disk:
-        lock = disk / lock_file.LOCK_FILE
-        lock.touch()
-
-        def lock_and_stop() -> None:
-            lock_lmdb(disk)
-            stop()
-
-        child = stopped_child(lock_and_stop)
-        with ended(child), open(lock) as file:
-            place = f"{mount_of(file.fileno())[0]}:{lock.stat().st_ino}"
-            assert first_byte_writers(place) == [child]
 
 
 def test_a_full_disk_without_a_block_for_a_new_lock_file_is_named(
