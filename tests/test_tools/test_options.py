@@ -78,7 +78,7 @@ def test_a_time_bounds_a_range(start: str, end: str, found: list[str]) -> None:
         ("add new k", "Missing argument 'FIELD VALUE...'"),
         ("add new k f v --idd 1", "--idd"),
         ("add new k f v --id", "requires an argument"),
-        ("add new k f -v", "'-v'. A value that begins with a dash goes after --."),
+        ("add new k f -v", ". A value that begins with a dash goes after --."),
         ("add new k f v --maxlen 1 --minid 1", "cannot be used together"),
         ("add new k f v --limit 1", "--limit needs --maxlen or --minid"),
         ("add new k f v --maxlen 1 --exact --limit 1", "cannot be used with --exact"),

@@ -123,7 +123,9 @@ class StoreCommand(_Shared):
                     return
                 unknown = isinstance(error, click.NoSuchOption) and not error.possibilities
                 if unknown and any(one.nargs < 0 for one in self.params):
-                    vars(error)["message"] += " A value that begins with a dash goes after --."
+                    said = error.message.rstrip(".")  # click 8.1 ends with none
+                    said += ". A value that begins with a dash goes after --."
+                    vars(error)["message"] = said
                 raise
 
         parser._process_opts = take
