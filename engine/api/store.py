@@ -31,7 +31,6 @@ from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt, read_once, write_relaxed
-from streamkeep.engine.store.old_readers import OldReaders
 from streamkeep.engine.store.registry import Opening
 from streamkeep.engine.system.clock import Clock, current_clock
 from streamkeep.engine.system.files import path_of
@@ -155,8 +154,6 @@ class Store(
         environment = self._environment
         if environment.back_pressure is None:
             environment.back_pressure = back_pressure.BackPressure(environment, most_retired)
-            if environment.checkpointer is not None:
-                environment.checkpointer.add_chore("the look at readers", OldReaders(environment))
         elif most_retired not in (None, environment.back_pressure.most):
             raise StoreError(
                 f"{self.path}: open in this process with retired_max_bytes="

@@ -36,7 +36,7 @@ from streamkeep.engine.system.long_wait import LongWait, holders_of, lock_file
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import CheckpointNeeded, begin_stored, release_room, run_locked
 from streamkeep.engine.txn.context import EngineContext, position_in
-from streamkeep.engine.txn.flush import flush
+from streamkeep.engine.txn.flush import flush, lacks_pages
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal.checkpoint import SLOT_SIZE, CheckpointSlot, root_checksum
@@ -305,13 +305,12 @@ class Checkpoints:
             if strict:
                 raise CheckpointNeeded
             return
+        if not strict and lacks_pages(context):
+            return
         try:
             flush(context)
-        except lmdb.MapFullError:
-            if strict or not context.max_bytes:
-                raise  # the map grows
         except lmdb.Error as error:
-            if strict:
+            if strict or isinstance(error, lmdb.MapFullError):  # the map grows
                 raise
             log.warning("%s: a checkpoint of what data.mdb has: %s", self.context.path, error)
 

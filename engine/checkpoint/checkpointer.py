@@ -1,10 +1,10 @@
-"""The checkpointer thread of an open store: checkpoints, syncs of the mode "interval", chores.
+"""The checkpointer thread of an open store: checkpoints, and syncs of the mode "interval".
 
 Opening starts the thread. While nothing is committed, it only looks once a second whether a thread
 of this process waits for a process that is stopped. A commit wakes it, and then it checks twice a
 second what is due. When the store has been quiet for a while, it makes a last checkpoint
 and releases the pin, so that an idle process does not keep pages from being reused. While it is
-awake it also runs the chores of other modules.
+awake it also looks for old snapshots.
 
 No error ends the thread. A failure is logged, reported by `Store.durability`, and tried again; the
 sync is tried at its next interval, whatever else fails. Only after a failed sync is there nothing
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
+from streamkeep.engine.checkpoint.old_readers import OldReaders
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.locks import Wakeup, make_reentrant_lock
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
@@ -49,7 +50,7 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._start_lock = make_reentrant_lock("checkpointer")
-        self._chores: list[tuple[str, Callable[[], object]]] = []
+        self._old_readers = OldReaders(checkpoints)
         self._intervals: list[float] = []  # of the stores with sync="interval", in seconds
         # What the thread knows while it is awake; times are those of `time.monotonic`.
         self._synced = 0.0  # when the last sync began
@@ -60,10 +61,6 @@ class Checkpointer:
         self._erasures = 0
         self._chores_at = 0.0
         self._quiet = False  # nothing is due before the next commit
-
-    def add_chore(self, work: str, run: Callable[[], object]) -> None:
-        """Run a function about once a second while the thread is awake; `work` names it."""
-        self._chores.append((work, run))
 
     def add_interval(self, seconds: float) -> None:
         """Sync the journal at least this often from now on."""
@@ -155,8 +152,7 @@ class Checkpointer:
             self._chores_at = now + CHORES_EVERY_S
             # Who waits for no sync writes on, and nobody would find it.
             attempt("the look at the folder of the store", journal.control.check_not_moved)
-            for work, run in self._chores:
-                attempt(work, run)
+            attempt("the look at readers", self._old_readers)
         quiet = now - self._changed >= IDLE_S
         due = now - self._begun >= CHECKPOINT_EVERY_S
         in_the_way = journal.control.erasures() != self._erasures  # the pin keeps erased pages

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import lmdb
-
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import Slot, read_slots
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.flush import open_readers
 from streamkeep.engine.txn.read_txn import ReadTxn, Txn
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows import meta_rows
@@ -80,24 +79,6 @@ class Durability(NamedTuple):
     copies: tuple[CopyState, ...] = ()
     follows: meta_rows.StandbyRow | None = None
     redis: meta_rows.FollowingRow | None = None
-
-
-class Reader(NamedTuple):
-    """An open snapshot: its process, its thread as LMDB names it, and its commit."""
-
-    process: int
-    thread: str
-    commit_number: int
-
-
-def open_readers(raw: lmdb.Environment) -> list[Reader]:
-    """Return the open snapshots of all processes, from LMDB's table of readers."""
-    found = []
-    for line in raw.readers().splitlines()[1:]:
-        fields = line.split()
-        if len(fields) == 3 and fields[2].isdigit():
-            found.append(Reader(int(fields[0]), fields[1], int(fields[2])))
-    return found
 
 
 def read_durability(

@@ -50,7 +50,7 @@ from streamkeep.engine.txn.begin import (
     run_write,
 )
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
-from streamkeep.engine.txn.flush import is_pinned_late, map_needed, no_room, used_bytes
+from streamkeep.engine.txn.flush import may_lack_pages, used_bytes
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
@@ -99,7 +99,6 @@ class Environment(Ending):
         *,
         uuid_bytes: bytes,
         readonly: bool,
-        max_store_bytes: int | None,
         lock: CheckpointFile | None,
         control: ControlFile | None,
         open_lmdb: OpenLmdb,
@@ -107,7 +106,6 @@ class Environment(Ending):
         super().__init__(folder, context, lock)
         self.uuid = uuid.UUID(bytes=uuid_bytes)
         self.readonly = readonly
-        self.max_store_bytes = max_store_bytes
         self.follows = ""  # what a standby follows; set while the store is opened
         self._open_lmdb = open_lmdb
         self.failures = Failures()  # of the threads that work for this environment
@@ -148,7 +146,6 @@ class Environment(Ending):
         self.leases = context.leases = Leases(folder)
         if not readonly:
             self.waiters.open_wait_table()  # commits notify the waiting calls in it
-            context.max_bytes = max_store_bytes or 0
 
     @property
     def raw(self) -> lmdb.Environment:
@@ -380,32 +377,23 @@ class Environment(Ending):
                 self.resize(0)
             except lmdb.PanicError:
                 self._reopen()
-            except lmdb.MapFullError as error:  # of a flush
-                if self.max_store_bytes is None:
-                    self.resize(2 * self.map_size())
-                elif tried and not is_pinned_late(self.context):
-                    # What is in memory may be too much for the reserve of the map.
-                    needed = map_needed(self.context)
-                    if needed <= self.map_size():
-                        raise no_room(self.context) from error
-                    self.resize(needed)
-                else:  # a checkpoint lets pages be reused, except those that readers keep
-                    tried = True
-                    self.make_checkpoint()
+            except lmdb.MapFullError:  # of a flush
+                self.resize(2 * self.map_size())
             except lmdb.ReadersFullError as error:
                 if cleared or self.raw.reader_check() == 0:
                     raise translate(error) from error
                 cleared = True
             except (StoreFullError, lmdb.Error) as error:
                 told = translate(error) if isinstance(error, lmdb.Error) else error
-                if dropped or not frees or not isinstance(told, StoreFullError):
+                makes_room = frees or may_lack_pages(self.context)
+                if dropped or not makes_room or not isinstance(told, StoreFullError):
                     if told is error:
                         raise
                     raise told from error
                 # Pages and journal files can then be reused; at last, the recycled one is room.
                 self.make_checkpoint()
                 dropped = tried
-                if dropped and self.context.journal is not None:
+                if dropped and frees and self.context.journal is not None:
                     self.context.journal.drop_recycled()
                 tried = True
 

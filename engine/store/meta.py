@@ -192,12 +192,12 @@ def read_or_create(
         identity = records.decode_uuid(row(stored_rows.META_UUID), where)
     limits = options.node_limits or _NODE_LIMITS
     context = EngineContext(raw, handles, str(path), epoch, options.clock, *limits)
+    context.max_bytes = options.max_store_bytes or 0
     return Environment(
         folder,
         context,
         uuid_bytes=identity,
         readonly=options.readonly,
-        max_store_bytes=options.max_store_bytes,
         lock=lock,
         control=control,
         open_lmdb=open_lmdb,

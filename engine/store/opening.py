@@ -37,7 +37,6 @@ from streamkeep.engine.system.lmdb_errors import translate, translated
 from streamkeep.engine.system.lock_file import LOCK_FILE, reserve_lock_file, wait_for_others
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.owners import Trusted
-from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
 from streamkeep.format.core.keys import TABLES
@@ -47,7 +46,7 @@ from streamkeep.format.core.values import whole
 # it (a limit on address space), the next smaller size is tried, and `Environment.resize` grows it.
 MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
 SMALLEST_STORE: Final = 1 << 20
-LARGEST_STORE: Final = 1 << 46  # its map, an eighth larger, fits into the addresses of a process
+LARGEST_STORE: Final = 1 << 46  # fits into the addresses of a process
 _SPARE_TRANSACTIONS: Final = 4
 
 # glibc returns a freed block to the system, and takes the next one empty, page by page, if it is
@@ -148,9 +147,7 @@ def _open_noted(folder: Folder, opening: Opening, options: Options) -> None:
         if lock is not None and _uses_control(folder, readonly):
             # It shows other processes that this one has the store open.
             control = ControlFile(folder.make_folder(JOURNAL_FOLDER))
-        open_raw = partial(
-            _open_lmdb, folder, readonly, options.max_readers, options.max_store_bytes
-        )
+        open_raw = partial(_open_lmdb, folder, readonly, options.max_readers)
         raw = open_raw()
         environment = read_or_create(folder, raw, open_raw, options, lock, control)
         with environment.begin_read() as txn:
@@ -200,8 +197,7 @@ def _lock_store(folder: Folder, opening: Opening, options: Options) -> Checkpoin
 
     def open_lmdb() -> lmdb.Environment:
         reserve_lock_file(folder, options.max_readers)
-        # No limit of the size: a replay reuses no page.
-        return _open_lmdb(folder, False, options.max_readers, None)
+        return _open_lmdb(folder, False, options.max_readers)
 
     def refuse_if_short(known: CheckpointFile | None) -> None:
         """Raise if `data.mdb` may lack commits."""
@@ -283,7 +279,7 @@ def _check_compatible(known: Environment, options: Options) -> None:
             "open it for writing"
         )
     limits = context.node_max_bytes, context.node_max_entries
-    if options.max_store_bytes not in (None, known.max_store_bytes) or options.node_limits not in (
+    if options.max_store_bytes not in (None, context.max_bytes) or options.node_limits not in (
         None,
         limits,
     ):
@@ -310,9 +306,7 @@ def is_listed(path: Path) -> bool:
     )
 
 
-def _open_lmdb(
-    folder: Folder, readonly: bool, max_readers: int, max_store_bytes: int | None
-) -> lmdb.Environment:
+def _open_lmdb(folder: Folder, readonly: bool, max_readers: int) -> lmdb.Environment:
     path = folder.path
     if not readonly:
         with suppress(OSError):  # LMDB will meet the same error and report more of it
@@ -329,11 +323,6 @@ def _open_lmdb(
     if listed:
         wait_for_others(folder)
     sizes = [size for size in MAPS if size >= 2 * needed] or [4 * needed]
-    if max_store_bytes is not None:
-        # Only pages in use count for the limit. The map has a reserve for commands that make room,
-        # and for pages that snapshots keep.
-        reserve = max(SMALLEST_STORE, max_store_bytes // 8)
-        sizes = [(max_store_bytes + reserve) // PAGE * PAGE]
     for size in sizes:
         try:
             return lmdb.open(

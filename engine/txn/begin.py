@@ -15,7 +15,7 @@ from typing import Final
 
 from streamkeep.engine.system.long_wait import StillTaken
 from streamkeep.engine.txn.context import EngineContext, position_in
-from streamkeep.engine.txn.flush import cut_room, flush_before
+from streamkeep.engine.txn.flush import cut_room, flush_before, lacks_pages
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
@@ -80,6 +80,7 @@ def begin_write(
             journal is None
             or context.pin is None
             or not journal.control.may_write(context.erasures)
+            or lacks_pages(context)
         ):
             raise CheckpointNeeded
         context.follow()

@@ -13,18 +13,20 @@ which free pages suffice is made, and whatever makes room. Compiled by mypyc.
 from __future__ import annotations
 
 import os
-from typing import Final
+import sys
+from typing import Final, NamedTuple
 
 import lmdb
 
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate
-from streamkeep.engine.system.pages import PAGE
+from streamkeep.engine.system.pages import PAGE, PAGE_HEADER
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
-from streamkeep.engine.txn.overlay import encoded
 from streamkeep.engine.txn.page_memory import note_commit
 from streamkeep.format.core.errors import StoreFullError, StoreLockedError
 from streamkeep.format.journal.position import POSITION_KEY, encode_position
+from streamkeep.format.lmdb_file.lmdb_pages import BIG, decode_tree_page
+from streamkeep.format.lmdb_file.meta_page import decode_meta_page
 
 _PAGES_BYTES: Final = 65_536  # of the pages that a flush writes, estimated, beside those of rows
 _MOST_MEMORY: Final = 64 << 20  # of records in the memtable, while no flush is possible
@@ -32,9 +34,8 @@ _LEAST: Final = 65_536  # bytes of records for which room is reserved
 _FACTOR: Final = 16  # a flush writes so many times the bytes of small records, in whole pages
 _PAGES: Final = 16 << 20  # and at most so much beside twice the bytes of records
 _MORE: Final = 4 << 20  # reserved at once, at most
+_LEAST_MORE: Final = 1 << 20
 _META_PAGES: Final = 2
-_PAGES_PER_ROW: Final = 3
-_SPARE: Final = 1 << 20  # of the map, for LMDB's list of free pages
 
 
 def flush(context: EngineContext, *, patient: bool = True) -> None:
@@ -111,15 +112,10 @@ def flush_before(context: EngineContext) -> None:
     if context.memtable.is_big():
         try:
             _flush_big(context)
-        except (lmdb.MapResizedError, lmdb.PanicError):
+        except (lmdb.MapFullError, lmdb.MapResizedError, lmdb.PanicError):
             raise
-        except (lmdb.Error, StoreLockedError) as error:
-            repairs = isinstance(error, lmdb.MapFullError) and (
-                not context.max_bytes
-                or is_pinned_late(context)
-                or map_needed(context) > int(context.raw.info()["map_size"])
-            )
-            if repairs or context.memtable.bytes >= _MOST_MEMORY:
+        except (lmdb.Error, StoreLockedError):
+            if context.memtable.bytes >= _MOST_MEMORY:
                 raise
 
 
@@ -134,8 +130,12 @@ def flush_after(context: EngineContext) -> None:
 def _flush_big(context: EngineContext) -> None:
     """Flush, unless a process opens the store: then the next commit does so, while there is room.
 
+    Nor where a checkpoint has to come first, which the next command makes.
+
     The caller may be the loop of a server, and that process may be stopped.
     """
+    if lacks_pages(context):
+        return
     try:  # noqa: SIM105  # `suppress` is interpreted
         flush(context, patient=context.memtable.bytes >= _MOST_MEMORY)
     except BlockingIOError:
@@ -165,33 +165,83 @@ def make_room(context: EngineContext, size: int) -> bool:
     return needed <= memtable.room
 
 
-def is_pinned_late(context: EngineContext) -> bool:
-    """Return whether a checkpoint lets pages be reused, since flushes have followed the last one.
+class OpenReader(NamedTuple):
+    """An open snapshot: its process, its thread as LMDB names it, and its commit."""
 
-    A transaction of several commands cannot make one: where it may have to, it has not begun.
+    process: int
+    thread: str
+    commit_number: int
+
+
+def open_readers(raw: lmdb.Environment) -> list[OpenReader]:
+    """Return the open snapshots of all processes, from LMDB's table of readers."""
+    found = []
+    for line in raw.readers().splitlines()[1:]:
+        fields = line.split()
+        if len(fields) == 3 and fields[2].isdigit():
+            found.append(OpenReader(int(fields[0]), fields[1], int(fields[2])))
+    return found
+
+
+def reusable_bytes(context: EngineContext) -> int:
+    """Return the bytes of pages that were freed before the oldest snapshot; under the write lock.
+
+    LMDB's list of free pages has a row for each commit, which begins with their number.
     """
-    return context.pin is not None and int(context.pin.id()) < context.image
+    handle = context.data_handle
+    newest = int(context.raw.info()["last_txnid"])
+    oldest = min([newest, *[one.commit_number for one in open_readers(context.raw)]])
+    left: list[int] = []
+    for place in (0, PAGE):
+        meta = decode_meta_page(os.pread(handle, PAGE, place))
+        if meta is not None and meta.commit_number == newest and meta.free_root is not None:
+            left.append(meta.free_root)
+    pages = 0
+    while left:
+        number = left.pop()
+        page = decode_tree_page(os.pread(handle, PAGE, number * PAGE), number)
+        left += page.children
+        for index, commit in enumerate(page.keys if page.leaf else []):
+            if int.from_bytes(commit, sys.byteorder) < oldest:
+                if page.flags[index] == BIG:
+                    row = os.pread(handle, 8, page.places[index] * PAGE + PAGE_HEADER)
+                else:
+                    row = page.inline(index)[:8]
+                pages += int.from_bytes(row, sys.byteorder)
+    return pages * PAGE
 
 
-def map_needed(context: EngineContext) -> int:
-    """Return the size of a map in which a flush succeeds once all free pages can be reused.
+def may_lack_pages(context: EngineContext) -> bool:
+    """Return whether a checkpoint may keep a limited store from growing further than it may."""
+    return (
+        context.max_bytes > 0
+        and context.pin is not None
+        and int(context.pin.id()) < context.image
+        and context.size() + _flush_size(_LEAST) > _most_size(context)
+    )
 
-    A small row takes a page that it shares, one of its own, and one of a branch. But no more pages
-    are written anew than there are. 0 while this process has a snapshot open: its map cannot grow.
+
+def lacks_pages(context: EngineContext) -> bool:
+    """Return whether it does, and a flush is due; under the write lock.
+
+    A transaction of several commands cannot make one: where it has to, it has not begun.
     """
-    if context.entered != context.left:
-        return 0
-    txn = context.raw.begin(None, None, False, False)
-    used = used_bytes(context, txn)
-    txn.abort()
-    rows = size = 0  # not that of the records: these may have a row again and again
-    with context.apply_lock:
-        for table in context.memtable.tables.values():
-            rows += len(table.rows)
-            for value in table.rows.values():
-                size += 0 if value is None else len(encoded(value))
-    needed = used + min(_PAGES_PER_ROW * PAGE * rows, used) + 2 * size + _SPARE
-    return needed // PAGE * PAGE
+    memtable = context.memtable
+    return (
+        (memtable.is_big() or memtable.bytes >= memtable.room)
+        and may_lack_pages(context)
+        and reusable_bytes(context) < _flush_size(_LEAST)
+    )
+
+
+def _most_size(context: EngineContext) -> int:
+    return context.max_bytes + max(context.max_bytes // 8, _LEAST_MORE)
+
+
+def _flush_size(size: int) -> int:
+    """Return how many bytes of pages a flush of records of `size` bytes writes, at most."""
+    room = max(2 * size, _LEAST)
+    return min(_FACTOR * room, 2 * room + _PAGES)
 
 
 def _reserve(context: EngineContext, size: int) -> int:
@@ -199,9 +249,11 @@ def _reserve(context: EngineContext, size: int) -> int:
     raw, handle = context.raw, context.data_handle
     end = context.size()
     room = max(2 * size, _LEAST)
-    needed = min(_FACTOR * room, 2 * room + _PAGES)
+    needed = _flush_size(size)
     reserved = True
     most = int(raw.info()["map_size"])  # beyond it, a flush finds the map full, and that grows
+    if context.max_bytes:
+        most = min(most, _most_size(context))
     if end + needed <= most:
         there = os.fstat(handle).st_size
         if there < end + needed:
@@ -217,6 +269,8 @@ def _reserve(context: EngineContext, size: int) -> int:
             room = (end - used) // 2
         if context.max_bytes:
             room = min(room, (context.max_bytes - used) * 4 // 5)
+            if end + needed > most:
+                room = min(room, (max(0, most - end) + reusable_bytes(context)) // 2)
     return room
 
 

@@ -42,12 +42,12 @@ from typing import Final, TypeVar, TypeVarTuple
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Hold, meta_page_of
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.slots import FEED, read_slots
-from streamkeep.engine.store.durability import open_readers
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.txn.begin import take_write
+from streamkeep.engine.txn.flush import open_readers
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError

@@ -34,8 +34,8 @@ def open(path, **options):
             the store open; never lowered.
         max_store_bytes: limit of what the data file holds, 1 MiB or more; None for no limit. At
             the limit, appends raise StoreFullError, and deleting still works. The file may take an
-            eighth more, or a megabyte, for pages that will be reused. If snapshots keep all of
-            these pages, deleting waits for them for ten seconds.
+            eighth more, or a megabyte, for pages that will be reused, and what deletions write
+            while snapshots keep these.
         node_max_bytes, node_max_entries: limits of the macro nodes of streams that are created from
             now on, by Redis's rule (stream-node-max-bytes, -entries). If only one is given, the
             other is 4,096 or 100; one of them may be 0: no limit. None for both: nodes fill pages.

@@ -219,7 +219,7 @@ def test_the_disk_follows_every_interval(
         watched=True,
         closed="",
     )
-    checkpoints: Any = SimpleNamespace(unpin_if_idle=lambda: False)
+    checkpoints: Any = SimpleNamespace(unpin_if_idle=lambda: False, context=context)
     one = checkpointer.Checkpointer(context, checkpoints, lambda: None, Failures())
     notifications: list[None] = []
     monkeypatch.setattr(one, "_wakeup", SimpleNamespace(notify=lambda: notifications.append(None)))

