@@ -134,18 +134,21 @@ class Checkpoints:
             release_room(self.context)
 
     def unpin_if_idle(self) -> bool:
-        """Release the pin if no commit follows the newest checkpoint; return whether it did."""
+        """Release the pin if the newest checkpoint has all commits of this process.
+
+        Others may go on: they have pins of their own.
+
+        Returns:
+            Whether it was released.
+        """
         context = self.context
         with self.lock:
             if not context.thread_lock.acquire(blocking=False):
                 return False
             try:
-                if context.memtable.commits:
-                    return False
                 slot = self.file.newest()
-                with context.raw.begin() as txn:
-                    if slot is None or txn.id() > slot.meta().commit_number:
-                        return False
+                if slot is None or slot.commit_number < context.last_commit:
+                    return False
                 self.unpin()
                 return True
             finally:

@@ -281,6 +281,7 @@ class Standby(PieceFollower):
                 context.forget()
             failpoints.hit("standby:written")
             control.publish(position.commit_number)  # last: the journal does not have it
+            context.last_commit = position.commit_number
             return outdated
 
         outdated = self.environment.run_locked(commit)

@@ -344,3 +344,15 @@ def test_an_idle_store_is_flushed_and_gives_its_pin_up(tmp_path: Path) -> None:
         wait_until(lambda: context.pin is None)
         assert context.memtable.commits == 0
         assert numbers(store) == expected(COUNT)
+
+
+def test_an_idle_process_gives_its_pin_up_although_another_one_goes_on(path: Path) -> None:
+    """With a slow disk, there is always a commit between its checkpoint and its look."""
+    with filled(path) as store:
+        checkpoints = inside.environment_of(store).checkpoints
+        assert checkpoints is not None
+        assert not checkpoints.unpin_if_idle()
+        inside.checkpoint_now(store)
+        killed(lambda: Store(path, sync="none").xadd("s", {"n": COUNT}))
+        assert numbers(store) == expected(COUNT + 1)
+        assert checkpoints.unpin_if_idle()
