@@ -56,10 +56,11 @@ def check_format(path: object, row: Callable[[bytes], bytes | None]) -> bool:
     return True
 
 
-def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
+def check_version(store: Folder, checkpoint_file: CheckpointFile | None) -> None:
     """Raise FormatVersionError for a store of another format, if that can be read.
 
     The files may be damaged anywhere. The check then passes, and the opening reports the damage.
+    Without a file of checkpoints it passes only if the data file names a format.
 
     Raises:
         NotAStoreError: the data file can be read, and names no format.
@@ -72,14 +73,14 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
     try:
         pages = read_meta_pages(handle)
         with suppress(CorruptionError):
-            slot = checkpoint_file.newest()
+            slot = None if checkpoint_file is None else checkpoint_file.newest()
             meta = None if slot is None else decode_meta_page(slot.meta_page)
             pages += [] if meta is None else [meta]
         named: list[bool] = []
         for page in pages:
             with suppress(CorruptionError):  # also if there is no table yet
                 named.append(check_format(store.path, partial(_stored_row, handle, page)))
-        if named and not any(named):
+        if not any(named) and (named or checkpoint_file is None):
             what = "names no store format; next: check the path, or repair it if it was a store"
             raise NotAStoreError(f"{store.path}: an LMDB environment that {what}")
         if pages:

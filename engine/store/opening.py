@@ -29,7 +29,7 @@ from streamkeep.engine.journal.slots import end_slots_ahead
 from streamkeep.engine.store.durability import standby_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.meta import Options, check_version, read_or_create
-from streamkeep.engine.store.place import check_is_ours, check_place, not_opened, owner_of
+from streamkeep.engine.store.place import check_place, not_opened, owner_of
 from streamkeep.engine.store.registry import Opening, registry
 from streamkeep.engine.store.survey import check_lmdb_files, finish_swap, is_swapping
 from streamkeep.engine.system.clock import Clock
@@ -228,9 +228,6 @@ def _lock_store(folder: Folder, opening: Opening, options: Options) -> Checkpoin
         if not readonly:
             lock.check_no_unlisted(DATA_FILE)
             finish_swap(folder, lock)
-            copied = folder.size(DATA_FILE) and not folder.exists(LOCK_FILE)  # not opened since
-            if copied and not needs_recovery(folder, lock):
-                check_is_ours(folder)
             prepare(folder, lock, open_lmdb, options.clock, force_recovery)
         elif is_swapping(folder):
             raise errors.RecoveryNeededError(

@@ -6,13 +6,11 @@ import os
 from contextlib import closing, suppress
 from pathlib import Path
 
-import lmdb
-
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.crash_recovery.recover import needs_recovery
-from streamkeep.engine.crash_recovery.stored_rows import check_extent
-from streamkeep.engine.store.meta import open_tables
+from streamkeep.engine.crash_recovery.stored_rows import StoredRows
+from streamkeep.engine.store.meta import check_version
 from streamkeep.engine.store.survey import STAGING_FOLDER, STORE_NAMES, check_files
 from streamkeep.engine.system import files
 from streamkeep.engine.system.modes import Modes, set_up
@@ -20,7 +18,8 @@ from streamkeep.engine.system.owners import Trusted, user_name
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError, StoreError
-from streamkeep.format.core.keys import KEYS, TABLES
+from streamkeep.format.core.keys import KEYS
+from streamkeep.format.lmdb_file.lmdb_pages import META_PAGES
 
 
 def check_place(
@@ -67,7 +66,10 @@ def _check_is_store(folder: Folder, create: bool) -> bool:
     path = folder.path
     if folder.exists(DATA_FILE):
         if folder.size(DATA_FILE) and not folder.exists(CHECKPOINT_FILE):
-            check_is_ours(folder)
+            with folder.opened(DATA_FILE) as handle:
+                if len(read_meta_pages(handle)) < META_PAGES:
+                    raise not_opened(folder, "LMDB's meta pages cannot be read")
+            check_version(folder, None)  # before LMDB creates its lock file beside it
         return False
     if folder.exists(ARCHIVE_FOLDER) or _has_checkpoint(folder):
         if folder.exists(DATA_FILE):  # by now: another process has just created the store
@@ -127,29 +129,7 @@ def owner_of(path: Path) -> str:
         return "its owner"
 
 
-def check_is_ours(folder: Folder) -> int:
-    """Check that a file is a store before LMDB creates its lock file beside it.
-
-    Returns:
-        The number of its streams.
-    """
-    path = folder.path
-    check_extent(folder)
-    try:
-        raw = lmdb.open(
-            os.fsencode(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False
-        )
-    except lmdb.Error as error:
-        raise not_opened(folder, error) from error
-    try:
-        tables = open_tables(raw, None, path)
-        with raw.begin() as txn:
-            return int(txn.stat(tables[KEYS])["entries"])
-    finally:
-        raw.close()
-
-
-def not_opened(folder: Folder, error: lmdb.Error) -> CorruptionError | NotAStoreError:
+def not_opened(folder: Folder, error: object) -> CorruptionError | NotAStoreError:
     """Return our error for a data file that LMDB does not open as one of its own.
 
     A store has a file of checkpoints, or at least one sound meta page. Without both, the file may
@@ -168,6 +148,11 @@ def not_opened(folder: Folder, error: lmdb.Error) -> CorruptionError | NotAStore
     )
 
 
+def _has_keys(store: Folder) -> bool:
+    with store.opened(DATA_FILE) as handle:
+        return StoredRows(handle, read_meta_pages(handle)[-1]).root(KEYS) is not None
+
+
 def remove_empty(path: Path, made: bool) -> bool:
     """Remove a store that has no keys and that this process has closed; return whether it did.
 
@@ -184,7 +169,7 @@ def remove_empty(path: Path, made: bool) -> bool:
         if not lock.try_exclusive():
             return False
         # What one has written that was killed may be in the journal only.
-        if store.exists(DATA_FILE) and (needs_recovery(store, lock) or check_is_ours(store)):
+        if store.exists(DATA_FILE) and (needs_recovery(store, lock) or _has_keys(store)):
             return False
         os.truncate(lock.handle, 0)
         for name in store.names():
