@@ -143,6 +143,7 @@ class CheckpointFile:
         with wait:
             while not done():
                 wait.check()
+                wait.report()
                 if time.monotonic() > deadline:
                     raise StoreLockedError(f"{self.path.parent}: {problem or recovers}")
                 time.sleep(_POLL_S)

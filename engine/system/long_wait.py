@@ -121,13 +121,13 @@ class LongWait:
 
     def _problem(self) -> str:
         stopped = self.stopped()
+        known = [f"process {process}" for process in stopped or self.users()]
+        next_step = "; next: end it if it does not go on"
         if stopped:
-            which = " and ".join(f"process {process}" for process in stopped)
             numbers = " ".join(map(str, stopped))
-            next_step = f"{which}, which is stopped; next: let it go on (kill -CONT {numbers})"
-        else:
-            next_step = "another process; next: end it if it does not go on"
-        return f"for {self.limit_s:g} seconds {self._lock} has been taken by {next_step}"
+            next_step = f", which is stopped; next: let it go on (kill -CONT {numbers})"
+        which = " and ".join(known) or "another process"
+        return f"for {self.limit_s:g} seconds {self._lock} has been taken by {which}{next_step}"
 
 
 class PatientLock:

@@ -7,9 +7,11 @@ import errno
 import fcntl
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -329,6 +331,27 @@ def test_an_opening_names_a_process_that_is_stopped_in_the_middle_of_one(
                 ):
                     Store(path, readonly=readonly)
     Store(path).close()
+
+
+def test_an_opening_says_for_which_process_it_waits(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A compaction may take a minute, in which nothing was said."""
+    Store(path).close()
+    monkeypatch.setattr(checkpoint_file, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(checkpoint_file, "LongWait", impatient)
+
+    def work() -> None:
+        lock_the_store(path)
+        stop()
+        time.sleep(PATIENCE_S)
+
+    child = stopped_child(work)
+    with ended(child):
+        os.kill(child, signal.SIGCONT)
+        with pytest.raises(streamkeep.StoreLockedError, match="compacting the store for"):
+            Store(path)
+    assert caplog.text.count(f"has been taken by process {child}; next: end it if") == 1
 
 
 def test_a_full_disk_without_a_block_for_a_new_lock_file_is_named(
