@@ -67,7 +67,8 @@ class Found:
     def keep(
         self, number: int, why: str, slots: Iterable[Slot], key: bytes | None = None, **more: int
     ) -> None:
-        key = self.noted(NAMED + keys.pack_number(number)) or key
+        name = self.noted(NAMED + keys.pack_number(number))
+        key = key if name is None else name
         count = self.lost.keep_entries(why, key, number, slots, **more)
         self.report.stream(number).moved += count
 

@@ -40,7 +40,7 @@ from streamkeep.format.rows.records import PAGE_FIT, StreamRecord
 from streamkeep.format.rows.retired import former_name_key
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.source import open_source, read_metas
-from streamkeep.recovery.salvage.found import Found
+from streamkeep.recovery.salvage.found import NAMED, Found
 from streamkeep.recovery.salvage.losses import LostAndFound
 from streamkeep.recovery.salvage.new_store import NewStore
 from streamkeep.recovery.salvage.placement import DAMAGED, FOUND_NODE, Candidate, place
@@ -83,11 +83,11 @@ class Repair:
         place(self.found)
         self.found.lost.close()
 
-    def kept(self) -> list[tuple[str, str]]:
-        """Return key and reason of the entries in lost+found."""
+    def kept(self) -> list[tuple[str | None, str]]:
+        """Return stream and reason of the entries in lost+found."""
         path = self.path / "lost+found" / "entries.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [(one["id"], one["why"]) for one in map(json.loads, lines)]
+        return [(one.get("key"), one["why"]) for one in map(json.loads, lines)]
 
 
 @pytest.fixture
@@ -113,12 +113,11 @@ def test_nodes_that_may_have_been_deleted_are_moved_and_counted_unless_their_num
     for ms in unreadable:  # of one of them, another copy is whole
         repair.found.note(DAMAGED[NODES] + node_key(NUMBER, ms, 0), b"damaged")
     repair.state(stated)
+    repair.found.note(NAMED + pack_number(NUMBER), b"")  # a name as any other
     repair.run()
     assert [key for key, _ in repair.found.rows(NODES)] == ([] if moved else keys)
     assert repair.report.stream(NUMBER).moved == moved
-    assert {why for _, why in repair.kept()} == (
-        {"the node may have been deleted"} if moved else set()
-    )
+    assert set(repair.kept()) == ({("", "the node may have been deleted")} if moved else set())
 
 
 @pytest.mark.parametrize("known_live", [False, True])
@@ -435,7 +434,7 @@ def test_nothing_that_was_deleted_comes_back_where_only_the_free_list_is_damaged
 
 def test_a_node_in_the_page_of_another_one_is_counted(tmp_path: Path) -> None:
     with streamkeep.open(tmp_path / "s") as store:
-        store.xadd_many("k", [{"n": random.randbytes(90)} for _ in range(200)])
+        store.xadd_many("", [{"n": random.randbytes(90)} for _ in range(200)])
     with open_source(tmp_path / "s") as source:
         assert source.tables is not None
         pages = [one.leaf.places[one.at] for one in source.tables.walk(NODES) if one.leaf]
@@ -445,7 +444,8 @@ def test_a_node_in_the_page_of_another_one_is_counted(tmp_path: Path) -> None:
     (tmp_path / "s" / "data.mdb").write_bytes(data)
     report = salvaged(tmp_path / "s", tmp_path / "new").report
     with streamkeep.open(tmp_path / "new") as store:
-        assert 0 < 200 - store.xlen("k") == report.stream(1).entries
+        assert 0 < 200 - store.xlen("") == report.stream(1).entries
+    assert report.lines()[0].startswith("lost: stream '': ")
 
 
 def test_lost_and_found_is_on_disk_when_the_store_is(
