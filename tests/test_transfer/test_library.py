@@ -151,6 +151,8 @@ def test_progress_reaches_its_total() -> None:
     told: list[Progress] = []
     transfer.dump("s", "a.jsonl", progress=told.append)
     assert told[-1] == Progress(2500, 2500, 2500)
+    transfer.dump("s", "b.jsonl", count=10, progress=told.append)  # of each of both streams
+    assert told[-1] == Progress(11, 11, 11)
     for name, key in (("a.jsonl", None), ("rows.jsonl", "k")):
         if key:
             Path(name).write_text('{"n":1}\n' * 2500)

@@ -84,8 +84,9 @@ class Source:
 
     def total(self) -> int:
         """Return how many entries there are at most, for the progress."""
-        total = sum(existing_stream(self.txn, name).record.length for name in self.names())
-        return total if self.limits.most is None else min(total, self.limits.most)
+        lengths = [existing_stream(self.txn, name).record.length for name in self.names()]
+        most = self.limits.most
+        return sum(lengths if most is None else (min(one, most) for one in lengths))
 
     def read(self, stream: Stream) -> Iterator[Entry]:
         left = 1 << 62 if self.limits.most is None else self.limits.most
