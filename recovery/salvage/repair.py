@@ -137,8 +137,8 @@ def _write(source: Source, search: Search, out: NewStore) -> None:
         if body is None or decode_number(body, "meta") < following:
             txn.put_row(META, counter, encode_number(following))
     for loss in report.streams.values():
-        name = found.noted(NAMED + pack_number(loss.number))
-        loss.name = loss.name if name is None else name
+        known = found.noted(NAMED + pack_number(loss.number))
+        loss.name = loss.name if known is None else known
 
 
 def _meta(source: Source, search: Search) -> dict[bytes, bytes]:
