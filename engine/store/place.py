@@ -13,6 +13,7 @@ from streamkeep.engine.crash_recovery.stored_rows import StoredRows
 from streamkeep.engine.store.meta import check_version
 from streamkeep.engine.store.survey import STAGING_FOLDER, STORE_NAMES, check_files
 from streamkeep.engine.system import files
+from streamkeep.engine.system.lmdb_errors import FULL, translate_os
 from streamkeep.engine.system.modes import Modes, set_up
 from streamkeep.engine.system.owners import Trusted, user_name
 from streamkeep.engine.system.safe_files import Folder
@@ -44,6 +45,8 @@ def check_place(
             set_up(path, modes)
             return Folder(path, trusted=trust_owners)
         except OSError as error:
+            if error.errno in FULL:
+                raise translate_os(error) from error
             raise StoreError(
                 f"{path}: cannot create the folder: {error.strerror}; next: name a folder in one "
                 "that you may write to"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
@@ -121,6 +122,15 @@ def test_a_store_without_write_permission_is_read(open_store: Open, tmp_path: Pa
     with pytest.raises(streamkeep.StoreError, match="readonly=True"):
         Store(tmp_path / "store")
     assert open_store(readonly=True).xlen("s") == 1
+
+
+def test_a_full_disk_is_named_where_the_folder_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(Path, "mkdir", Mock(side_effect=full))
+    with pytest.raises(streamkeep.StoreFullError, match="the disk is full"):
+        Store(tmp_path / "store")
 
 
 def test_what_is_missing_is_not_created_by_reading(tmp_path: Path) -> None:
