@@ -181,6 +181,9 @@ class Store(
         """
         environment = self._environment
         if not self._closed:
+            begun = environment.transactions.get(threading.get_ident())
+            if isinstance(begun, Transaction) and begun._store is self:
+                environment.context.check_not_writing()
             environment.check_may_close()
         if self._closed:  # by now: a signal handler may have closed it
             if not self._closing:  # an interrupt may have ended the call that was to do it

@@ -200,7 +200,7 @@ def test_a_batch_lends_the_reserve_to_no_append(open_store: Open) -> None:
 
 def test_a_thread_in_a_transaction_is_refused_and_waits_for_nobody(store: Store) -> None:
     """Otherwise it would wait for a leader that waits for its transaction."""
-    with store.transaction() as txn:
+    with Store(store.path), store.transaction() as txn:
         txn.xadd("s", {"n": 0})
         threads, errors = start(lambda: store.xadd("s", {"n": 1}))
         queue = group_commit_of(store)
@@ -209,6 +209,8 @@ def test_a_thread_in_a_transaction_is_refused_and_waits_for_nobody(store: Store)
             store.xadd("s", {"n": 2})
         with pytest.raises(streamkeep.StoreError, match="this thread has a transaction open"):
             store.xack("s", "g", "1-1")
+        with pytest.raises(streamkeep.StoreError, match="this thread has a transaction open"):
+            store.close()  # although another store of this process has it open, too
     for thread in threads:
         thread.join(PATIENCE_S)
     assert errors == []
