@@ -96,28 +96,9 @@ class Checkpoints:
 
     def pin(self) -> None:
         """Take a pin, so that this process may commit; make a checkpoint if that is needed."""
-        context = self.context
-        with self.lock:
-            if context.pin is not None:
-                return
-            if self._doubtful:
-                with self.exclusive(), self._poisoning():  # no other process overwrites a slot
-                    if self.journal.control.is_syncing() and self.file.newest():
-                        self.file.rewrite()  # whose sync may have failed, which no one else is told
-            pin = context.raw.begin()
-            with self._poisoning():
-                slot = self.file.newest_on_disk()
-            if (
-                slot is not None
-                and slot.epoch == context.epoch
-                and slot.boot_id == boot_id()  # later processes see that it was made in this boot
-                and pin.id() <= slot.meta().commit_number
-            ):
-                context.pin = pin  # from now on, a thread may write
-                return
-            pin.abort()
-            del pin
-            self.make()
+        with self.exclusive(), self._poisoning():
+            if self.context.pin is None:
+                self._make()  # of the image as it is; with its pin, what that lacks can be flushed
 
     def unpin(self) -> None:
         """Release the pin; no thread of this process is writing."""
@@ -169,8 +150,7 @@ class Checkpoints:
         """
         self.journal.syncs.check()
         with self.exclusive(), self._poisoning():
-            if self.context.pin is None:
-                self._make()  # of the image as it is; with its pin, what that lacks can be flushed
+            self.pin()
             self._make(held, strict=strict)
 
     def make_clean(self) -> Hold:
@@ -224,6 +204,10 @@ class Checkpoints:
         pin, meta, position = cast(_Begun, run_locked(context, self._begin, (held, strict)))
         here = boot_id()
         newest = self.file.newest_on_disk()
+        control = journal.control
+        doubtful = self._doubtful and control.is_syncing()
+        if doubtful and newest is not None:
+            self.file.rewrite()  # whose sync may have failed, which no one else is told
         if (
             newest is None
             or newest.epoch != context.epoch
@@ -231,13 +215,9 @@ class Checkpoints:
             or newest.position() != position
         ):
             failpoints.hit("checkpoint:pinned")
-            control = journal.control
-            doubtful = self._doubtful and control.is_syncing()
             mark = control.begin_sync()
             files.sync_data(self._data)  # tells every error since then; LMDB may be open anew
             if doubtful:  # as in `Syncs._sync_file`
-                if newest is not None:
-                    self.file.rewrite()
                 self._store.check_on_disk(DATA_FILE, self._data)
             self._doubtful = False
             journal.syncs.sync_names()

@@ -2,8 +2,7 @@
 
 LMDB reuses a page when no reader needs the commits that it belonged to. One snapshot that stays
 open, in any process, keeps all pages that are freed after it. The checkpointer thread checks for
-that every few seconds while the store is written to. It warns once per snapshot, and at most once
-a minute.
+that while the store is written to. It warns once per snapshot, and at most once a minute.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.txn.flush import OpenReader, open_readers
 
 GROWN_BYTES: Final = 256 << 20  # growth since the snapshot was first seen
-CHECK_EVERY_S: Final = 5.0
 WARN_EVERY_S: Final = 60.0
 
 log = logging.getLogger("streamkeep")
@@ -29,7 +27,6 @@ class OldReaders:
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
         self._context = checkpoints.context
-        self._checked = -CHECK_EVERY_S
         self._warned = -WARN_EVERY_S
         self._reader: OpenReader | None = None  # the oldest snapshot
         self._since = 0.0  # the time at which it was first seen
@@ -39,9 +36,6 @@ class OldReaders:
     def __call__(self) -> None:
         """Warn if the file has grown because of the oldest snapshot."""
         now = time.monotonic()
-        if now - self._checked < CHECK_EVERY_S:
-            return
-        self._checked = now
         oldest = self._oldest()
         size = self._context.size()
         if oldest is None or oldest != self._reader:

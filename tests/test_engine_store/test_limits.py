@@ -279,7 +279,6 @@ def test_a_snapshot_that_has_the_file_grow_is_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sync: Sync
 ) -> None:
     monkeypatch.setattr(old_readers, "GROWN_BYTES", 1 << 20)
-    monkeypatch.setattr(old_readers, "CHECK_EVERY_S", 0.02)
     monkeypatch.setattr(checkpointer, "CHORES_EVERY_S", 0.02)
     monkeypatch.setattr(checkpointer, "CHECKPOINT_EVERY_S", 0.1)
     with streamkeep.open(tmp_path / "store", sync=sync) as store:

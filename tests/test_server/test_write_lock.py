@@ -203,7 +203,6 @@ def in_a_checkpoint(server: Server) -> Path:
     checkpoints.wait.limit_s = 0.3
     with checkpoints.lock:  # as if the server had just opened the store: it makes one first
         checkpoints.unpin()
-        checkpoints._doubtful = True
     return lock_of(server).parent
 
 
