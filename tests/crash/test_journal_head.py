@@ -14,7 +14,7 @@ import pytest
 import streamkeep
 from crash.losses import in_child
 from crash.power import another_boot, another_mount
-from inside import journal_of
+from inside import checkpoint_now, journal_of
 from patience import wait_until
 from stopped import child_of, die_at, ended, status_of
 from streamkeep.engine.journal.control_file import (
@@ -184,15 +184,16 @@ def test_a_store_whose_processes_were_killed_one_by_one_opens_for_reading(path: 
 
 def test_a_first_file_that_a_killed_process_has_begun_is_begun_again(path: Path) -> None:
     """A lower number would be below the files that syncs begin with."""
-    streamkeep.open(path).close()
-    (path / JOURNAL_FOLDER / file_name(9)).write_bytes(b"of another store")
 
     def work() -> None:
         store = streamkeep.open(path)
+        checkpoint_now(store)  # which removes such files
+        (path / JOURNAL_FOLDER / file_name(9)).write_bytes(b"of another store")
         die_at("commit:journaled", 1)
         store.xadd("s", {"f": "v"})
 
     with streamkeep.open(path) as store:
+        checkpoint_now(store)
         assert not in_child(work)
         store.xadd("s", {"f": "v"})
         journal = journal_of(store)
