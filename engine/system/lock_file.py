@@ -32,8 +32,7 @@ def reserve_lock_file(folder: Folder, max_readers: int) -> None:
 
     Where blocks move, an old file may share its blocks with a copy, so it is replaced.
     """
-    folder.make_file(LOCK_FILE)
-    handle = folder.open(LOCK_FILE, os.O_RDWR)
+    handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
         size = os.fstat(handle).st_size
         if size and moves_blocks(handle):
