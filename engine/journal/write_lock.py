@@ -50,10 +50,6 @@ _TRY: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
 
 
-def _nothing() -> None:
-    """Follow no other process."""
-
-
 class WriteLock:
     """The lock of one store; one thread of a process may use it at a time.
 
@@ -68,7 +64,7 @@ class WriteLock:
         control: ControlFile,
         wait: LongWait,
         threads: threading.Lock,
-        follow: Callable[[], None] = _nothing,
+        follow: Callable[[], None],
     ) -> None:
         """Open or create the file, which is never written.
 
@@ -136,16 +132,13 @@ class WriteLock:
 
     def release(self) -> None:
         """Release the lock, whether it is taken or not, unless this process keeps it."""
-        if self.kept and not self._control.is_shared():
-            return
-        self._used = time.monotonic_ns()
         if self.kept:
+            if not self._control.is_shared():
+                return
+            self._used = time.monotonic_ns()
             if self._used < self._slice_end:
                 return
-            self.kept = False
-            self._unlock(first=True)
-        else:
-            self._unlock()
+        self.release_idle()
         # Only now: the process that was just woken may have kept this one from running until here,
         # and such commits would not count as close: four make 0.8 of the commits then.
         self._used = time.monotonic_ns()
@@ -160,8 +153,11 @@ class WriteLock:
 
     def release_idle(self) -> None:
         """Release the lock between commits; the caller holds that of the threads."""
+        first = self.kept and time.monotonic_ns() >= self._slice_end  # after a slice, who waits
         self.kept = False
-        self._unlock()
+        if self._handle >= 0:
+            _flock(self._handle, _UNLOCK)
+            self._control.pass_on(first)
 
     def release_unused(self) -> None:
         """Release the lock if it is only kept, as the calling thread now waits for entries.
@@ -175,11 +171,6 @@ class WriteLock:
                     self.release_idle()
             finally:
                 self._threads.release()
-
-    def _unlock(self, first: bool = False) -> None:
-        if self._handle >= 0:
-            _flock(self._handle, _UNLOCK)
-            self._control.pass_on(first)
 
     # --- keeping it -------------------------------------------------------------------------
 
