@@ -182,21 +182,13 @@ class Cursor:
                 self._found = cursor.next() if forward else cursor.prev()
             return self._settle(here, False)
         self._direction = direction
-        before = b""
-        if self._found:
-            before = cursor.key()
-            self._found = cursor.next() if forward else cursor.prev()
-        else:
-            self._found = cursor.first() if forward else cursor.last()
-        while self._found:
-            db_key = cursor.key()
-            if db_key > here if forward else db_key < here:
-                break
-            if before and (db_key <= before if forward else db_key >= before):
-                where = self._cursor.key().hex()
-                raise CorruptionError("LMDB", f"the row {where} is not in its place")
-            before = db_key
-            self._found = cursor.next() if forward else cursor.prev()
+        self._found = cursor.set_range(here)
+        if not forward:
+            self._found = cursor.prev() if self._found else cursor.last()
+        elif self._found and cursor.key() == here:
+            self._found = cursor.next()
+        if self._found and (cursor.key() <= here if forward else cursor.key() >= here):
+            raise CorruptionError("LMDB", f"the row {cursor.key().hex()} is not in its place")
         return self._settle(here, False)
 
     def _is_hidden(self, db_key: bytes, depth: int) -> bool:
