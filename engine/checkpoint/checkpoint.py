@@ -226,7 +226,7 @@ class Checkpoints:
                 CheckpointSlot(
                     context.epoch,
                     position.commit_number,
-                    journal.store_uuid,
+                    journal.log.owner.store_uuid,
                     here,
                     position.file_number,
                     position.offset,

@@ -57,8 +57,6 @@ class Journal:
 
     def __init__(self, folder: Folder, control: ControlFile, store_uuid: bytes, epoch: int) -> None:
         self.folder = folder
-        self.store_uuid = store_uuid
-        self.epoch = epoch
         self.control = control
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
@@ -77,8 +75,8 @@ class Journal:
 
     def raise_epoch(self) -> None:
         """Begin the next epoch: files of this one count no more, neither to write nor to read."""
-        self.epoch += 1
-        self.log.owner = reader.Owner(self.epoch, self.store_uuid)
+        owner = self.log.owner
+        self.log.owner = reader.Owner(owner.epoch + 1, owner.store_uuid)
 
     def close(self) -> None:
         """Close the files, except the control file."""
@@ -235,10 +233,10 @@ class Journal:
                         number = max(number, reader.named_number(name) + 1)
                 control.set_durable(number, 0, control.durable())
             salt = int.from_bytes(os.urandom(8), "big")
-            header = layout.FileHeader(
-                self.epoch, number, log.commit_number + 1, salt, self.store_uuid
-            )
-            data = header.encode()
+            owner, first_commit = log.owner, log.commit_number + 1
+            data = layout.FileHeader(
+                owner.epoch, number, first_commit, salt, owner.store_uuid
+            ).encode()
             control.check_not_moved()
             begun = reader.file_name(number)  # in vain, if it is there
             if self._clean:  # a new file could reuse these, which hold old records

@@ -194,20 +194,7 @@ class Stream:
         head_size = HEADER_SIZE + len(record) + int(builder.head_size())
         if head_size != self._head:
             return None
-        writer = BytesWriter()
-        tail_size = int(builder.size())
-        put_header(
-            writer,
-            HEADER_SIZE + len(record) + tail_size + CHECKSUM_SIZE,
-            self.number,
-            self.tail_ms,
-            self.tail_seq,
-            epoch,
-            commit_number,
-            len(record),
-            tail_size,
-        )
-        writer.write(record)
+        writer = self._begin_row(record, int(builder.size()), epoch, commit_number)
         builder.put_head(writer)
         head = writer.getvalue()
         size = len(builder.body)
@@ -324,8 +311,19 @@ class Stream:
         return self.record.sealed_bytes + self.tail_size()
 
     def encode(self, record: bytes, epoch: int, commit_number: int) -> bytes:
+        writer = self._begin_row(record, self.tail_size(), epoch, commit_number)
+        if self._stale and self._builder is not None:
+            self._builder.put(writer)
+        else:
+            writer.write(self.tail_data())
+        writer.write(self.trimmed)
+        return close_envelope(writer)
+
+    def _begin_row(
+        self, record: bytes, tail_size: int, epoch: int, commit_number: int
+    ) -> BytesWriter:
+        """Write what comes before the tail."""
         writer = BytesWriter()
-        tail_size = self.tail_size()
         put_header(
             writer,
             HEADER_SIZE + len(record) + tail_size + len(self.trimmed) + CHECKSUM_SIZE,
@@ -338,12 +336,7 @@ class Stream:
             tail_size,
         )
         writer.write(record)
-        if self._stale and self._builder is not None:
-            self._builder.put(writer)
-        else:
-            writer.write(self.tail_data())
-        writer.write(self.trimmed)
-        return close_envelope(writer)
+        return writer
 
 
 class TailRow(LazyRow):

@@ -21,7 +21,7 @@ from stores import Open
 from streamkeep import Store, StoreError, StoreFullError
 from streamkeep.engine.journal import reader
 from streamkeep.engine.journal.journal import RECYCLED
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Owner, Reader, file_name, journal_names
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, file_name, journal_names
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
 
@@ -244,7 +244,7 @@ def test_a_file_that_is_retired_while_names_are_read_is_passed_over(
     store = open_store(sync="none")
     store.xadd("s", {"n": 0})
     journal = journal_of(store)
-    behind = Reader(journal.folder, Owner(journal.epoch, journal.store_uuid))
+    behind = Reader(journal.folder, journal.log.owner)
     behind.go_to(*journal.log.position)
     store.xadd("s", {"pad": bytes(journal.first_size)})  # more than fits: it begins file 2
     names = journal_names(journal.folder)
