@@ -372,10 +372,10 @@ class GroupCommit:
                 tasks.append(one)
             else:
                 one.wake()
-        if tasks:
-            self._deliver(tasks)
         if self._leader is call:  # after the wakes: those callers may be back for the next batch
             self._hand_over(call)
+        if tasks:  # at last: event loops are interpreted, so that interrupts end this
+            self._deliver(tasks)
 
     def _hand_over(self, call: Call) -> None:
         """Make the next call the leader, if it was this one that led."""

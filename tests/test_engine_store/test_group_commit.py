@@ -19,6 +19,7 @@ from stores import Open
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store.command import Write
+from streamkeep.engine.store.group_commit import TaskCall
 from streamkeep.engine.system import files
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.keys import ROWS
@@ -275,3 +276,18 @@ def test_calls_of_an_interrupted_leader_run_once(open_store: Open) -> None:
         b"first",
         b"thread",
     ]
+
+
+def test_a_leader_that_is_interrupted_twice_at_its_end_keeps_nobody_waiting(store: Store) -> None:
+    held = Held(store)
+    leader, errors = start(lambda: store.xadd("s", {"n": "leader"}))
+    held.wait_for(1)
+    future = Mock(cancelled=Mock(return_value=False))
+    future.get_loop().call_soon_threadsafe.side_effect = [KeyboardInterrupt, KeyboardInterrupt]
+    for _ in range(10):  # the leader of so many leads until they are on disk
+        held.queue.submit(TaskCall(Write(lambda txn: None, ()), True, future))
+    held.let_go(*leader)
+    assert [type(error) for error in errors] == [KeyboardInterrupt]
+    (later,), _ = start(lambda: store.xadd("s", {"n": "later"}))
+    later.join(PATIENCE_S)
+    assert store.xlen("s") == 2
