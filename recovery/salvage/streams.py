@@ -20,6 +20,7 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id, unpack_id
+from streamkeep.format.humanize import entries_text
 from streamkeep.format.node import envelope as envelopes
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import Slot, validate
@@ -114,7 +115,7 @@ class StreamWriter:
         for node in self._damaged_tail(number, record, highest):
             self._append(name, node)
         stream = written(self.out.txn(), name)
-        self._count_losses(number, record, stream.record.length)
+        self._count_losses(number, record, stream.record)
         last = max(record.last_id(), stream.record.last_id())
         stream.set_last_id(last)
         stream.set_max_deleted(min(record.max_deleted_id(), last))
@@ -261,9 +262,11 @@ class StreamWriter:
 
     # --- losses -------------------------------------------------------------------------------
 
-    def _count_losses(self, number: int, record: records.StreamRecord, length: int) -> None:
+    def _count_losses(
+        self, number: int, record: records.StreamRecord, now: records.StreamRecord
+    ) -> None:
         """Report how many entries are lost, if the record says so."""
-        missing = record.length - length
+        missing = record.length - now.length
         loss = self.report.streams.get(number)
         if missing > 0 and (loss is None or not loss.ranges):
             holes = self._holes_of(number)
@@ -275,6 +278,12 @@ class StreamWriter:
         if loss is not None and counted and loss.entries is not None:
             # Fewer than were added: deletions are lost as well, whose entries are there again.
             loss.entries = max(0, int(missing)) if missing >= loss.entries else None
+        retention = retention_of(record.extension, "stream")
+        gone = record.tombstones - now.tombstones
+        if loss is not None and loss.ranges and gone > 0 and retention and retention.archive:
+            loss.archived = None
+            what = f"up to {entries_text(gone)} that had been trimmed or deleted"
+            loss.notes.append(f"{what}, and were not archived yet")
 
     def _holes_of(self, number: int) -> list[IdRange]:
         ranges: list[IdRange] = []

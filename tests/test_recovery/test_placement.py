@@ -448,6 +448,24 @@ def test_a_node_in_the_page_of_another_one_is_counted(tmp_path: Path) -> None:
     assert report.lines()[0].startswith("lost: stream '': ")
 
 
+def test_trimmed_entries_that_wait_for_the_archive_in_a_damaged_node_are_counted(
+    tmp_path: Path,
+) -> None:
+    with streamkeep.open(tmp_path / "s") as store:
+        store.xadd_many("k", [{"n": random.randbytes(90)} for _ in range(200)])
+        store.set_retention("k", archive=True)
+        store.xtrim("k", maxlen=190, approximate=False)
+    with open_source(tmp_path / "s") as source:
+        assert source.tables is not None
+        value = next(source.tables.walk(NODES)).value()
+    data = (tmp_path / "s" / "data.mdb").read_bytes()
+    at = data.index(value)
+    (tmp_path / "s" / "data.mdb").write_bytes(data[: at + 200] + bytes(2000) + data[at + 2200 :])
+    report = salvaged(tmp_path / "s", tmp_path / "new").report
+    assert report.stream(1).archived is None
+    assert "lost: stream 'k': up to 10 entries that had been trimmed" in report.lines()[-1]
+
+
 def test_lost_and_found_is_on_disk_when_the_store_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
