@@ -278,38 +278,31 @@ def _use_newest(
         with ExitStack() as pinned:
             source.use_commit(pin(pinned))
             _check_is_store(source)
-            problem = _replay_newer(source)
-            if problem and tries_left:  # a checkpoint may have come in between
-                source.close()
-                continue
-            if problem:
+            try:
+                _replay_newer(source)
+            except errors.CorruptionError as error:
+                if tries_left:  # a checkpoint may have come in between
+                    source.close()
+                    continue
                 source.loses = True
-                source.found.append(finding("SK024", "journal", problem))
+                source.found.append(finding("SK024", "journal", error.problem))
             stack.enter_context(pinned.pop_all())
             return
 
 
-def _replay_newer(source: Source) -> str:
-    """Read the commits that the journal has and LMDB has not; "" if all is well.
-
-    Returns:
-        the problem as text.
-    """
+def _replay_newer(source: Source) -> None:
+    """Read the commits that the journal has and LMDB has not; raise CorruptionError."""
     tables, slot = source.tables, source.slot
     journal = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
     control = read_control_file(journal)
     if tables is None or slot is None or control is None or not control.same_mount:
-        return ""
-    try:
-        row, _ = tables.main.find(POSITION_KEY)
-        position = slot.position() if row is None else decode_position(row)
-        source.made = control.made
-        if position.commit_number < control.made:
-            source.replay = Replay(tables, Reader(journal, slot, position), source.mend)
-            source.replay.run(control.made)
-    except errors.CorruptionError as error:
-        return error.problem
-    return ""
+        return
+    row, _ = tables.main.find(POSITION_KEY)
+    position = slot.position() if row is None else decode_position(row)
+    source.made = control.made
+    if position.commit_number < control.made:
+        source.replay = Replay(tables, Reader(journal, slot, position), source.mend)
+        source.replay.run(control.made)
 
 
 def _use_state(source: Source, state: State) -> bool:
@@ -469,9 +462,8 @@ def _locked(store: Folder) -> Iterator[tuple[CheckpointFile | None, bool]]:
     """Hold the lock of the store; also return whether no other process has the store open."""
     lock = None
     try:
-        lock = CheckpointFile(store, readonly=True)
-    except FileNotFoundError:
-        pass  # not here: the errors of the block would get this one as their context
+        with suppress(FileNotFoundError):
+            lock = CheckpointFile(store, readonly=True)
     except PermissionError as error:
         file = store.path / checkpoints.CHECKPOINT_FILE
         raise errors.StoreError(f"{file}: {error.strerror}") from error

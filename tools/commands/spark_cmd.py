@@ -133,8 +133,8 @@ def _interrupted(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def check_store(path: Path) -> None:
-    """Report a problem of a store before Spark is started, which takes seconds."""
+def check_store(path: Path) -> str:
+    """Report a problem of a store before Spark is started, which takes seconds; return its path."""
     from streamkeep.engine.api.store import Store
 
     if _URI.match(str(path)) and not path.exists():  # one slash of it is gone by now
@@ -144,6 +144,7 @@ def check_store(path: Path) -> None:
         )
     note_opened(path)  # a command may have several: the error is about this one
     Store(path, readonly=True, create=False).close()
+    return str(path)
 
 
 def check_lake(lake: str) -> None:
@@ -161,11 +162,10 @@ def check_lake(lake: str) -> None:
 
 def check_both(store_path: Path | None, lake: str | None) -> str | None:
     """Report a problem of a store or a lake, of those that were named; return the store's path."""
-    if store_path is not None:
-        check_store(store_path)
+    store = None if store_path is None else check_store(store_path)
     if lake is not None:
         check_lake(lake)
-    return None if store_path is None else str(store_path)
+    return store
 
 
 def run(at: Where, name: str, /, *args: Any, steps: bool = True, **options: Any) -> Report:
@@ -450,8 +450,7 @@ def report(
         by (FIELD): Show the measures by the values of this field, too; may be given again.
     """
     options = {"measures": measures, "by": by, "tail_export": tail_export, **chosen.options()}
-    check_store(store_path)
-    done = run(at, "report", str(store_path), folder, steps=False, **options)
+    done = run(at, "report", check_store(store_path), folder, steps=False, **options)
     shown = f"{entries_text(done.entries)} of {count_text(done.details['streams'], 'stream')}"
     tell(done, f"{done.details['page']}: {shown}")
 
@@ -495,9 +494,8 @@ def tail(
     options = chosen.options()
     if (path is None) != (target == "console"):
         raise click.UsageError(f"--to {target} takes {'no' if path else 'a'} --path")
-    check_store(store_path)
     options |= {"from_start": from_start, "available_now": once, "every_s": every / 1000}
     options |= {"max_entries": max_entries, "checkpoint": checkpoint, "staging": staging}
     options |= {"fail_on_data_loss": fail_on_data_loss, "tail_export": tail_export}
-    report = run(at, "tail", str(store_path), target, path, steps=False, **options)
+    report = run(at, "tail", check_store(store_path), target, path, steps=False, **options)
     tell(report, f"{entries_text(report.entries)} followed")
