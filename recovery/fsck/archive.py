@@ -197,10 +197,11 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
     found, failure = _check_files(source, tables, every, remote, scope)
     now = _named_by_now(source) if found else None
     if now is not None:
-        found = [(row, one) for row, one in found if row.path in now.segments]
-        if remote.setting is None and now.remote.setting is not None:
+        named, _, newest = now
+        found = [(row, one) for row, one in found if row.path in named]
+        if remote.setting is None and newest.setting is not None:
             # The files have just gone to the object store.
-            remote = now.remote
+            remote = newest
             rows = {row.path: row for row, _ in found}
             found, again = _check_files(source, tables, rows.values(), remote, scope)
             failure = failure or again
@@ -356,21 +357,8 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
                 yield finding("SK310", row.where, problem)
 
 
-class _Now(NamedTuple):
-    """What the newest commit of a store has.
-
-    Attributes:
-        segments, garbage: the files that the manifest names, and those that are garbage.
-        remote: the archive in an object store.
-    """
-
-    segments: set[str]
-    garbage: set[str]
-    remote: Remote
-
-
-def _named_by_now(source: Source) -> _Now | None:
-    """Return what the store has by now.
+def _named_by_now(source: Source) -> tuple[set[str], set[str], Remote] | None:
+    """Return what the store has by now: files of the manifest, garbage, and the object store.
 
     None for a check that keeps other processes out: what it reads is the newest, and to open the
     store again would wait for this very check.
@@ -383,7 +371,7 @@ def _named_by_now(source: Source) -> _Now | None:
         rows = Rows(newest.tables)
         named = {row.path for _, row in rows.under(shapes.SEGMENT_SHAPE)}
         garbage = {row.path for _, row in rows.under(shapes.GARBAGE_SHAPE)}
-        return _Now(named, garbage, Remote(newest.tables))
+        return named, garbage, Remote(newest.tables)
 
 
 def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
@@ -403,7 +391,7 @@ def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
         yield finding("SK317", f"folder {error.filename}", problem)
     strays = [one for one in files if one not in known]
     now = _named_by_now(source) if strays else None
-    by_now = set[str]() if now is None else now.segments | now.garbage
+    by_now = set[str]() if now is None else now[0] | now[1]
     for path in strays:
         if path.endswith(TEMPORARY):
             yield finding("SK312", f"file {path}", "an unfinished segment")
