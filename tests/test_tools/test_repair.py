@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -50,7 +51,10 @@ def test_damage_ends_with_status_4_and_the_next_step(store: Path) -> None:
     CASES["SK110-two-places"](store)
     result = run("fsck", store, status=4)
     assert result.stdout.startswith("error SK110: stream 'orders' macro node 1-20: ")
-    assert f"next: streamkeep repair {store} --output {store}.repaired" in result.stderr
+    following = f"next: streamkeep repair {store} --output {store}.repaired"
+    assert following in result.stderr
+    told = json.loads(run("fsck", store, "--json", status=4).stderr)
+    assert told == {"type": "note", "message": following}
     finding, summary = objects("fsck", store, status=4)
     assert (finding["code"], finding["severity"]) == ("SK110", "error")
     assert (summary["verdict"], summary["errors"], summary["streams"]) == ("damaged", 1, 2)

@@ -45,7 +45,8 @@ def line(text: str) -> None:
 def note(text: str) -> None:
     """Write one line that is not part of the result, after what was printed before."""
     flush()
-    unguarded(sys.stderr).write(visible(text) + "\n")
+    said = json_form.json_line("note", message=text) if common.as_json() else visible(text)
+    unguarded(sys.stderr).write(said + "\n")
     sys.stderr.flush()
 
 

@@ -145,7 +145,9 @@ def load(
                 **vars(wanted),
             )
     except KeyboardInterrupt as error:
-        for one in ("", *getattr(error, "__notes__", ())):
+        if not common.as_json():
+            output.note("")  # the terminal shows ^C
+        for one in getattr(error, "__notes__", ()):
             output.note(arguments.as_options(one))
         raise
     if report.unfinished:
