@@ -17,7 +17,7 @@ import click
 
 from streamkeep.format import quoting
 from streamkeep.format.humanize import count_text, entries_text, size_text
-from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base import arguments, output
 from streamkeep.tools.base.arguments import From, Ms, Positive, StorePath, To, Yes
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.common import Exit, Failure
@@ -182,12 +182,9 @@ def tell(report: Report, summary: str) -> None:
     """Print what a job did; end with the status for damage if it found a problem."""
     for problem in report.problems:
         output.item("problem", problem, problem=problem)
-    if common.as_json():
-        facts = report.as_json()
-        del facts["type"], facts["job"]
-        output.summary(**facts)
-    else:
-        output.note(f"{summary}, in {output.span_text(report.seconds)}")
+    facts = report.as_json()
+    del facts["type"], facts["job"]
+    output.total(f"{summary}, in {output.span_text(report.seconds)}", **facts)
     if report.problems:
         raise click.exceptions.Exit(Exit.DAMAGED)
 

@@ -153,11 +153,6 @@ class Replay:
         end = len(self._batch) if self._multi < 0 else self._multi
         batch, self._batch, self._size = self._batch[:end], self._batch[end:], 0
         self._multi = min(self._multi, 0)
-        self.run_batch(batch)
-
-    def run_batch(self, batch: list[Command]) -> None:
-        if not batch:
-            return
         failure: CommandFailure | None = None
         while batch and failure is None:
             try:
