@@ -22,6 +22,8 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.transfer import Progress
 from streamkeep.transfer import load_file as loading
+from streamkeep.transfer.loading.jsonl import JsonReader
+from streamkeep.transfer.loading.staged import Load
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 
@@ -141,6 +143,25 @@ def test_streams_ids_times_and_columns_are_chosen() -> None:
         target = io.BytesIO()
         report = transfer.dump(store, target, format="jsonl", keys=("z", "k"), count=1)
         assert (report.streams, report.entries) == (2, 2)
+
+
+def test_a_dump_is_loaded_group_by_group() -> None:
+    with streamkeep.open("s", sync="none") as store:
+        for group in ("f", "g", "h"):
+            store.xgroup_create("k", group, mkstream=True)
+    transfer.dump("s", "a.jsonl")
+    loaded: list[int] = []  # groups, when the reader takes each line
+    with streamkeep.open("t", sync="none") as store:
+        load = Load(store)
+
+        def lines() -> Iterator[bytes]:
+            for line in Path("a.jsonl").read_bytes().splitlines(keepends=True):
+                loaded.append(sum(len(store.xinfo_groups(key)) for key in store.scan_iter()))
+                yield line
+
+        JsonReader(lambda key: load.begin(key, "k"), lambda entries: None).read(lines())
+        load.discard()
+    assert loaded == [0, 0, 0, 0, 1, 2]  # one line is read ahead
 
 
 # --- progress -----------------------------------------------------------------------------------

@@ -112,16 +112,20 @@ class JsonReader:
         if "range" in head or "history" in head:
             added = max(counters.entries_added or 0, entries)  # history may hold more
             counters = counters._replace(length=entries, entries_added=added)
-        groups = [self._group() for _ in range(counters.groups)]
-        messages = self._messages() if self._is("messages") else None
-        if incoming is not None:
-            for part in (counters, *groups, messages):
-                if part is not None:
-                    incoming.take(part)
-            if "retention" in head:
-                settings = dict(head["retention"])
-                settings.pop("follows", None)  # the loaded stream follows no server
-                incoming.set_retention(RetentionChange(**settings))
+        for part in self._parts(counters):
+            if incoming is not None:
+                incoming.take(part)
+        if incoming is not None and "retention" in head:
+            settings = dict(head["retention"])
+            settings.pop("follows", None)  # the loaded stream follows no server
+            incoming.set_retention(RetentionChange(**settings))
+
+    def _parts(self, counters: stream_parts.Counters) -> stream_parts.Parts:
+        yield counters
+        for _ in range(counters.groups):
+            yield self._group()
+        if self._is("messages"):
+            yield self._messages()
 
     def _entries(self, incoming: Incoming | None) -> int:
         before = self.entries.read
