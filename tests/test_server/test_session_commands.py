@@ -333,8 +333,12 @@ ABORTED = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
 
 
 @pytest.mark.parametrize(
-    "words", [("SHUTDOWN",), ("CLIENT", "REPLY", "OFF"), ("PSYNC", "?", -1), ("FLUSHALL",)]
-)
+    "words",
+    [
+        ("SHUTDOWN",), ("CLIENT", "REPLY", "OFF"), ("PSYNC", "?", -1), ("FLUSHALL",),
+        ("REPLCONF", "ACK", 1),
+    ],
+)  # fmt: skip
 def test_what_a_transaction_cannot_have_ends_it(peer: Peer, words: tuple[str, ...]) -> None:
     assert peer.call("MULTI") == b"+OK\r\n"
     refused = peer.call(*words)

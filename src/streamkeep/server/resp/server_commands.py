@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 WITHOUT_PASSWORD: Final = {"hello", "auth", "quit", "reset"}
 IN_TRANSACTION: Final = {"exec", "discard", "multi", "watch", "quit", "reset"}
-# Of CLIENT REPLY in a transaction, Redis leaves out replies that the array of EXEC announces.
-# Redis takes REPLICAOF there; here its reply comes when it is done.
+# Of CLIENT REPLY and REPLCONF ACK in a transaction, Redis leaves out replies that the array of EXEC
+# announces. Redis takes REPLICAOF there; here its reply comes when it is done.
 NOT_IN_TRANSACTION: Final = {
-    "shutdown", "client|reply", "psync", "sync", "replicaof", "slaveof",
+    "shutdown", "client|reply", "psync", "sync", "replconf", "replicaof", "slaveof",
 }  # fmt: skip
 _FLAGS: Final = {"read": "readonly", "write": "write"}  # of COMMAND INFO, by category
 
