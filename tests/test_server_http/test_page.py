@@ -238,6 +238,8 @@ def test_the_live_tail_misses_nothing_over_a_restart(page: Page) -> None:
     page.until(f"{ENTRIES} === 3")
     shown = page.run("[...document.querySelectorAll('.entries code')].map((a) => a.innerText)")
     assert shown == ["4-0", "3-0", "2-0"]
+    page.click("Table")  # which ends the tail, and reads the range
+    page.until(f"{ROWS} === 4 && {ENTRIES} === 0")
 
 
 def test_pending_entries_are_acknowledged_claimed_and_returned(page: Page) -> None:

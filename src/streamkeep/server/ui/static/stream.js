@@ -108,7 +108,7 @@ export function stream(main, state, signal, address) {
 
   function moved({ path, key: same, ...members }) {
     const asks = ({ view, cols, ...rest }) => JSON.stringify(rest);
-    const reads = !loaded.length || asks(here) !== asks(members);
+    const reads = following || !loaded.length || asks(here) !== asks(members);
     here = members;
     form.show();
     for (const one of views.children) one.setAttribute("aria-pressed", one.dataset.view === (here.view ?? ""));
@@ -217,6 +217,7 @@ export function stream(main, state, signal, address) {
 
   function startTail() {
     loading?.abort();
+    loading = null;
     following = new AbortController();
     tail.setAttribute("aria-pressed", "true");
     for (const one of [list, grid, choice]) fill(one);
