@@ -130,7 +130,6 @@ class BlockedClients:
         unblocked: Callable[[Any], None],
         later: Callable[[], None],
     ) -> None:
-        self.count = 0  # of blocked clients and watched keys
         self.watches = Watches()
         self.blocked = 0
         self._environment = environment
@@ -151,8 +150,9 @@ class BlockedClients:
         self._noted = 0
         self._ready: dict[bytes, None] = {}
 
-    def recount(self) -> None:
-        self.count = self.blocked + len(self.watches.by_key)
+    @property
+    def count(self) -> int:
+        return self.blocked + len(self.watches.by_key)
 
     # --- begin and end ----------------------------------------------------------------------
 
@@ -173,14 +173,12 @@ class BlockedClients:
         else:
             self._fresh.append(blocked)
         self.blocked += 1
-        self.recount()
 
     def remove(self, blocked: Blocked) -> None:
         if blocked.over:
             return
         blocked.over = True
         self.blocked -= 1
-        self.recount()
         for key in blocked.waiting.keys:
             waiting = self._by_key.get(key)
             if waiting is not None:

@@ -123,7 +123,6 @@ class Server:
             self.primary.detach(client.replica)
             client.replica = None  # which refers to it: the collector would look for both
         self.blocked.watches.remove(client)
-        self.blocked.recount()
         self._forget(client)
         self.memory.give()
         self.end_wait(client)

@@ -128,14 +128,8 @@ def drop_transaction(client: Connection) -> None:
     client.queued = None
     client.kept = 0
     client.broken = False
-    unwatch(client)
+    client.server.blocked.watches.remove(client)
     client.renew_plain()
-
-
-def unwatch(client: Connection) -> None:
-    blocked = client.server.blocked
-    blocked.watches.remove(client)
-    blocked.recount()
 
 
 def _multi(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -162,13 +156,12 @@ def _watch(client: Connection, words: list[bytes], turn: Turn) -> object:
         if key not in client.watched:
             blocked.watches.add(client, key, turn.read_txn())
             client.kept += len(key) + _WATCHED
-    blocked.recount()
     turn.watcher = blocked
     return OK
 
 
 def _unwatch(client: Connection, words: list[bytes], turn: Turn) -> object:
-    unwatch(client)
+    client.server.blocked.watches.remove(client)
     client.kept = 0
     return OK
 
