@@ -54,7 +54,7 @@ function safe(part) {
 }
 
 export function valueOf(value) {
-  const text = (value.length > SHORT ? pretty(value) : null) ?? (typeof value === "string" ? value : textOf(value));
+  const text = (value.length > SHORT ? pretty(value) : null) ?? plain(value);
   const bytes = typeof value === "string" ? null : bytesOf(value).length;
   const shown = el("span", { class: bytes === null ? "value" : "value binary", dir: "auto" });
   const note = bytes === null ? null : el("span", { class: "quiet" }, ` ${many(bytes, "byte")}`);
@@ -66,15 +66,19 @@ export function valueOf(value) {
 
 // --- files ---------------------------------------------------------------------------------------
 
-// The value as `streamkeep dump` writes it to CSV: text, or what `named` shows of bytes.
+// A name or value as it is, as `streamkeep dump` writes it to CSV; of bytes, what `named` shows.
+export function plain(value) {
+  return typeof value === "string" ? value : textOf(value);
+}
+
 function cellOf(value) {
-  const text = typeof value === "string" ? value : textOf(value);
+  const text = plain(value);
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
 export function csvOf(entries, columns) {
   const lines = entries.map((one) => {
-    const values = new Map(one.pairs.map(([field, value]) => [textOf(field), value]));
+    const values = new Map(one.pairs.map(([field, value]) => [plain(field), value]));
     return [one.id, ...columns.map((column) => values.get(column) ?? "")];
   });
   return [["id", ...columns], ...lines].map((line) => `${line.map(cellOf).join(",")}\r\n`);
@@ -82,7 +86,7 @@ export function csvOf(entries, columns) {
 
 export function linesOf(entries) {
   return entries.map((one) => {
-    const fields = Object.fromEntries(one.pairs.map(([field, value]) => [textOf(field), value]));
+    const fields = Object.fromEntries(one.pairs);
     const whole = Object.keys(fields).length === one.pairs.length && one.pairs.every(([field]) => typeof field === "string");
     return `${JSON.stringify(whole ? { id: one.id, fields } : one)}\n`;
   });

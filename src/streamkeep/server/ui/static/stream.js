@@ -3,7 +3,7 @@
 import { follow, get, post, put, streamPath, groupPath } from "./api.js";
 import { bars } from "./charts.js";
 import { clock, count, el, entries, fill, idMs, isTime, many, named, percent, size, span, textOf, time } from "./dom.js";
-import { csvOf, entryItem, fieldsBox, linesOf, save, when } from "./entry.js";
+import { csvOf, entryItem, fieldsBox, linesOf, plain, save, when } from "./entry.js";
 import { ask, button, command, empty, facts, link, missing, notice, problem, repeat, rows, section, segmented } from "./ui.js";
 
 const PAGE = 50;
@@ -117,10 +117,8 @@ export function stream(main, state, signal, address) {
 
   // --- cards, or a table of chosen columns -------------------------------------------------------
 
-  const nameOf = (field) => typeof field === "string" ? field : textOf(field);
-
   function columnsOf() {
-    const known = [...new Set(loaded.flatMap((one) => one.pairs.map(([field]) => nameOf(field))))];
+    const known = [...new Set(loaded.flatMap((one) => one.pairs.map(([field]) => plain(field))))];
     const chosen = here.cols === undefined ? known.slice(0, COLUMNS) : String(here.cols).split(",").map(decodeURIComponent);
     return [known, chosen];
   }
@@ -137,8 +135,8 @@ export function stream(main, state, signal, address) {
     fill(choice, known.slice(0, 50).map((name) => button(named(name), () => toggle(name), { class: "toggle", "aria-pressed": String(chosen.includes(name)) })));
     choice.children[focused]?.focus();
     const cellOf = (name) => (one) => {
-      const found = one.pairs.find(([field]) => nameOf(field) === name);
-      return found === undefined ? el("span", { class: "quiet" }, "–") : el("span", { class: "value clamp" }, nameOf(found[1]).slice(0, 300).replace(/\s+/g, " "));
+      const found = one.pairs.find(([field]) => plain(field) === name);
+      return found === undefined ? el("span", { class: "quiet" }, "–") : el("span", { class: "value clamp" }, plain(found[1]).slice(0, 300).replace(/\s+/g, " "));
     };
     const made = rows("Entries", [{ title: "Entry", class: "id-cell", make: (one) => when(one.id) }, ...chosen.filter(Boolean).map((name) => ({ title: textOf(name), make: cellOf(name) }))],
       { keyOf: (one) => one.id, none: "", detail: async (one) => fieldsBox(one.pairs) });
@@ -176,7 +174,7 @@ export function stream(main, state, signal, address) {
       complete = false;
     }
     const names = here.view === "table" && here.cols !== undefined ? columnsOf()[1].filter(Boolean)
-      : [...new Set(found.flatMap((one) => one.pairs.map(([field]) => nameOf(field))))];
+      : [...new Set(found.flatMap((one) => one.pairs.map(([field]) => plain(field))))];
     save(kind === "csv" ? csvOf(found, names) : linesOf(found), `${textOf(key).replace(/[^\w.-]+/g, "-").slice(0, 60) || "stream"}.${kind}`, kind === "csv" ? "text/csv" : "application/x-ndjson");
     notice(complete ? `${entries(found.length)} saved.` : [`The first ${entries(found.length)} were saved. `, command("streamkeep dump STORE KEY"), " writes all."]);
   }
