@@ -334,6 +334,8 @@ def test_pandas_keeps_large_numbers_beside_missing_ones(store: Store) -> None:
     ]
     with pytest.raises(ArgumentError, match="cannot take: Duplicate column names found"):
         store.from_arrow("copy", pandas.DataFrame([[1, 2]], columns=["a", "a"]))
+    with pytest.raises(ArgumentError, match=r"cannot take: .*column a with type complex128"):
+        store.from_arrow("copy", pandas.DataFrame({"a": [1j]}))
 
 
 def test_polars_and_arrow_have_the_same_frame(store: Store) -> None:
@@ -349,6 +351,9 @@ def test_polars_and_arrow_have_the_same_frame(store: Store) -> None:
     categories = frame.select(c=polars.Series(["zoë", "x"], dtype=polars.Categorical))
     assert store.from_arrow("c", categories) == 2
     assert store.xrange("c")[0].fields == {b"c": "zoë".encode()}
+    objects = polars.DataFrame({"o": polars.Series([object()], dtype=polars.Object)})
+    with pytest.raises(ArgumentError, match="cannot take: Polars has only addresses"):
+        store.from_arrow("c", objects)
 
 
 def test_a_relation_of_duckdb_reads_the_stream_at_each_query(archived: Store) -> None:

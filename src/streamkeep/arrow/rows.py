@@ -51,14 +51,17 @@ def reader_of(data: Any) -> pa.RecordBatchReader:
         return data
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
+    package = type(data).__module__.partition(".")[0]
     try:
-        if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
+        if package == "pandas" and hasattr(data, "columns"):
             data = pa.Table.from_pandas(data, preserve_index=False)
         if isinstance(data, pa.Table):
             return data.to_reader()
+        if package == "polars" and "Object" in map(str, getattr(data, "dtypes", ())):
+            raise TypeError("Polars has only addresses for a column of type Object")
         if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)
-    except (TypeError, ValueError) as error:  # of Arrow, too
+    except (TypeError, ValueError, NotImplementedError) as error:  # of Arrow, too
         raise ArgumentError(f"data has a column that Arrow cannot take: {error}") from None
     raise ArgumentError(
         "data must be a table, batch or reader of pyarrow, a DataFrame of pandas or Polars, or "
