@@ -203,7 +203,10 @@ def test_delta_rs_finds_rows_by_any_column(orders: Store[bytes], uri: str) -> No
         assert len(table) == count
 
 
-def test_columns_that_are_added_later_are_filled_in(orders: Store[bytes], uri: str) -> None:
+@pytest.mark.parametrize("files", [2, 1])
+def test_columns_that_are_added_later_are_filled_in(
+    orders: Store[bytes], uri: str, files: int
+) -> None:
     fill(orders, 1, 50)
     orders.xadd("orders", {b"sku": "7", b"\xff": "x", b"note": "old"}, id="3000100-0")
     orders.xadd("orders", {"sku": "1", b"sku": "not a number"}, id="3000101-0")
@@ -212,6 +215,8 @@ def test_columns_that_are_added_later_are_filled_in(orders: Store[bytes], uri: s
     fill(orders, 51, 50)
     columns = pa.schema([("sku", pa.int32()), ("note", pa.string())])
     assert to_lake(LOCAL, str(orders.path), uri, columns=columns).entries == 50
+    if files == 1:  # another program joins them, with null where one lacks a column
+        Lake.open(uri).table.optimize.compact()
     with pytest.raises(LakeError, match=r"may miss entries; next: run .*compact .* --fill` first"):
         erase_job.erase(LOCAL, "orders", lake=uri, where="note = 'n1'")
     assert erase_job.erase(LOCAL, "orders", ["60000-0"], lake=uri).problems == []
@@ -219,7 +224,7 @@ def test_columns_that_are_added_later_are_filled_in(orders: Store[bytes], uri: s
     assert report.files == 0  # the old file was written by the erasure
     Lake.create(uri, pa.schema([("n", pa.int64())]))
     report = compact_job.compact(LOCAL, uri, fill=True, target_bytes=1)
-    assert (report.files, report.entries) == (2, 102)
+    assert (report.files, report.entries) == (files, 102)
     assert compact_job.compact(LOCAL, uri, fill=True, target_bytes=1).files == 0
     names = ["ms", "sku", "note", "n"]
     found = [tuple(row.values()) for _, row in rows_in(Lake.open(uri), names)]

@@ -209,11 +209,18 @@ class Lake:
         return Lake.open(self.uri)
 
     def lacking_columns(self) -> set[str]:
-        """Return the paths of files that were written before columns were added."""
+        """Return the paths of files that were written before columns were added.
+
+        A file of another program counts as such: it has null where the files before it lacked one.
+        """
         since = self.transaction(COLUMNS)
         if since is None:
             return set()
-        return {row["path"] for row in self.logged() if row["modification_time"] <= since}
+        return {
+            row["path"]
+            for row in self.logged()
+            if row["modification_time"] <= since or lake_files.ids_of_path(row["path"]) is None
+        }
 
     @property
     def version(self) -> int:
