@@ -399,6 +399,7 @@ def test_rows_become_entries_as_xadd_would_store_them(store: Store) -> None:
         {
             "i": pa.array([1, None], pa.int16()),
             "f": pa.array([0.1, math.inf]),
+            "half": pa.array([0.1, None], pa.float64()).cast(pa.float16()),
             "b": pa.array([True, None]),
             "t": pa.array([moment, None], pa.timestamp("us")),
             "z": pa.array(
@@ -416,6 +417,7 @@ def test_rows_become_entries_as_xadd_would_store_them(store: Store) -> None:
     assert first.fields == {
         b"i": b"1",
         b"f": b"0.1",
+        b"half": b"0.0999755859375",
         b"b": b"true",
         b"t": b"2025-10-21T07:33:20.5",
         b"z": b"2025-10-21T07:33:20.5Z",

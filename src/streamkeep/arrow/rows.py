@@ -284,8 +284,8 @@ def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
     if is_text(kind):
         return lambda column: column.cast(pa.binary()).to_pylist()
     if types.is_floating(kind):
-        return lambda column: [  # as `xadd` stores them
-            None if one is None else repr(one).encode() for one in column.to_pylist()
+        return lambda column: [  # as `xadd` stores them; a half may be a number of NumPy
+            None if one is None else repr(float(one)).encode() for one in column.to_pylist()
         ]
     if types.is_timestamp(kind) or types.is_date(kind):
 
