@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,13 +32,6 @@ _PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 Pairs = list[tuple[bytes, bytes]]
 Values = list[bytes | None]
-
-
-class Rows(NamedTuple):
-    """Some rows: the pairs of each, and their IDs; None without a column of IDs."""
-
-    entries: list[Pairs]
-    ids: list[StreamId] | None
 
 
 def reader_of(data: Any) -> pa.RecordBatchReader:
@@ -117,8 +110,11 @@ class RowReader:
         if not self._whole:
             self._converters = [_converter(one, reader.schema.field(one).type) for one in chosen]
 
-    def __iter__(self) -> Iterator[Rows]:
-        """Yield the rows, some thousands at a time; ArgumentError names the row and the column."""
+    def __iter__(self) -> Iterator[tuple[list[Pairs], list[StreamId] | None]]:
+        """Yield the pairs of some thousand rows, and their IDs; None without a column of IDs.
+
+        ArgumentError names the row and the column.
+        """
         first = 0
         for whole in self._reader:
             for start in range(0, len(whole), STEP):
@@ -135,7 +131,7 @@ class RowReader:
                             f"row {first + at:,} has no field, since {', '.join(self._chosen)} "
                             "have no value; next: leave such rows out"
                         )
-                yield Rows(entries, ids)
+                yield entries, ids
                 first += len(batch)
 
     def _entries(self, batch: pa.RecordBatch) -> list[Pairs]:

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.archive.segments import list_streams
@@ -41,7 +42,7 @@ from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
-from streamkeep.pipeline.storage.places import StorageError, host
+from streamkeep.pipeline.storage.places import StorageError
 from streamkeep.pipeline.store_fleet import pieces
 from streamkeep.pipeline.store_fleet.members import find_members, live_member
 from streamkeep.pipeline.store_fleet.pieces import Member, Positions
@@ -212,7 +213,7 @@ def _look_at_live(member: Member, found: _Found, prefix: str) -> None:
     options = parse_read({"path": member.path, "subscribePattern": ""})
     with reading(member.path) as store, store.snapshot() as snapshot:
         txn = snapshot.txn
-        driver = "" if member.uri else host()
+        driver = "" if member.uri else gethostname()
         segments = [
             Archived(member, one, driver=driver, prefix=prefix) for one in iter_segments(txn)
         ]

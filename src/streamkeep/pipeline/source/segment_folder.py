@@ -35,11 +35,6 @@ class FolderSegment:
     path: str
     segment: Segment
 
-    @property
-    def age(self) -> tuple[int, int]:
-        """A sort key that is higher for the newer of two files with the same entries."""
-        return self.segment.trailer.epoch, self.segment.trailer.created_ms
-
 
 Stream = tuple[str, int]  # UUID of the store, and number of the stream in it
 
@@ -84,8 +79,12 @@ def _open(root: str, path: str) -> FolderSegment:
 
 def _newest(files: list[FolderSegment]) -> list[FolderSegment]:
     """Return the valid files: of overlapping ones, the newest."""
+
+    def age(one: FolderSegment) -> tuple[int, int]:
+        return one.segment.trailer.epoch, one.segment.trailer.created_ms
+
     kept: list[FolderSegment] = []
-    for one in sorted(files, key=lambda one: one.age, reverse=True):
+    for one in sorted(files, key=age, reverse=True):
         first, last = one.segment.trailer.first_id, one.segment.trailer.last_id
         if all(
             last < other.segment.trailer.first_id or first > other.segment.trailer.last_id

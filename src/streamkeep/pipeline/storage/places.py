@@ -285,11 +285,6 @@ def check_reached(path: str, kind: str) -> None:
             raise unreachable(path, kind, "the folder is empty")
 
 
-def host() -> str:
-    """Return a name of this host, to compare the host of a task with that of the driver."""
-    return socket.gethostname()
-
-
 # --- folders of jobs ------------------------------------------------------------------------------
 #
 # Folders of files that live as long as a job. Runs on the driver.

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import gethostname
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from streamkeep.format.segment.segment import Segment
 from streamkeep.pipeline.lake import files as lake_files
 from streamkeep.pipeline.lake.executor import ascending, id_at, read_file, without_ids
 from streamkeep.pipeline.lake.files import LakeFile, Origin, Statistics
-from streamkeep.pipeline.storage.places import check_reached, file_system, host
+from streamkeep.pipeline.storage.places import check_reached, file_system
 from streamkeep.pipeline.store_fleet import pieces
 from streamkeep.pipeline.store_fleet.executor import read_manifest
 from streamkeep.pipeline.store_fleet.pieces import Member, Positions
@@ -82,7 +83,7 @@ class Facts(NamedTuple):
 def look_at(task: Task) -> list[Facts]:
     """Check the files of a task; return the facts about each. Runs in a worker."""
     segments: list[Archived] = [one for text in task.groups for one in pieces.unpack_group(text)]
-    for path in {one.member.path for one in segments if one.driver not in ("", host())}:
+    for path in {one.member.path for one in segments if one.driver not in ("", gethostname())}:
         check_reached(f"{path}/archive", "archive")  # where it is missing, each file would be
     found = [_segment_facts(one) for one in segments]
     if task.files:
