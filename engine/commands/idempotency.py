@@ -54,13 +54,8 @@ class Tracker:
         record = self.stream.record
         record.extension = with_section(record.extension, IDEMPOTENCE, self.state.encode())
 
-    def find(self, producer_name: bytes, iid: bytes) -> tuple[int, int] | None:
-        producer = self._producer(producer_name)
-        message = None if producer is None else self._message(producer, iid)
-        return None if message is None else (message.ms, message.seq)
-
-    def find_lasting(self, producer_name: bytes, iid: bytes, now_ms: int) -> tuple[int, int] | None:
-        """As `find`, but None for a message that `expire` would forget now."""
+    def find(self, producer_name: bytes, iid: bytes, now_ms: int) -> tuple[int, int] | None:
+        """Return the ID of the entry of a message; None also if `expire` would forget it now."""
         producer = self._producer(producer_name)
         message = None if producer is None else self._message(producer, iid)
         if producer is None or message is None:
@@ -353,8 +348,9 @@ def xidmprecord(
     if not exists(txn, stream, *entry_id):
         raise CommandError("No such message in stream")
     tracker = Tracker(txn, stream)
-    known = tracker.find(producer, iid)
+    known = tracker.find(producer, iid, txn.now_ms())
     if known is None:
+        tracker.expire(producer, txn.now_ms())
         tracker.track(producer, iid, *entry_id)
         tracker.save()
     elif known != entry_id:

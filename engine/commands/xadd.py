@@ -94,7 +94,7 @@ def xadd(
     tracker: Tracker | None = None
     if message is not None:
         tracker = Tracker(txn, stream)
-        known = tracker.find_lasting(message.producer, message.iid, txn.now_ms())
+        known = tracker.find(message.producer, message.iid, txn.now_ms())
         if known is not None:
             tracker.expire(message.producer, txn.now_ms())
             tracker.state.duplicates += 1

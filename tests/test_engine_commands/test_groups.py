@@ -85,6 +85,10 @@ def test_a_message_is_known_for_as_long_as_the_stream_says(
     info = store.xinfo_stream("s")
     names = ("pids-tracked", "iids-tracked", "iids-added", "iids-duplicates")
     assert [info[name] for name in names] == [1, 1, 3, 2]
+    clock.ms += 1000
+    later = store.xadd("s", FIELDS)
+    assert store.xidmprecord("s", "p", "1", later) == b"OK"
+    assert store.xadd("s", FIELDS, idmp=("p", "1")) == later
 
 
 def test_counters_end_where_a_signed_number_does(store: Store) -> None:
