@@ -41,25 +41,8 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
     last_ms: i64 = 0
     last_seq: i64 = 0
     while cursor.next():
-        start: i64 = cursor.start
-        if cursor.width == 0:
-            raise listpack.corrupt("an entry has no fields", start)
-        position = start
-        while position < cursor.position:
-            position = checked_step(data, position, end)
-            elements += 1
-        plain = cursor.flags & SAME_FIELDS == 0
-        count: i64 = 2 * cursor.width if plain else cursor.width
-        elements += count + 1
-        expected: i64 = 4 + count if plain else 3 + count
-        while count > 0:
-            position = checked_step(data, position, end)
-            count -= 1
-        cursor.position = position
-        lp_count: i64 = cursor.integer()
-        if lp_count != expected:
-            raise listpack.corrupt(f"lp-count is {int(lp_count)}, expected {int(expected)}", start)
-        checked_step(data, position, end)
+        elements += _check_slot(cursor)
+        cursor.position = checked_step(data, cursor.position, end)
         if not cursor.flags & DELETED:
             if cursor.live == 1:
                 first_ms = cursor.ms
@@ -77,6 +60,33 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
     ids.last_live = (unsigned(last_ms), unsigned(last_seq))
     ids.last_slot = cursor.id()
     return ids
+
+
+def _check_slot(cursor: SlotCursor) -> i64:
+    """Check the elements of a slot, go to its lp-count, and return how many it has with that."""
+    data = cursor.data
+    end: i64 = cursor.end
+    start: i64 = cursor.start
+    if cursor.width == 0:
+        raise listpack.corrupt("an entry has no fields", start)
+    elements: i64 = 1
+    position: i64 = start
+    while position < cursor.position:
+        position = checked_step(data, position, end)
+        elements += 1
+    plain = cursor.flags & SAME_FIELDS == 0
+    count: i64 = 2 * cursor.width if plain else cursor.width
+    elements += count
+    expected: i64 = 4 + count if plain else 3 + count
+    while count > 0:
+        position = checked_step(data, position, end)
+        count -= 1
+    cursor.position = position
+    lp_count: i64 = cursor.integer()
+    if lp_count != expected:
+        raise listpack.corrupt(f"lp-count is {int(lp_count)}, expected {int(expected)}", start)
+    cursor.position = position
+    return elements
 
 
 class Slot(NamedTuple):
@@ -106,19 +116,9 @@ def read_until_damage(data: bytes, ms: int, seq: int) -> list[Slot]:
             position = checked_step(whole, position, node.end)
         cursor = SlotCursor(node)
         while cursor.next():
-            start: i64 = cursor.start
-            plain = cursor.flags & SAME_FIELDS == 0
-            count: i64 = 2 * cursor.width if plain else cursor.width
-            position = start
-            while position < cursor.position:
-                position = checked_step(whole, position, node.end)
-            left = count
-            while left > 0:
-                position = checked_step(whole, position, node.end)
-                left -= 1
-            reader = listpack.Reader(whole, position, node.end)
-            if reader.integer() != (4 + count if plain else 3 + count) or count == 0:
-                return slots
+            fields: i64 = cursor.position
+            _check_slot(cursor)
+            cursor.position = fields
             found_ms, found_seq = cursor.id()
             dead = cursor.flags & DELETED != 0
             slots.append(Slot(found_ms, found_seq, dead, cursor.pairs()))

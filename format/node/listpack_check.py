@@ -6,7 +6,7 @@ Reading (`listpack`) only checks what it needs to stay in bounds. Compiled by my
 from __future__ import annotations
 
 from librt.strings import BytesWriter
-from mypy_extensions import i64, u8
+from mypy_extensions import i64
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import listpack
@@ -74,27 +74,17 @@ def convert_backlens(data: bytes, newer: bool) -> bytes:
         reader.skip()
         if size != 16383 and size != 2097151 and size != 268435455:
             continue
-        wanted: i64 = 2 if size == 16383 else 3 if size == 2097151 else 4
-        if not newer:
-            wanted += 1
-        if reader.position - stop == wanted:
+        writer = BytesWriter()
+        listpack.put_backlen(writer, size)
+        wanted = writer.getvalue()
+        if newer:  # its first byte, 0, is left out
+            wanted = bytes([wanted[1] & 127]) + wanted[2:]
+        if reader.position - stop == len(wanted):
             continue
-        pieces.append(data[copied:stop])
-        pieces.append(_backlen(size, wanted))
+        pieces += [data[copied:stop], wanted]
         copied = reader.position
     if copied == 0:
         return data
     pieces.append(data[copied:])
     changed = b"".join(pieces)
     return len(changed).to_bytes(4, "little") + changed[4:]
-
-
-def _backlen(size: i64, width: i64) -> bytes:
-    """Return the backlen of an element in `width` bytes."""
-    writer = BytesWriter()
-    index: i64 = width - 1
-    while index >= 0:
-        group: i64 = (size >> (7 * index)) & 127
-        writer.append(u8(group if index == width - 1 else group | 128))
-        index -= 1
-    return writer.getvalue()
