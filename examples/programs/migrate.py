@@ -21,7 +21,7 @@ def connect(place: str) -> Any:
     return redis.Redis.from_url(place) if "://" in place else streamkeep.open(place)
 
 
-copied = others = present = 0
+copied = others = present = expiring = 0
 with connect(source) as old, connect(target) as new:
     for key in old.scan_iter():
         if old.type(key) != b"stream":
@@ -31,4 +31,7 @@ with connect(source) as old, connect(target) as new:
         elif payload := old.dump(key, *version):  # None where it was deleted, or has expired
             new.restore(key, 0, payload)
             copied += 1
+            expiring += isinstance(old, redis.Redis) and old.pttl(key) > 0
 print(f"{copied} streams copied, {present} were there, {others} keys of other types")
+if expiring:
+    print(f"{expiring} of them would expire in the Redis, and do not where they were copied to")

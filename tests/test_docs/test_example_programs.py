@@ -209,11 +209,13 @@ def test_streams_move_to_redis_and_back(
         run("migrate", "old.store", address, "7.0")
         assert server.call(b"XLEN", b"orders") == 3
         server.call(b"XADD", b"gone", b"*", b"n", b"1")
+        server.call(b"EXPIRE", b"payments", 1000)
         run("migrate", address, "new.store")
         run("migrate", address, "new.store")
     assert capsys.readouterr().out.splitlines() == [
         "2 streams copied, 0 were there, 0 keys of other types",
         "2 streams copied, 0 were there, 1 keys of other types",
+        "1 of them would expire in the Redis, and do not where they were copied to",
         "0 streams copied, 2 were there, 1 keys of other types",
     ]
     with streamkeep.open("old.store") as old, streamkeep.open("new.store") as new:
