@@ -8,7 +8,6 @@ the files have beyond that was not kept. Commits that no file has are a gap.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from streamkeep.engine.journal.reader import NOWHERE, Owner, Reader, journal_files, read_header
 from streamkeep.engine.journal.slots import Slot
@@ -24,18 +23,6 @@ class Gap(StreamkeepError):
 
 class Diverged(StreamkeepError):
     """The store has made other commits than the copy has."""
-
-
-class Entry(NamedTuple):
-    """The record of one commit.
-
-    Attributes:
-        data: its bytes in the journal; after the header of the file, if it is the first one there.
-    """
-
-    commit_number: int
-    data: bytes
-    body: bytes
 
 
 class History:
@@ -64,8 +51,10 @@ class History:
         self._reader.close()
         self._reader = Reader(self._folder, Owner(epoch, self._store_uuid), position)
 
-    def read(self, end: int) -> Iterator[Entry]:
-        """Yield the records up to a commit, which was made.
+    def read(self, end: int) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the records up to a commit, which was made: their bytes in the journal, and bodies.
+
+        The bytes of a file's first record come after the header of the file.
 
         Raises:
             Gap: the journal lacks one, or the store went back to an earlier commit.
@@ -89,7 +78,7 @@ class History:
             )
             self.go_back(following.epoch, at)
 
-    def _read(self, last: int) -> Iterator[Entry]:
+    def _read(self, last: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield the records of this epoch up to a commit."""
         reader = self._reader
         while reader.commit_number < last:
@@ -105,7 +94,7 @@ class History:
                     header = found.encode()
             if body is None:
                 raise Gap(f"the journal has no record after commit {reader.commit_number}")
-            yield Entry(reader.commit_number, header + encode_record(body, reader.chain), body)
+            yield header + encode_record(body, reader.chain), body
 
     def _check_reaches(self, last: int) -> None:
         """Raise Gap unless the records of this epoch go on up to a commit."""

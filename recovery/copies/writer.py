@@ -164,11 +164,11 @@ class Writer:
         epoch = history.epoch
         time_ms = max(now_ms, self.last_ms)
         try:
-            for entry in history.read(end):
-                data.append(entry.data)
-                size += len(entry.data)
-                segments += self._note(entry.body)
-                if size < _MOST_PIECE and entry.commit_number != end:
+            for record, body in history.read(end):
+                data.append(record)
+                size += len(record)
+                segments += self._note(body)
+                if size < _MOST_PIECE and self.commit_number != end:
                     continue
                 self._send_segments(segments)
                 here = history.position
@@ -306,7 +306,7 @@ class Writer:
             stop: ends this early, with `Again`.
 
         Raises:
-            DamagedRowError: there is no use in such a base; nothing was written.
+            DamagedRowError: there is no use in such a base.
         """
         segments: list[SegmentRecord] = []
 
@@ -316,18 +316,14 @@ class Writer:
                 found = cursor.first()
                 while found:
                     db_key, value = cursor.key(), cursor.value()
-                    yield table, db_key, value
+                    yield table, db_key, value  # first: what takes it checks it
+                    if table == SEGMENTS:
+                        segments.append(decode_row(db_key, value))
+                    elif table == ERASURES:
+                        self.erasures += 1
                     found = cursor.next()
 
         self._check_pages(txn, stop)
-        for table, db_key, value in rows():  # a base that ends early would stay at the target
-            if stop.is_set():
-                raise Again("stopped")
-            self._check(table, db_key, value)
-            if table == SEGMENTS:
-                segments.append(decode_row(db_key, value))
-            elif table == ERASURES:
-                self.erasures += 1
         self.base_bytes, _ = self._send_all(0, rows(), stop)
         for one in segments:
             if stop.is_set():

@@ -979,7 +979,9 @@ def test_a_damaged_row_is_not_copied(
             assert store.wait_shipped(60)
     (generation,) = Target(target).known_head().generations
     assert all(one.first == 0 for one in Target(target).names(generation.name, 1))  # the base
-    assert [*filter(is_generation_name, Target(target).objects.folders())] == [generation.name]
+    objects = Target(target).objects  # of what was begun in vain, empty folders are left
+    left = [one for one in objects.folders() if is_generation_name(one) and objects.names(one)]
+    assert left == [generation.name]
     restore_copy(target, tmp_path / "restored")
     with streamkeep.open(tmp_path / "restored") as restored:
         assert (restored.xlen("s"), restored.xlen("t")) == (1, 9)

@@ -38,7 +38,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.recovery import changes, restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import generations, shipper, verify, writer
 from streamkeep.recovery.copies.generations import Generations
-from streamkeep.recovery.copies.history import Entry, History
+from streamkeep.recovery.copies.history import History
 from streamkeep.recovery.copies.shipper import Shipper
 from streamkeep.recovery.copies.shipping import forget
 from streamkeep.recovery.copies.standby import Standby, promote
@@ -406,7 +406,7 @@ def test_an_error_between_records_loses_none(
     failures = iter([False, False, True, False, True])
     read = History._read
 
-    def failing(self: History, last: int) -> Iterator[Entry]:
+    def failing(self: History, last: int) -> Iterator[tuple[bytes, bytes]]:
         for one in read(self, last):
             if next(failures, False):
                 raise StoreError("too many open files")
