@@ -313,14 +313,10 @@ class _Job:
         self.kept: set[str] = set()  # paths below archive/ of segments that the earlier one had
 
     def copy(self) -> BackupReport:
-        for _ in range(_TRIES):
-            try:
-                with self.store.snapshot() as snapshot:
-                    records = self._here(iter_segments(snapshot.txn))
-                self._copy_segments(records, last=False)  # after the snapshot: it pins no pages
-                break
-            except errors.MissingSegmentError:
-                continue  # the archiver has replaced the segment
+        with suppress(errors.MissingSegmentError):  # which the archiver has replaced meanwhile
+            with self.store.snapshot() as snapshot:
+                records = self._here(iter_segments(snapshot.txn))
+            self._copy_segments(records, last=False)  # after the snapshot: it pins no pages
         for _ in range(_TRIES):
             try:
                 with self._locked_archive():

@@ -27,16 +27,17 @@ class Notes:
 
     Attributes:
         slot: as it was written last.
+        blank: that of a copy of which nothing was noted.
     """
 
     def __init__(self, folder: Folder, target: str, hold_bytes: int) -> None:
         self._folder = folder
-        self._blank = Slot(target, "", "", 0, NOWHERE, 0, 0, hold_bytes)
-        self.slot = self._blank
+        self.blank = Slot(target, "", "", 0, NOWHERE, 0, 0, hold_bytes)
+        self.slot = self.blank
 
     def hold(self, store: Path, next_step: str) -> SlotLock:
         """Take the lock of who ships the store there; raise StoreLockedError if that is taken."""
-        target = self._blank.target
+        target = self.blank.target
         lock = hold_slot(self._folder, target)
         if lock is None:
             slot = self.read()
@@ -50,16 +51,12 @@ class Notes:
 
     def read(self) -> Slot | None:
         """Return what was noted before; None if nothing was. CorruptionError: it is damaged."""
-        return read_slot(self._folder, slot_name(self._blank.target))
+        return read_slot(self._folder, slot_name(self.blank.target))
 
     def write(self, slot: Slot) -> None:
         """Write what is so now. A power loss must not take that back: the target goes on."""
         slot.write(self._folder, durable=True)
         self.slot = slot
-
-    def forget(self) -> None:
-        """Begin with a copy of which nothing was noted; the file stays until the next note."""
-        self.slot = self._blank
 
     def sending(self, position: LogPosition) -> None:
         """Note what is sent next: from now on, the target may have it.

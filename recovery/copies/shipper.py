@@ -266,7 +266,7 @@ class Shipper:
             was_there = slot is not None and slot.generation != ""
         except CorruptionError as error:
             log.warning("%s", error)
-        self.notes.forget()
+        self.notes.slot = self.notes.blank  # the file stays until the next note
         is_there = self.generations.read()
         if not self.take_over:
             self.target.check_there()
