@@ -131,7 +131,7 @@ class Guard:
             raise Problem(
                 421,
                 f"this server does not answer to the host {host!r}",
-                hint="add the name with --host-name, if it is yours",
+                hint="add the name, if it is yours: serve --http-host, ui --host-name",
             )
         if scope["method"] not in _SAFE:
             check_origin(headers, self._origins)
