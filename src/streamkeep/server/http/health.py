@@ -166,12 +166,11 @@ class Checker:
 
     def __init__(self, store: Store[bytes]) -> None:
         self._store = store
-        self._running = threading.Lock()
         self.report: dict[str, Any] | None = None
 
     def begin(self, quick: bool) -> None:
-        """Begin a check, unless one is running."""
-        if self._running.acquire(blocking=False):
+        """Begin a check, unless one is running; only one request may call this at a time."""
+        if self.report is None or not self.report["running"]:
             zeros = dict.fromkeys(("done", "total", "errors", "warnings"), 0)
             state = {"running": True, "quick": quick, "began_ms": now_ms()}
             self.report = {**state, **zeros, "findings": []}
@@ -204,4 +203,3 @@ class Checker:
                 warnings=counts[Severity.WARNING],
                 findings=findings,
             )
-            self._running.release()

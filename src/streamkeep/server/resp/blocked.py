@@ -66,7 +66,7 @@ class Blocked(Step):
         self.size = size
         self.wait = Wait(waiting.call)
         _, self.group, self.kind = waiting.call.interests()[0]
-        self.deadline = client.server.blocked.deadline(waiting.block_ms)
+        self.deadline = client.server.environment.waiters.deadline(waiting.block_ms)
         waiting.call.may_wait = True
         waiting.call.resp3 = client.resp3
 
@@ -134,7 +134,6 @@ class BlockedClients:
         self.blocked = 0
         self._environment = environment
         self._waiters = environment.waiters
-        self.deadline = environment.waiters.deadline
         self._loop = loop
         self._unblocked = unblocked
         self._later = later

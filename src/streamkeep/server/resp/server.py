@@ -67,7 +67,7 @@ class Server:
         self.store = store
         self.environment = store._environment
         self.loop = asyncio.get_running_loop()
-        self.turns = Turns(self, self.environment, self.loop.call_soon, self.loop.call_later)
+        self.turns = Turns(self, self.environment)
         self.access: Access = access or Access()
         self.settings: Settings = Settings(store, self.turns)
         self.statistics: info.Statistics = info.Statistics(self.turns)

@@ -219,13 +219,7 @@ class Turns:
             many bytes, clients lose their connections.
     """
 
-    def __init__(
-        self,
-        host: Any,
-        environment: Environment,
-        call_soon: Callable[[Callable[[], None]], Any],
-        call_later: Callable[[float, Callable[[], None]], Any],
-    ) -> None:
+    def __init__(self, host: Any, environment: Environment) -> None:
         self.host = host
         self.environment = environment
         self.context = environment.context
@@ -246,8 +240,8 @@ class Turns:
         self.most_held: i64 = MOST_HELD
         self.calls: dict[str, Calls] = {}
         self.in_turn = False
-        self._call_soon = call_soon
-        self._call_later = call_later
+        self._call_soon: Callable[[Callable[[], None]], Any] = host.loop.call_soon
+        self._call_later: Callable[[float, Callable[[], None]], Any] = host.loop.call_later
         self._ready: list[ClientState] = []
         self._slow: list[ClientState] = []  # with a slow command in `again`
         self._pause_s = _LEAST_PAUSE_S
