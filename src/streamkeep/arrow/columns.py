@@ -75,7 +75,6 @@ class Columns:
     def __init__(
         self,
         entries: int,
-        pairs: int,
         ms: bytes,
         seq: bytes,
         pair_offsets: bytes,
@@ -88,7 +87,6 @@ class Columns:
         twice: tuple[int, int, bytes] | None,
     ) -> None:
         self.entries = entries
-        self.pairs = pairs
         self.ms = ms
         self.seq = seq
         self.pair_offsets = pair_offsets
@@ -384,7 +382,6 @@ class ColumnWriter:
         """Return the columns; the writer must not be used afterwards."""
         return Columns(
             int(self.entries),
-            int(self.pairs),
             self.ms.getvalue(),
             self.seq.getvalue(),
             self.pair_offsets.getvalue(),
@@ -405,12 +402,8 @@ class FieldNames:
 
     def add_nodes(
         self, nodes: list[CopiedNode], start_ms: int, start_seq: int, end_ms: int, end_seq: int
-    ) -> bool:
-        """Add the names of the live entries from `start` to `end` in ascending nodes.
-
-        Returns:
-            Whether later nodes may have entries of the range.
-        """
+    ) -> None:
+        """Add the names of the live entries from `start` to `end` in ascending nodes."""
         low_ms = bits(start_ms)
         low_seq = bits(start_seq)
         high_ms = bits(end_ms)
@@ -421,7 +414,7 @@ class FieldNames:
             cursor = SlotCursor(read_header(data, ms, seq))
             while cursor.next():
                 if below(high_ms, high_seq, cursor.ms, cursor.seq):
-                    return False
+                    return
                 if cursor.flags & DELETED or below(cursor.ms, cursor.seq, low_ms, low_seq):
                     cursor.skip_fields()
                 elif cursor.flags & SAME_FIELDS:
@@ -434,7 +427,6 @@ class FieldNames:
                         cursor.skip()
                         count -= 1
                     cursor.skip()
-        return True
 
     def _add_master(self, fields: list[bytes]) -> None:
         """Add the names of a master entry; those of the last one are known."""
