@@ -192,6 +192,7 @@ def test_half_of_an_id_and_a_time_are_null_only_where_their_column_cannot_hold_t
             "timestamp[ms]",
             r"b'.*', which is not of the type timestamp",
         ),
+        ("9999-12-31", "timestamp[ns]", "b'9999-12-31', which is not of the type timestamp"),
     ],
 )
 def test_a_value_that_does_not_fit_is_an_error_or_null(

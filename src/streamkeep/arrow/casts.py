@@ -24,6 +24,7 @@ _BOOLEAN: Final = r"^(?i:true|false|0|1)$"
 _DATE: Final = r"^\d{4}-\d\d-\d\d$"
 _TIME: Final = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
 _NANO_TIME: Final = _TIME.replace("{1,6}", "{1,9}")
+_MOST_US: Final = ((1 << 63) - 1) // 1000  # since 1970, that a time in ns can be
 _ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
 # A number is too large for its type; half of a surrogate pair, which JSON can escape, is no text.
@@ -147,6 +148,11 @@ def _times(raw: Any, kind: pa.DataType) -> Any:
     """Return text as times; a text without an offset is taken as UTC."""
     unit = "ns" if kind.unit == "ns" else "us"
     text = _matching(cast(raw, pa.string()), _NANO_TIME if unit == "ns" else _TIME)
+    if unit == "ns":  # older versions of Arrow make another time of one that does not fit
+        in_us = _times(pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1"), TIMESTAMP)
+        in_us = in_us.view(pa.int64())
+        fits = pc.and_(pc.less_equal(in_us, _MOST_US), pc.greater(in_us, -_MOST_US - 2))
+        text = pc.if_else(fits, text, pa.scalar(None, pa.string()))
     zoned = pc.match_substring_regex(text, _ZONED)
     nothing = pa.scalar(None, pa.string())
     in_utc = pa.timestamp(unit, tz="UTC")
