@@ -183,6 +183,21 @@ def test_two_tasks_of_one_name_are_refused(queue: jobs.Queue) -> None:
         queue.task(retry_on="OSError")(one.call)  # type: ignore[call-overload]
 
 
+def test_a_task_of_a_callable_without_a_name_needs_one(queue: jobs.Queue) -> None:
+    multiply = functools.partial(int.__mul__, 6)
+    for declare in (queue.task, queue.periodic("0 3 * * *")):
+        with pytest.raises(ArgumentError, match=r"partial.*give one, as task\(name=\.\.\.\)"):
+            declare(multiply)
+    for _ in range(2):  # it may be declared again, as where a module is loaded twice
+        task = queue.task(name="multiply")(multiply)
+        assert queue.periodic("0 3 * * *", args=[7], name="multiply")(multiply) is task
+    with pytest.raises(ArgumentError, match="another task called 'multiply'"):
+        queue.task(name="multiply")(functools.partial(int.__mul__, 7))
+    job = task.delay(7)
+    queue.run_until_idle()
+    assert job.result(0) == 42
+
+
 def test_an_immediate_queue_runs_what_is_put(store: Store, clock: ManualClock) -> None:
     queue = jobs.Queue(store, immediate=True)
 

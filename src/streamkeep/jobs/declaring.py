@@ -12,7 +12,7 @@ from streamkeep.jobs.core import Core
 from streamkeep.jobs.options import OF_A_JOB, PUT_WITH, TaskOptions, check_task_options
 from streamkeep.jobs.periodic import Missed, Rule
 from streamkeep.jobs.putting import prepare
-from streamkeep.jobs.task import Task
+from streamkeep.jobs.task import Task, name_of
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -107,14 +107,15 @@ class Declaring:
         name = given.get("name")
 
         def make(made_of: Callable[Parameters, Result]) -> Task[Parameters, Result]:
-            found = self.core.tasks.get((name or made_of.__name__).encode())
             own: dict[str, Any] = {}
             if isinstance(made_of, Task):
                 task: Any = made_of
                 own = {one: value for one, value in given.items() if one != "name"}
                 for one in own.keys() - OF_A_JOB:
                     raise ArgumentError(f"{one} is an option of the task {task.name!r} itself")
-            elif found is not None and _same_function(found.call, made_of):
+            elif (
+                found := self.core.tasks.get((name or name_of(made_of)).encode())
+            ) and _same_function(found.call, made_of):
                 task = found  # it keeps its options
                 own = {  # if its module was loaded again, the rule stays as it is stored
                     one: value
@@ -137,4 +138,9 @@ class Declaring:
 
 def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     """Return whether two functions are the same one, perhaps of a module that was loaded again."""
-    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+    return _home_of(one) == _home_of(other)
+
+
+def _home_of(function: Callable[..., Any]) -> tuple[object, ...]:
+    """Return where a function is written; what has no such place, as a partial, is only itself."""
+    return (function.__module__, getattr(function, "__qualname__", function))

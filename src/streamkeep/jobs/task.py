@@ -9,7 +9,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack
 
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.format.core.values import whole
+from streamkeep.format.core.values import as_given, whole
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.layout import CONCURRENCY, TASK, Fields
 from streamkeep.jobs.options import (
@@ -31,6 +31,16 @@ Result = TypeVar("Result")
 _MOST_SHAPES: Final = 100  # of calls, since a function with **kwargs may have any number
 
 
+def name_of(function: Callable[..., object]) -> str:
+    """Return the name of a function; raise ArgumentError if it has none, as functools.partial."""
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        raise ArgumentError(
+            f"{as_given(function)} has no name for its jobs; next: give one, as task(name=...)"
+        )
+    return name
+
+
 class Task(Generic[Parameters, Result]):
     """A function of a queue. Called, it is the function; `delay` puts a call into the queue.
 
@@ -46,7 +56,7 @@ class Task(Generic[Parameters, Result]):
         """Take the options of `Queue.task`; raise ArgumentError for a wrong one."""
         self.queue = queue
         self.call = function
-        self.name = options.get("name") or function.__name__
+        self.name = options.get("name") or name_of(function)
         policy = queue.core.policy.with_options(options)
         concurrency = whole(options.get("concurrency", 0), "concurrency", 0)
         self.policy = policy._replace(concurrency=concurrency)
