@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import os
 import pickle
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -229,6 +231,35 @@ def test_a_forked_child_opens_the_store_again(
     assert status_of(child) == 0
     assert own.stats().waiting == 2
     own.close()
+
+
+@pytest.mark.parametrize(
+    ("leave", "status", "told"),
+    [
+        (lambda: sys.exit(3), 3, ""),
+        (lambda: sys.exit("no luck"), 1, "no luck"),
+        (lambda: 1 // 0, 1, "ZeroDivisionError"),
+        (lambda: "its result", 0, ""),
+    ],
+)
+def test_a_process_that_a_handler_forks_ends_with_it_and_not_the_job(
+    queue: jobs.Queue,
+    leave: Callable[[], object],
+    status: int,
+    told: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It gave the job back to the queue, which ran it again and again, or ended it."""
+
+    @queue.task
+    def fork() -> object:
+        child = os.fork()
+        return status_of(child) if child else leave()
+
+    job = fork.delay()
+    queue.run_until_idle()
+    assert (job.result(0), queue.stats().done) == (status, 1)
+    assert told in capfd.readouterr().err
 
 
 def test_an_option_that_does_not_exist_is_named_and_puts_nothing(queue: jobs.Queue) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
 from streamkeep.jobs.errors import JobLostError, PayloadError, UnknownTaskError
 from streamkeep.jobs.handler_errors import (
@@ -67,13 +70,17 @@ async def run_job(
             the job stays with this process.
         pause: waits for so long.
     """
-    begun = time.monotonic()
+    begun, process = time.monotonic(), os.getpid()
     token = current.set(job)
     try:
         task, args, kwargs = _prepare(job)
         result = task.call(*args, **kwargs)
         end = partial(_succeeded, job, await result if task.is_async else result, done)
+        if os.getpid() != process:
+            end_fork(None)
     except BaseException as error:
+        if os.getpid() != process:
+            end_fork(error)
         if is_interrupt(error, again):
             return_job(job)
             raise
@@ -84,6 +91,25 @@ async def run_job(
     finally:
         current.reset(token)
     return await end_when_possible(partial(end, time.monotonic() - begun), again, pause)
+
+
+def end_fork(error: BaseException | None) -> NoReturn:
+    """End a process that a handler has forked: as a worker, it would end its parent's job.
+
+    Args:
+        error: what it raised, as `sys.exit` does.
+    """
+    status: object = 0
+    if isinstance(error, SystemExit):
+        status = error.code
+    elif error is not None:
+        status = "".join(traceback.format_exception(error))
+    with suppress(OSError, ValueError):
+        if isinstance(status, str):
+            sys.stderr.write(f"{status}\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status & 0xFF if isinstance(status, int) else int(status is not None))
 
 
 async def block(seconds: float) -> None:
