@@ -37,7 +37,13 @@ from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.crash_recovery.stored_rows import KeyMissing, StoredRows, check_extent
 from streamkeep.engine.crash_recovery.trial import try_out
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlState, read_control_file
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, journal_files, newest_commit
+from streamkeep.engine.journal.reader import (
+    JOURNAL_FOLDER,
+    Reader,
+    file_name,
+    journal_files,
+    newest_commit,
+)
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
@@ -84,6 +90,8 @@ class State(NamedTuple):
         made: the newest commit that is known to have been made.
         promised: the newest commit that may not be lost without a word.
         damage: why `checkpoint` is None.
+        gone: the file that the journal goes on with after the checkpoint, and the control file, are
+            missing: nothing says whether there were commits in it.
         published: the control file says up to which commit the journal is to be read, in this boot,
             and the files are no copies.
     """
@@ -96,6 +104,7 @@ class State(NamedTuple):
     made: int = 0
     promised: int = 0
     damage: CorruptionError | None = None
+    gone: str = ""
     published: bool = False
 
     def shown(self) -> int:
@@ -118,10 +127,14 @@ class State(NamedTuple):
     def loss(self, way: Way) -> str:
         """Return what a way loses that may not be lost, and what else can be done; or ""."""
         first, last = way.end + 1, self.promised
-        if first > last:
+        if first <= last:
+            commits = f"commit {last} was" if first == last else f"commits {first} to {last} were"
+            why = way.problem or f"the journal cannot be read after commit {way.end}"
+            loss = f"{commits} made and would be lost: {why}"
+        elif self.gone:
+            loss = f"if any commits were made after {way.end}, they would be lost: {self.gone}"
+        else:
             return ""
-        commits = f"commit {last} was" if first == last else f"commits {first} to {last} were"
-        why = way.problem or f"the journal cannot be read after commit {way.end}"
         ways = "`streamkeep repair` saves in a new store what can still be read; or open it with "
         if self.data is not None:
             ways += 'force_recovery="data.mdb", which keeps data.mdb and ends at commit '
@@ -129,7 +142,7 @@ class State(NamedTuple):
         if self.checkpoint is not None:
             ways += 'force_recovery="checkpoint", which goes back to the checkpoint of commit '
             ways += f"{self.checkpoint.slot.commit_number} and ends at commit {self.checkpoint.end}"
-        return f"{commits} made and would be lost: {why}; next: {ways}"
+        return f"{loss}; next: {ways}"
 
     def unreadable(self, *, follows: bool) -> str:
         """Return why a process that only reads cannot show the newest commit; empty if it can.
@@ -185,11 +198,24 @@ def _is_healthy(
     # The record after the checkpoint may be damaged. Only the control file shows that then.
     if control is not None and (control.poisoned or control.made > slot.commit_number):
         return False
+    if _gone(journal, slot, control):
+        return False
     reader = Reader(journal, slot, slot.position())
     try:
         return reader.next() is None and newest_commit(journal, slot) <= slot.commit_number
     finally:
         reader.close()
+
+
+def _gone(journal: Folder, slot: CheckpointSlot | None, control: ControlState | None) -> str:
+    """Return what somebody has removed that alone says whether commits follow the checkpoint."""
+    # The names were on disk before the checkpoint was. A file that is left has its end, or a
+    # record, there; so do a control file, and one that begins with a later commit.
+    if slot is None or control is not None or not slot.journal_file:
+        return ""
+    if slot.journal_file in journal_files(journal):
+        return ""
+    return f"journal/{file_name(slot.journal_file)} and journal/{CONTROL_FILE} are missing"
 
 
 def _newest_meta(handle: int) -> MetaPage | None:
@@ -242,7 +268,8 @@ def _examine(store: Folder, handle: int, slot: CheckpointSlot | None) -> State:
         # A killed process leaves one record more at most. Otherwise the number was damaged: a
         # reader would hide commits, and the next writer overwrite them.
         published = max(ends, default=0) <= control.made + 1
-    return State(False, torn, checkpoint, data, sure, made, promised, damage, published)
+    gone = _gone(journal, slot, control)
+    return State(False, torn, checkpoint, data, sure, made, promised, damage, gone, published)
 
 
 def _why_torn(

@@ -623,6 +623,20 @@ def test_a_loss_of_what_was_on_disk_is_an_error_also_after_a_power_loss(
         assert entries(store, force_recovery="checkpoint") == list(range(5))
 
 
+def test_who_removes_the_journal_is_told_that_it_may_have_had_commits(tmp_path: Path) -> None:
+    """Here it had none after the checkpoint, but only the journal says that."""
+    path = tmp_path / "store"
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"n": 0})
+    shutil.rmtree(path / "journal")
+    assert "SK024: journal: if any commits were made after 2, they would" in str(errors(path))
+    for readonly in (True, False):
+        with pytest.raises(RecoveryNeededError, match=r"0001\.skj and journal/head are missing"):
+            streamkeep.open(path, readonly=readonly)
+    assert entries(path, force_recovery="checkpoint") == [0]
+    assert errors(path) == []
+
+
 # --- without checkpoints --------------------------------------------------------------------------
 
 
