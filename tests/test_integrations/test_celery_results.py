@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 from celery import Celery, canvas
+from celery.app.task import Context
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 from celery.result import AsyncResult, GroupResult
 
@@ -144,6 +145,28 @@ def test_a_task_that_runs_twice_counts_once_for_its_chord(app: Celery) -> None:
             returns(app, "b")
     assert not error.called
     assert sent.call_count == 1
+
+
+def test_a_task_of_a_chord_has_ended_only_when_that_has_counted_it(app: Celery) -> None:
+    """Celery takes it for done, without the chord, if its child is killed in between."""
+    backend = app.backend
+
+    def ended() -> list[str]:
+        return [one for one in "ab" if backend._get_task_meta_for(one)["status"] == "SUCCESS"]
+
+    GroupResult("g", [AsyncResult(one, app=app) for one in "ab"], app=app).save()
+    backend.set_chord_size("g", 2)
+    for one in "ab":
+        backend.store_result(one, 1, "SUCCESS", request=Context(id=one, group="g"))
+    assert ended() == []
+    returns(app, "a")
+    assert ended() == ["a"]
+    with mock.patch.object(canvas.Signature, "delay") as sent:
+        returns(app, "b")
+    assert sent.call_count == 1
+    assert ended() == ["a", "b"]
+    backend.store_result("c", 1, "SUCCESS", request=Context(id="c", group="no chord"))
+    assert backend.get_task_meta("c")["status"] == "SUCCESS"
 
 
 def test_what_a_chord_needs_is_kept_as_long_as_chords_are(app: Celery) -> None:

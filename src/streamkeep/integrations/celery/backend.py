@@ -133,6 +133,21 @@ class StreamkeepBackend(KeyValueStoreBackend):
     def _chord_ttl(self) -> Any:
         return getattr(self, "chord_expires", self.expires)  # Celery 5.6 has one time for all
 
+    def _get_task_meta_for(self, task_id: Any) -> Any:
+        """Return what is stored of a task; that it has ended only after its chord has counted it.
+
+        Celery acknowledges the message of a task that has ended if the child of the pool is killed
+        then (`Request.on_failure`), and its chord would never end.
+        """
+        meta = super()._get_task_meta_for(task_id)
+        if meta["status"] != states.SUCCESS or not meta.get("group_id"):
+            return meta
+        key = bytes_to_str(self.get_key_for_chord(meta["group_id"]))
+        names = [key, _size(key), f"{key}/{task_id}"]
+        count, size, part = self.mget(names)
+        counted = (count is None and size is None) or part not in (None, size)
+        return meta if counted else {**meta, "status": states.STARTED, "result": None}
+
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
         """Store how many tasks a chord has, also in groups within its group.
 
