@@ -42,6 +42,8 @@ def test_groups_are_neighbours_of_one_partition() -> None:
     other = file(b"a", "d2", 8, 8, 40)
     groups = compact_job.groups([*a, overlapping, other], 100)
     assert groups == [(a[0], a[1]), (a[2], a[3])]
+    renamed = file(b"b", "d1", 2, 2, 10)  # for a while: a restore needs each ID in its place
+    assert compact_job.groups([a[0], *a[2:4], renamed], 100) == [(a[2], a[3])]
 
 
 def test_an_audit_finds_every_kind_of_damage(lake: Lake) -> None:

@@ -119,7 +119,10 @@ def groups(
         lacking: paths of files that are written again in any case.
     """
     found: list[tuple[LakeFile, ...]] = []
-    for _, partition in groupby(files, key=lambda file: (file.origin, file.date)):
+    # Not by key: between two files of one, a stream may have had another, and a restore of it
+    # would meet overlapping files.
+    ordered = sorted(files, key=lambda file: (file.origin.stream, file.first))
+    for _, partition in groupby(ordered, key=lambda file: (file.origin, file.date)):
         group: list[LakeFile] = []
         for file in partition:
             size = sum(one.size_bytes for one in group)
