@@ -304,4 +304,5 @@ def test_executors_with_files_of_their_own(tmp_path: Path) -> None:
         for key in ("copy", "streamed"):
             found = sorted(int(entry.fields[b"n"]) for entry in copy.xrange(key))
             assert found == [*range(_ENTRIES)]
-    assert [path.name for path in shared.glob("*/*") if path.parent.name != "lake"] == []
+    assert list((shared / "staging").iterdir()) == []
+    assert len(list((shared / "tail").iterdir())) == 2  # of the frame, and of the last micro-batch
