@@ -44,6 +44,10 @@ def test_groups_are_neighbours_of_one_partition() -> None:
     assert groups == [(a[0], a[1]), (a[2], a[3])]
     renamed = file(b"b", "d1", 2, 2, 10)  # for a while: a restore needs each ID in its place
     assert compact_job.groups([a[0], *a[2:4], renamed], 100) == [(a[2], a[3])]
+    merged = file(b"a", "d1", 1, 3, 10)  # as another program merges them
+    assert audit_job._twice([merged, renamed]) == [
+        f"lake file {renamed.path}: begins before {merged.path} ends"
+    ]
 
 
 def test_an_audit_finds_every_kind_of_damage(lake: Lake) -> None:

@@ -276,7 +276,8 @@ def plan(found: _Found, cores: int = 0) -> list[Task]:
 def _twice(files: Sequence[LakeFile]) -> list[str]:
     """Return a problem for each pair of overlapping files: the lake may have entries twice."""
     problems = []
-    for _, group in groupby(files, key=lambda file: file.origin):
+    ordered = sorted(files, key=lambda file: (file.origin.stream, file.first))
+    for _, group in groupby(ordered, key=lambda file: file.origin.stream):
         reached: LakeFile | None = None
         for file in group:
             if reached is not None and file.first <= reached.last:
