@@ -147,8 +147,8 @@ class World:
         known = {number for number, _ in old}
         first = {at for at in self.life.lost | ended if at[0] not in known}
         # And no query knows of a stream that came and went between two of its batches.
-        passed = first if self.job == "to-lake" or not begun else ended
-        self.forgiven |= first & passed
+        late = self.job != "to-lake" and begun
+        self.forgiven |= {at for at in first if at[0] in self.life.ended or not late}
         if found is None:
             return
         told = found.get("problems") or found.get("error")
