@@ -23,9 +23,11 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import ArgumentError, StoreFullError, StreamFullError
-from streamkeep.format.core.id_codec import MAX, Id, next_id
+from streamkeep.format.core.id_codec import MAX, Id, next_id, previous_id
 from streamkeep.format.core.keys import RETIRED
+from streamkeep.format.node.envelope import set_trimmed
 from streamkeep.format.node.node import end_ids, peek_counts
+from streamkeep.format.node.tombstones import mark_oldest
 from streamkeep.format.rows.retention import NO_RETENTION, NONE, Retention
 
 WITH_APPEND: Final = 8  # nodes that an append removes at most
@@ -90,9 +92,8 @@ def retention(txn: Txn, name: bytes) -> Retention:
 def check_room(txn: WriteTxn, stream: Stream) -> None:
     """Raise unless a stream takes entries; make room if its retention allows that.
 
-    Raises:
-        StreamFullError: it takes none until its groups acknowledge some. What its retention does
-            not keep may have been trimmed.
+    Raises, before anything has changed:
+        StreamFullError: it takes none until its groups acknowledge some.
         StoreFullError: it takes none until the retired nodes can be archived.
     """
     policy = stream.retention()
@@ -110,12 +111,41 @@ def check_room(txn: WriteTxn, stream: Stream) -> None:
     most = policy.keep_max_bytes
     if most is None or stream.node_bytes() < most:
         return
-    enforce(txn, stream, WITH_APPEND)
-    if stream.node_bytes() >= most:
+    if not _makes_room(txn, stream, policy, most):
         raise StreamFullError(
             f"the stream holds {stream.node_bytes()} bytes, keep_max_bytes is {most}, and a group "
             "has not acknowledged the oldest entries"
         )
+    enforce(txn, stream, WITH_APPEND)
+
+
+def _makes_room(txn: Txn, stream: Stream, policy: Retention, most: int) -> bool:
+    """Return whether `enforce` would bring a stream below `most` bytes; nothing changes."""
+    stop = first_needed(txn, stream)
+    oldest = 0 if policy.max_age_ms is None else txn.now_ms() - policy.max_age_ms
+    length = stream.record.length
+    size = stream.node_bytes()
+    nodes = stream.nodes()
+    walk = NodeWalk(txn, stream)
+    found = walk.first()
+    for _ in range(WITH_APPEND):
+        if not found:
+            break
+        data = walk.load()
+        last = end_ids(data, walk.ms, walk.seq).last_slot
+        live = peek_counts(data[:32])[0]
+        goes = _goes(policy, length - live, nodes, size, last, oldest)
+        if not goes or (stop is not None and last >= stop):
+            if policy.approximate:
+                break
+            return size - len(data) + _size_inside(walk, data, policy, stop, length, oldest) < most
+        length -= live
+        size -= len(data)
+        nodes -= 1
+        if size < most:
+            return True
+        found = walk.next()
+    return False
 
 
 def _goes(policy: Retention, rest: int, nodes: int, size: int, last: Id, oldest: int) -> bool:
@@ -129,6 +159,32 @@ def _goes(policy: Retention, rest: int, nodes: int, size: int, last: Id, oldest:
     too_long = policy.maxlen is not None and rest >= policy.maxlen
     too_big = policy.max_bytes is not None and nodes > 1 and size > policy.max_bytes
     return too_long or too_big or last < (oldest, 0)
+
+
+def _size_inside(
+    walk: NodeWalk, data: bytes, policy: Retention, stop: Id | None, length: int, oldest: int
+) -> int:
+    """Return the size of a node after the trims of `enforce`, which may rewrite it.
+
+    Args:
+        stop: the lowest ID that a group needs.
+        length: of the stream, from this node on.
+        oldest: the lowest time that stays.
+    """
+    highest = (MAX, MAX) if stop is None else previous_id(*stop)
+    surplus = 0 if policy.maxlen is None else max(0, length - policy.maxlen)
+    marked = mark_oldest(data, walk.ms, walk.seq, surplus, highest[0], highest[1], set())
+    if oldest > 0:
+        highest = min(highest, previous_id(oldest, 0))
+        aged = mark_oldest(data, walk.ms, walk.seq, length, highest[0], highest[1], set())
+        if len(aged.ids) > len(marked.ids):
+            marked = aged
+    if not marked.ids:
+        return len(data)
+    if marked.live == 0:
+        return 0
+    trimmed = set_trimmed(walk.trimmed, marked.slots) if policy.archive else walk.trimmed
+    return len(xtrim.stored_form(walk, marked.data, marked.live, marked.deleted, trimmed)[0])
 
 
 def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:

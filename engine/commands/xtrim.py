@@ -221,10 +221,18 @@ def store_marked(walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: 
     It needs its live slots, and those that the archive will get. The tail is never rewritten:
     Redis counts its tombstones against stream-node-max-entries.
     """
-    if deleted > live + 2 * len(trimmed_slots(trimmed)) and not walk.on_tail:
-        # The last slot stays: its ID is the highest that the node ever held.
-        data, trimmed = rewritten_form(walk, data, trimmed, {live + deleted - 1})
-    walk.store(data, trimmed)
+    stored, bitmap = stored_form(walk, data, live, deleted, trimmed)
+    walk.store(stored, bitmap)
+
+
+def stored_form(
+    walk: NodeWalk, data: bytes, live: int, deleted: int, trimmed: bytes
+) -> tuple[bytes, bytes]:
+    """Return the listpack and the trimmed slots that `store_marked` stores."""
+    if deleted <= live + 2 * len(trimmed_slots(trimmed)) or walk.on_tail:
+        return data, trimmed
+    # The last slot stays: its ID is the highest that the node ever held.
+    return rewritten_form(walk, data, trimmed, {live + deleted - 1})
 
 
 def rewritten_form(
